@@ -148,9 +148,9 @@ rows() {
     local own=$TMPDIR/server.example till=$TMPDIR/caller.example name=(--name server.example)
     serve --identity "$own" --trust "$root"
     row "identity required" "the caller has no identity" "cookie received" "it requires an identity, and this node has none: give this node one" "Unauthenticated Some(Unreachable)"
-    row "unknown root" "another authority issued the caller's certificate" "handshake begun" "no path from the certificate to a root: add" \
+    row "unknown root" "another authority issued the caller's certificate" "handshake begun" "the peer has no root for this node's certificate: have it issued" \
         "Unauthenticated Some(Unreachable)" --identity "$TMPDIR/stranger.example" --trust "$root" "${name[@]}"
-    row "unknown root, at the caller" "the caller trusts another authority" "handshake begun" "no path from the certificate to a root: add" \
+    row "unknown root, at the caller" "the caller trusts another authority" "handshake begun" "no path from the peer's certificate to a root of this node's trust: add" \
         "Unauthenticated Some(Unreachable)" --identity "$till" --trust "$TMPDIR/ca2/root.pem" "${name[@]}"
     row "wrong name" "the caller expects another name" "session up" "expected other.example, the peer proved server.example: see which service" "Unauthenticated Some(Unreachable)" --identity "$till" --trust "$root" --name other.example
     row "expired" "the caller's certificate has expired" "start" "certificate expired on .*: renew it" "" --identity "$TMPDIR/expired" --trust "$root" "${name[@]}"

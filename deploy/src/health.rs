@@ -64,7 +64,10 @@ fn ask(arguments: &HealthArguments) -> Result<ServingStatus, (u8, String)> {
     let node = arguments.client.start().map_err(|error| (2, error))?;
     let channel = arguments.client.channel(&node);
     let limit = Duration::from_millis(arguments.connect_timeout_ms);
-    connect(&channel, limit).map_err(|failure| (2, failure.cause))?;
+    connect(&channel, limit).map_err(|failure| {
+        let address = &arguments.client.address;
+        (2, format!("{}; `trunkctl ping {address}` shows the steps of the session", failure.cause))
+    })?;
     let client = HealthClient::new(channel).with_timeout(Duration::from_millis(arguments.call_timeout_ms));
     block_on(client.check(arguments.service.clone())).map_err(|status| match status.code() {
         Code::Unimplemented => {

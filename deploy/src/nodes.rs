@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -29,6 +29,9 @@ pub(crate) const NOT_VISIBLE: &str = "not visible: nodes on NICs, in-process nod
 
 /// List the running nodes of this user and network namespace: address, process, pollers, the path and the message
 /// rate of each peer, and the processes that hold and use the UDP port of each address
+///
+/// Exit status: 0 all nodes answered, or there are none; 1 a process does not answer, the runtime directory cannot be used, or
+/// the list cannot be written; 2 the command line is invalid.
 #[derive(Debug, Args)]
 pub struct NodesArguments {
     /// Print JSON
@@ -78,10 +81,20 @@ struct Holder {
     uid: Option<u32>,
     /// Time at which the process began.
     since: Option<String>,
+    /// True if the process is stopped, as by SIGSTOP: nothing reaches its nodes and those of the others at the address.
+    is_stopped: bool,
 }
 
 impl Holder {
-    fn new(owner: PortOwner) -> Self {
+    /// `silent` are the processes whose nodes do not answer: only these can be stopped.
+    fn new(owner: PortOwner, silent: &[Option<u32>]) -> Self {
+        let at = SocketAddr::new(owner.address, owner.port);
+        let is_stopped = match owner.who {
+            Owner::Process { pid, .. } => {
+                silent.contains(&Some(pid)) && PortOwner::stopped_at(at) == Some(pid)
+            }
+            _ => false,
+        };
         let (uid, since) = match &owner.who {
             Owner::Process { pid, .. } => {
                 let process = Path::new("/proc").join(pid.to_string());
@@ -90,7 +103,7 @@ impl Holder {
             Owner::Hidden { uid } => (Some(*uid), None),
             Owner::Kernel => (None, None),
         };
-        Self { owner, uid, since }
+        Self { owner, uid, since, is_stopped }
     }
 
     /// Returns process id and program.
@@ -119,6 +132,11 @@ impl fmt::Display for UdpPort {
             let senders: Vec<_> = self.senders.iter().map(u32::to_string).collect();
             write!(f, "; used by {}", senders.join(", "))?;
         }
+        if let Some(holder) = self.holder.as_ref().filter(|holder| holder.is_stopped)
+            && let Some((pid, _)) = holder.process()
+        {
+            write!(f, "; is stopped: kill -CONT {pid}, or end it")?;
+        }
         Ok(())
     }
 }
@@ -137,12 +155,28 @@ fn began(process: &Path) -> Option<String> {
     Some(text + "Z")
 }
 
-/// Returns the UDP ports of the nodes. `devices` are those of the same runtime directory.
-fn udp_ports(nodes: &[ListedNode], devices: &DeviceList) -> Vec<UdpPort> {
-    let all: BTreeSet<_> = nodes
+/// Returns the UDP ports of the nodes that answer, and those that silent processes hold. `devices` are those of the same runtime
+/// directory.
+fn udp_ports(nodes: &[ListedNode], silent: &[Option<u32>], devices: &DeviceList) -> Vec<UdpPort> {
+    let mut all: BTreeSet<_> = nodes
         .iter()
         .map(|node| SocketAddr::new(node.status.address.ip().to_canonical(), node.status.udp_port))
         .collect();
+    if !silent.is_empty() {
+        // A silent node does not tell its port. Each device has registered its ports, of which the lowest is usually the one
+        // at which it receives.
+        let first = |(ip, devices): (&IpAddr, &Vec<BTreeSet<u16>>)| {
+            let first = devices.iter().filter_map(|ports| ports.first());
+            first.map(|port| SocketAddr::new(*ip, *port)).collect::<Vec<_>>()
+        };
+        let unlisted: Vec<_> = devices.ports.iter().flat_map(first).filter(|at| !all.contains(at)).collect();
+        let held = |owner: &PortOwner| match owner.who {
+            Owner::Process { pid, .. } => silent.contains(&Some(pid)),
+            _ => false,
+        };
+        let owners = PortOwner::find_all(&unlisted).into_iter();
+        all.extend(owners.filter(|(_, owner)| held(owner)).map(|(at, _)| at));
+    }
     let others = |at: &SocketAddr| {
         let devices = devices.ports.get(&at.ip()).into_iter().flatten();
         let receives = |port: &u16| all.contains(&SocketAddr::new(at.ip(), *port));
@@ -152,7 +186,7 @@ fn udp_ports(nodes: &[ListedNode], devices: &DeviceList) -> Vec<UdpPort> {
     let places: Vec<_> = all.iter().flat_map(|at| others(at).into_iter().chain([*at])).collect();
     let mut owners = PortOwner::find_all(&places);
     let port = |at: SocketAddr| {
-        let holder = owners.remove(&at).map(Holder::new);
+        let holder = owners.remove(&at).map(|owner| Holder::new(owner, silent));
         let own = holder.as_ref().and_then(Holder::process).map(|(pid, _)| pid);
         let pid = |at| match owners.get(&at)?.who {
             Owner::Process { pid, .. } => Some(pid).filter(|pid| Some(*pid) != own),
@@ -165,7 +199,7 @@ fn udp_ports(nodes: &[ListedNode], devices: &DeviceList) -> Vec<UdpPort> {
 }
 
 /// Lists the nodes. If the runtime directory does not exist, the list is empty, and a line on standard error says so. Exit
-/// status 1 if the directory cannot be used, or the list cannot be written.
+/// status 1 if a process does not answer, the directory cannot be used, or the list cannot be written.
 #[must_use]
 pub fn run(arguments: &NodesArguments) -> ExitCode {
     let listing = match listing(None, Duration::from_millis(arguments.interval_ms)) {
@@ -180,7 +214,7 @@ pub fn run(arguments: &NodesArguments) -> ExitCode {
         }
     };
     let text = if arguments.json { json(&listing) } else { table(&listing) };
-    print(&text).err().unwrap_or(ExitCode::SUCCESS)
+    print(&text).err().unwrap_or(ExitCode::from(u8::from(!listing.silent_pids.is_empty())))
 }
 
 /// Prints a text to standard output.
@@ -205,9 +239,10 @@ fn listing(directory: Option<&Path>, interval: Duration) -> Result<Listing, Host
         std::thread::sleep(interval);
     }
     let mut listing = list(&ask_nodes(directory, NodeRequest::Status, PATIENCE)?, &earlier);
-    if !listing.nodes.is_empty() {
+    if !listing.nodes.is_empty() || !listing.silent_pids.is_empty() {
         // The holders are known without the registry, too, which may be full.
-        listing.ports = udp_ports(&listing.nodes, &list_devices(directory).unwrap_or_default());
+        let devices = list_devices(directory).unwrap_or_default();
+        listing.ports = udp_ports(&listing.nodes, &listing.silent_pids, &devices);
     }
     Ok(listing)
 }
@@ -290,6 +325,7 @@ fn json(listing: &Listing) -> String {
             "program": process.map(|(_, program)| program),
             "uid": holder.as_ref().and_then(|holder| holder.uid),
             "since": holder.as_ref().and_then(|holder| holder.since.as_ref()),
+            "is_stopped": holder.as_ref().is_some_and(|holder| holder.is_stopped),
             "senders": senders,
         })
     };
@@ -416,6 +452,7 @@ mod tests {
                 owner: PortOwner { address: at.ip(), port: at.port(), who },
                 uid,
                 since: uid.map(|_| "2027-01-31T18:05:00Z".to_owned()),
+                is_stopped: false,
             });
             UdpPort { at, holder, senders: senders.iter().copied().collect() }
         };
@@ -434,7 +471,7 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json(&listing)).expect("JSON");
         let expected = json!({
             "address": "127.0.0.1", "port": 4792, "pid": 17, "program": "a\u{1b}b", "uid": 7,
-            "since": "2027-01-31T18:05:00Z", "senders": [18, 19],
+            "since": "2027-01-31T18:05:00Z", "is_stopped": false, "senders": [18, 19],
         });
         assert_eq!(json["ports"][0], expected);
         assert!(json["ports"][1]["pid"].is_null(), "{json}");

@@ -1,9 +1,8 @@
 //! `trunkctl record`: the last events of the running nodes of this user.
 //!
-//! A node answers on its CM thread from what it keeps anyway, so one whose handlers are stuck answers too. A node that looks
-//! before a request has arrived gives its status instead, and is asked again.
+//! A node answers on its CM thread from what it keeps anyway, so one whose handlers are stuck answers too.
 
-use crate::nodes::{NOT_VISIBLE, PATIENCE, line, print, status};
+use crate::nodes::{NOT_VISIBLE, PATIENCE, line, print};
 use clap::Args;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -11,13 +10,13 @@ use std::process::ExitCode;
 use trunkline_softrdma::device::{FoundNode, HostError, NodeRequest, ask_nodes};
 use trunkline_transport::{NodeRecord, RecordedEvent, utc};
 
-/// Number of times that nodes are asked. Earlier versions give their status each time.
-const ATTEMPTS: usize = 20;
-
 /// Print the last events of the nodes of this user: failed and refused calls, sampled calls, sessions, drains, the device
 ///
 /// Each poller keeps its last 512 failures and 512 sampled calls, one in 64 of each method; the node keeps 512 other
 /// events. An answer has at most 64 KiB: of what does not fit, sampled calls are left out first. The times are UTC.
+///
+/// Exit status: 0 all nodes, or the node at ADDRESS, gave a record; 1 one did not, the runtime directory cannot be used, or the
+/// output cannot be written; 2 the command line is invalid.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct RecordArguments {
@@ -32,7 +31,7 @@ pub struct RecordArguments {
 /// output cannot be written.
 #[must_use]
 pub fn run(arguments: &RecordArguments) -> ExitCode {
-    let found = match ask() {
+    let found = match ask_nodes(None, NodeRequest::Record, PATIENCE) {
         Ok(found) => found,
         Err(HostError::Absent { .. }) => Vec::new(),
         Err(error) => {
@@ -53,20 +52,10 @@ pub fn run(arguments: &RecordArguments) -> ExitCode {
     if is_complete {
         return ExitCode::SUCCESS;
     }
-    eprintln!("trunkctl: no record of the node: `trunkctl nodes` lists those that run");
-    ExitCode::FAILURE
-}
-
-/// Asks the nodes until none of them gives its status instead of its record.
-fn ask() -> Result<Vec<FoundNode>, HostError> {
-    let mut found = ask_nodes(None, NodeRequest::Record, PATIENCE)?;
-    for _ in 1..ATTEMPTS {
-        if !found.iter().any(|node| status(node).is_some()) {
-            break;
-        }
-        found = ask_nodes(None, NodeRequest::Record, PATIENCE)?;
+    if let Some(address) = arguments.address {
+        eprintln!("trunkctl: no node at {address} gives a record: `trunkctl nodes` lists those that run");
     }
-    Ok(found)
+    ExitCode::FAILURE
 }
 
 fn record(node: &FoundNode) -> Option<NodeRecord> {

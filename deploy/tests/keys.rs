@@ -55,6 +55,26 @@ mod tests {
         names
     }
 
+    /// The other authority has the same name, and another key.
+    #[test]
+    fn show_tells_if_authority_among_files_has_signed() {
+        let folder = authority();
+        let folder = folder.path();
+        json(&["init", "other", "--name", "Test root"], folder);
+        json(&["issue", "ca", "a.example", "--out", "a"], folder);
+        for (roots, is_given, text) in [
+            (&["ca/root.pem"][..], Value::Bool(true), "CN=Test root: among the files given\n"),
+            (&["other/root.pem"], Value::Bool(false), "CN=Test root: not among the files given\n"),
+            (&[], Value::Null, "CN=Test root\n"),
+        ] {
+            let show = [&["show", "a.pem"], roots].concat();
+            let shown = json(&show, folder);
+            assert_eq!(shown["files"][0]["certificates"][0]["is_issuer_given"], is_given, "{shown}");
+            let shown = String::from_utf8(keys(&show, folder).stdout).expect("UTF-8");
+            assert!(shown.contains(text), "{shown}");
+        }
+    }
+
     #[test]
     fn issued_certificates_load_and_have_their_names_with_principal_first() {
         let folder = authority();
@@ -203,6 +223,7 @@ mod tests {
             "days_left",
             "faults",
             "is_ca",
+            "is_issuer_given",
             "issuer",
             "key_type",
             "names",

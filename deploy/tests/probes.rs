@@ -9,9 +9,10 @@ mod tests {
     use std::thread;
     use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
     use trunkline::{Node, block_on};
-    #[cfg(feature = "identity")]
-    use trunkline_testkit::Folder;
-    use trunkline_testkit::{Process, fresh_ip, is_in_network_namespace};
+    use trunkline_testkit::{Folder, Process, fresh_ip, is_in_network_namespace, print_line, same_test};
+
+    /// Environment variable of the process that holds a port: the address at which its node listens.
+    const HOLDER: &str = "TRUNKLINE_TEST_HOLDER";
 
     /// Returns the exit status and standard output.
     fn trunkctl(arguments: &[&str]) -> (i32, String) {
@@ -128,6 +129,9 @@ mod tests {
         let (_, text) =
             trunkctl(&[&["ping", "-c", "0"], &proof[..], &["--name", "shop.example", &address]].concat());
         assert!(text.contains("encrypted, certificate of shop.example issued by CN="), "{text}");
+        let (exit, result) = ping(&[&proof[..], &[&address]].concat());
+        let cause = result["cause"].as_str().expect("a cause");
+        assert!(exit == 1 && cause.ends_with("or name the server by --name NAME"), "{cause}");
         let (exit, result) = ping(&[&proof[..], &["--name", "till.example", &address]].concat());
         assert_eq!(exit, 1, "{result}");
         assert!(result["cause"].as_str().is_some_and(|cause| cause.contains("till.example")), "{result}");
@@ -148,14 +152,49 @@ mod tests {
         let mut client =
             Process::start("ping", command.env("TRUNKLINE_ADDRESS", address.ip().to_string())).unwrap();
         client.after("  call 0").unwrap();
-        let (exit, text) = trunkctl(&["nodes", "--json", "--interval-ms", "0"]);
-        assert_eq!(exit, 0, "{text}");
+        // Nodes of other tests may end meanwhile, and not answer.
+        let (_, text) = trunkctl(&["nodes", "--json", "--interval-ms", "0"]);
         let list: Value = serde_json::from_str(&text).expect("JSON");
         let ports = list["ports"].as_array().unwrap();
         let port = ports.iter().find(|port| port["address"] == address.ip().to_string()).expect("the port");
         assert_eq!((&port["pid"], &port["port"]), (&std::process::id().into(), &4791.into()), "{port}");
         assert_eq!(port["senders"], serde_json::json!([client.id()]), "{port}");
         assert!(port["uid"].is_u64() && port["since"].as_str().is_some_and(|at| at.ends_with('Z')), "{port}");
+    }
+
+    #[test]
+    fn nodes_names_stopped_holder_of_port_and_fails() {
+        let test = "nodes_names_stopped_holder_of_port_and_fails";
+        if let Ok(address) = std::env::var(HOLDER) {
+            let node = Node::builder().listen(address).start().unwrap();
+            print_line(&format!("listens at {}", node.local_address()));
+            return thread::park();
+        }
+        let folder = Folder::new().expect("a temporary directory");
+        let (at, directory) = (fresh_ip(), folder.join("run"));
+        let mut command = same_test(module_path!(), test);
+        let command = command.env(HOLDER, format!("{at}:0")).env("TRUNKLINE_RUNTIME_DIR", &directory);
+        let mut holder = Process::start("holder", command).unwrap();
+        holder.after("listens at ").unwrap();
+        holder.stop();
+        let nodes = |arguments: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+            let command = command.args(["nodes", "--interval-ms", "0"]).args(arguments);
+            let output =
+                command.env("TRUNKLINE_RUNTIME_DIR", &directory).output().expect("the program starts");
+            (output.status.code(), String::from_utf8(output.stdout).expect("UTF-8"))
+        };
+        let pid = holder.id();
+        let (exit, text) = nodes(&[]);
+        let begin = format!("UDP port 4791 at {at}: process {pid} (");
+        let line = text.lines().find(|line| line.starts_with(&begin));
+        let end = format!("; is stopped: kill -CONT {pid}, or end it");
+        assert!(exit == Some(1) && line.is_some_and(|line| line.ends_with(&end)), "{exit:?} {text}");
+        let (exit, text) = nodes(&["--json"]);
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((exit, &list["silent_pids"]), (Some(1), &serde_json::json!([pid])), "{list}");
+        let port = &list["ports"][0];
+        assert_eq!((&port["pid"], &port["is_stopped"]), (&pid.into(), &true.into()), "{list}");
     }
 
     #[test]
@@ -173,7 +212,8 @@ mod tests {
         health.set("shop.Orders", ServingStatus::NotServing);
         assert_eq!(probe(&[&address, "shop.Orders"]), (4, "not serving\n".to_owned()));
         drop(server);
-        assert_eq!(probe(&[&address]).0, 2);
+        let (exit, text) = probe(&[&address]);
+        assert!(exit == 2 && text.contains(&format!("`trunkctl ping {address}`")), "{exit} {text}");
         assert_eq!(probe(&["--no-such-option"]).0, 1);
     }
 
@@ -201,7 +241,13 @@ mod tests {
         let (exit, text) = trunkctl(&["record", &address.to_string()]);
         assert!(exit == 0 && text.contains("  call failed, poller 0, server, "), "{text}");
         drop(server);
-        assert_eq!(trunkctl(&["record", &address.to_string()]).0, 1);
+        let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+            .args(["record", &address.to_string()])
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(&format!("no node at {address} gives a record")), "{error}");
     }
 
     /// The nodes of other tests are in the list as well.

@@ -289,7 +289,7 @@ pub enum PeerDown {
     /// The peer's address does not answer requests to connect.
     #[error(
         "the peer does not answer requests to connect at all: its host or its process is down, stopped or not reached, or a firewall \
-         drops packets to the UDP port of its device, 4791 by default"
+         drops packets to the UDP port of its device, 4791 by default; `trunkctl doctor` and `trunkctl nodes` on that host tell which"
     )]
     Unreachable,
     /// No process receives at this address and UDP port of the peer's device. Its host reports that, or a firewall that

@@ -23,6 +23,9 @@ const SHOW_AFTER: Duration = Duration::from_secs(2);
 /// Interval at which the progress bar is drawn.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
 
+/// Causes of faults that no check covers.
+const NOT_EXAMINED: &str = "firewalls towards other hosts, calls between hosts";
+
 /// Tell why nodes would not run well on this host, with a remedy for each fault
 ///
 /// Checks the device that a node gets, limits of the process and its control group, interfaces, UDP port 4791 of each
@@ -31,7 +34,7 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 /// runtime directory. Run it as the user of the nodes, with their environment.
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
-    /// Print one JSON object: `verdict`, and `findings`, each with `severity`, `subject`, `seen` and `remedy`
+    /// Print one JSON object: `verdict`, `not_examined`, and `findings`, each with `severity`, `subject`, `seen` and `remedy`
     #[arg(long)]
     json: bool,
     /// Make no calls, and bind no port
@@ -132,12 +135,14 @@ impl Host {
 struct Diagnosis {
     verdict: Severity,
     findings: Vec<Finding>,
+    not_examined: &'static str,
 }
 
 impl Diagnosis {
     fn new(mut findings: Vec<Finding>) -> Self {
         findings.sort_by_key(|finding| finding.severity);
-        Self { verdict: findings.last().map_or(Severity::Ok, |finding| finding.severity), findings }
+        let verdict = findings.last().map_or(Severity::Ok, |finding| finding.severity);
+        Self { verdict, findings, not_examined: NOT_EXAMINED }
     }
 
     fn text(&self) -> String {
@@ -153,6 +158,7 @@ impl Diagnosis {
                 format!("verdict: nodes do not run well on this host: {failures}, {warnings}")
             }
         };
+        let verdict = format!("{verdict}; not examined: {NOT_EXAMINED}");
         let lines = self.findings.iter().map(Finding::line).chain([verdict]);
         lines.collect::<Vec<_>>().join("\n")
     }
@@ -229,7 +235,9 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[..2], ["ok       device: softrdma", "warning  CPUs: 1; remedy: allow more"]);
         assert_eq!(lines[2], "FAILURE  UDP port 4791: held by \\u{1b}[2Jx; remedy: stop it");
-        assert_eq!(lines[3], "verdict: nodes do not run well on this host: 1 failure, 1 warning");
+        let verdict = "verdict: nodes do not run well on this host: 1 failure, 1 warning; not examined: firewalls towards other \
+                       hosts, calls between hosts";
+        assert_eq!(lines[3], verdict);
         let json = serde_json::to_value(&diagnosis).unwrap();
         assert_eq!(json["verdict"], "failure");
         assert_eq!(json["findings"][0]["remedy"], serde_json::Value::Null);

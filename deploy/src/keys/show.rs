@@ -31,6 +31,8 @@ pub(crate) struct Certificate {
     pub(crate) names: Vec<String>,
     subject: String,
     pub(crate) issuer: String,
+    /// True if an authority among the files has signed the certificate; `None` if none of them is one.
+    is_issuer_given: Option<bool>,
     serial: String,
     not_before: String,
     pub(crate) not_after: String,
@@ -41,6 +43,8 @@ pub(crate) struct Certificate {
     key_type: String,
     sha256: String,
     faults: Vec<String>,
+    #[serde(skip)]
+    der: Vec<u8>,
 }
 
 #[derive(Debug, Serialize)]
@@ -78,6 +82,7 @@ pub(super) fn print(paths: &[PathBuf], json: bool) -> u8 {
             }
         }
     }
+    find_issuers(&mut shown.files);
     let text = if json {
         serde_json::to_string_pretty(&shown).expect("numbers and text") + "\n"
     } else {
@@ -90,6 +95,24 @@ pub(super) fn print(paths: &[PathBuf], json: bool) -> u8 {
             status.max(1)
         }
         _ => status,
+    }
+}
+
+/// Notes for each certificate if an authority among the files has signed it.
+fn find_issuers(files: &mut [ShownFile]) {
+    let certificates = files.iter().flat_map(|file| &file.certificates);
+    let authorities: Vec<_> = certificates.filter(|one| one.is_ca).map(|one| one.der.clone()).collect();
+    if authorities.is_empty() {
+        return;
+    }
+    let parse = |der| X509Certificate::from_der(der).ok().map(|(_, certificate)| certificate);
+    for certificate in files.iter_mut().flat_map(|file| &mut file.certificates) {
+        let Some(own) = parse(&certificate.der) else { continue };
+        let has_signed = |authority: X509Certificate<'_>| {
+            authority.subject() == own.issuer() && own.verify_signature(Some(authority.public_key())).is_ok()
+        };
+        let is_given = authorities.iter().any(|der| parse(der).is_some_and(has_signed));
+        certificate.is_issuer_given = Some(is_given);
     }
 }
 
@@ -197,6 +220,7 @@ impl Certificate {
             names,
             subject: certificate.subject().to_string(),
             issuer: certificate.issuer().to_string(),
+            is_issuer_given: None,
             serial: certificate.raw_serial_as_string(),
             not_before: time(validity.not_before),
             not_after: time(validity.not_after),
@@ -206,6 +230,7 @@ impl Certificate {
             key_type: key_type(certificate.public_key()),
             sha256: hex(digest(&SHA256, der).as_ref(), ":"),
             faults: faults.iter().filter(|(is_there, _)| *is_there).map(|(_, text)| (*text).into()).collect(),
+            der: der.to_owned(),
         }
     }
 }
@@ -286,7 +311,12 @@ fn text(file: &ShownFile) -> String {
         line("CERTIFICATE", &number.to_string());
         line("names", &or(one.names.join(", "), "none"));
         line("subject", &or(one.subject.clone(), "none"));
-        line("issuer", &one.issuer);
+        let given = match one.is_issuer_given {
+            Some(true) => ": among the files given",
+            Some(false) => ": not among the files given",
+            None => "",
+        };
+        line("issuer", &format!("{}{given}", one.issuer));
         line("serial", &one.serial);
         let left = match one.days_left {
             days if days < 0 => "expired".to_owned(),

@@ -109,6 +109,18 @@ impl fmt::Display for HandshakeFailure {
             Some(field) => {
                 write!(f, "the two nodes saw different values of \"{field}\": a node between them changed it")
             }
+            // The certificate is the one of the node that has not ended the handshake.
+            None if self.cause == Refused::UnknownRoot => f.write_str(match self.by {
+                EndedBy::ThisNode => {
+                    "no path from the peer's certificate to a root of this node's trust: add the root of its issuer to this node's \
+                     trust, or the missing intermediate certificates to the peer's identity; compare with `trunkctl keys show`"
+                }
+                EndedBy::Peer | EndedBy::Unknown => {
+                    "the peer has no root for this node's certificate: have it issued by an authority that the peer trusts, add its \
+                     root to the peer's trust, or the missing intermediate certificates to this node's identity; compare with \
+                     `trunkctl keys show`"
+                }
+            }),
             None => self.cause.fmt(f),
         }
     }

@@ -42,8 +42,9 @@ impl Stops {
         }
     }
 
-    /// Returns the cause of a session's end: the process's stop if it has just ended and explains `cause`.
-    pub(crate) fn explain(&self, cause: PeerDown, now: Time) -> PeerDown {
+    /// Returns the cause of the end of a session that began at `began`: the process's stop if it began later, has just ended and
+    /// explains `cause`.
+    pub(crate) fn explain(&self, cause: PeerDown, began: Time, now: Time) -> PeerDown {
         let may_be_ours = matches!(
             cause,
             PeerDown::Closed
@@ -56,8 +57,10 @@ impl Stops {
             return cause;
         }
         let stop = *self.latest.lock().unwrap_or_else(PoisonError::into_inner);
-        stop.filter(|stop| now.saturating_duration_since(stop.ended) <= LASTS)
-            .map_or(cause, |stop| PeerDown::Stopped { seconds: stop.delay.as_secs().max(1) })
+        stop.filter(|stop| {
+            now.saturating_duration_since(stop.ended) <= LASTS && began + stop.delay <= stop.ended
+        })
+        .map_or(cause, |stop| PeerDown::Stopped { seconds: stop.delay.as_secs().max(1) })
     }
 }
 
@@ -70,19 +73,30 @@ mod tests {
         let (stops, until) = (Stops::new(Duration::from_secs(60)), Time(0) + Duration::from_secs(100));
         stops.woke(until, until + Duration::from_millis(1999));
         let woken = until + Duration::from_secs(14);
-        assert_eq!(stops.explain(PeerDown::Closed, woken), PeerDown::Closed, "a late wake-up is no stop");
+        let explain = |cause, now| stops.explain(cause, Time(0), now);
+        assert_eq!(explain(PeerDown::Closed, woken), PeerDown::Closed, "a late wake-up is no stop");
         stops.woke(until, woken);
         let stopped = PeerDown::Stopped { seconds: 14 };
         for cause in [PeerDown::Closed, PeerDown::Died, PeerDown::Replaced, PeerDown::AccessRefused] {
-            assert_eq!(stops.explain(cause, woken + Duration::from_secs(1)), stopped);
+            assert_eq!(explain(cause, woken + Duration::from_secs(1)), stopped);
         }
         assert_eq!(
             stopped.to_string(),
             "the session ended because this node was stopped for 14 s, as by SIGSTOP or for want of a CPU"
         );
-        assert_eq!(stops.explain(PeerDown::Leaving, woken), PeerDown::Leaving);
+        assert_eq!(explain(PeerDown::Leaving, woken), PeerDown::Leaving);
         let later = woken + Duration::from_secs(4);
-        assert_eq!(stops.explain(PeerDown::Closed, later), PeerDown::Closed);
+        assert_eq!(explain(PeerDown::Closed, later), PeerDown::Closed);
+    }
+
+    #[test]
+    fn session_that_began_after_stop_is_not_ascribed_to_it() {
+        let (stops, until) = (Stops::new(Duration::from_secs(60)), Time(0) + Duration::from_secs(100));
+        let woken = until + Duration::from_secs(161);
+        stops.woke(until, woken);
+        let ended = woken + Duration::from_millis(600);
+        assert_eq!(stops.explain(PeerDown::Closed, woken, ended), PeerDown::Closed);
+        assert_eq!(stops.explain(PeerDown::Closed, until, ended), PeerDown::Stopped { seconds: 161 });
     }
 
     #[test]
@@ -93,7 +107,7 @@ mod tests {
         {
             let stops = Stops::new(loss_time);
             stops.woke(until, until + delay);
-            assert_eq!(stops.explain(PeerDown::Closed, until + delay), cause);
+            assert_eq!(stops.explain(PeerDown::Closed, Time(0), until + delay), cause);
         }
     }
 }

@@ -29,7 +29,7 @@ impl Transport {
                 }
                 status => cause_of(status),
             };
-            let cause = self.res.shared.stops.explain(cause, self.res.time.now());
+            let cause = self.res.shared.stops.explain(cause, trunk.began(), self.res.time.now());
             let cause =
                 trunk.too_large(completion).unwrap_or_else(|| self.maybe_too_large(trunk, completion, cause));
             self.break_trunk(slot, cause);

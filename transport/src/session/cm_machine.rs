@@ -568,9 +568,8 @@ impl CmMachine {
         // Performing may fail and so cause further actions, which come after these.
         let mut next = 0;
         while next < actions.len() {
-            let now = self.now();
-            if let Action::Down { cause, .. } | Action::Away { cause, .. } = &mut actions[next] {
-                *cause = self.shared.stops.explain(*cause, now);
+            if let Action::Down { number, cause } | Action::Away { number, cause, .. } = &mut actions[next] {
+                *cause = self.explain_stop(key, *number, *cause);
             }
             let action = actions[next].clone();
             next += 1;
@@ -605,7 +604,7 @@ impl CmMachine {
                 self.endpoints.close(key, number, reported.and_then(Refusal::for_ended_session));
                 #[cfg(feature = "identity")]
                 self.proving.forget((key, number));
-                let cause = self.shared.stops.explain(reported.unwrap_or(PeerDown::Died), self.now());
+                let cause = self.explain_stop(key, number, reported.unwrap_or(PeerDown::Died));
                 self.tell(|| Command::SessionClosed { peer: key, number, cause });
             }
             Action::Unanswered => {
@@ -639,6 +638,12 @@ impl CmMachine {
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: Some(until) });
             }
         }
+    }
+
+    /// Returns the cause of a session's end, which may be a stop of this process.
+    fn explain_stop(&self, key: PeerKey, number: u32, cause: PeerDown) -> PeerDown {
+        let began = self.peers.get(key).and_then(|peer| peer.machine.began(number));
+        began.map_or(cause, |began| self.shared.stops.explain(cause, began, self.now()))
     }
 
     /// Returns the cause for which a peer is away, with the stopped process that explains its silence, if there is

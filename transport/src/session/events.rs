@@ -9,8 +9,8 @@ use super::dialling::log_set_up;
 use super::endpoints::Role;
 use super::peers::PeerSession;
 use super::private_data::{Features, Refusal, Welcome};
-use crate::PeerDown;
 use crate::provider::connections::ConnectionKind;
+use crate::{EventKind, PeerDown};
 use std::net::SocketAddr;
 use trunkline_verbs::{CmEvent, CmEventKind, OneFlow, RejectReason, UnreachableCause};
 
@@ -112,10 +112,11 @@ impl CmMachine {
                         && !peer.machine.is_wanted()
                         && !peer.machine.lacks_answer(now, number, cause)
                 };
-                if self.peers.get(peer).is_some_and(unnoticed)
-                    && let Some(suppressed) = self.log.line(now)
-                {
-                    tracing::warn!(%peer, %cause, suppressed, "incoming session not made");
+                if self.peers.get(peer).is_some_and(unnoticed) {
+                    self.shared.events.down(EventKind::SessionNotMade, peer, cause);
+                    if let Some(suppressed) = self.log.line(now) {
+                        tracing::warn!(%peer, %cause, suppressed, "incoming session not made");
+                    }
                 }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
             }

@@ -25,7 +25,7 @@ use crate::identity::exchange::{Proof, Role};
 use crate::identity::{EndedBy, HandshakeFailure, Refused};
 use crate::trunk::own_settings;
 use crate::wire::handshake::{Fragment, Part};
-use crate::{PeerDown, PeerKey};
+use crate::{EventKind, PeerDown, PeerKey};
 use std::sync::atomic::Ordering;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Gid, SrqNumber, Time};
@@ -312,8 +312,11 @@ impl CmMachine {
         let is_current = |peer: &PeerSession| peer.machine.current() == Some(number);
         let is_reported =
             self.peers.get(key).is_some_and(|peer| is_current(peer) && peer.machine.is_wanted());
-        if !is_reported && let Some(suppressed) = self.log.line(now) {
-            tracing::warn!(peer = %key, %cause, suppressed, "session not made, its handshake failed");
+        if !is_reported {
+            self.shared.events.down(EventKind::SessionNotMade, key, cause);
+            if let Some(suppressed) = self.log.line(now) {
+                tracing::warn!(peer = %key, %cause, suppressed, "session not made, its handshake failed");
+            }
         }
         self.drive(key, |machine, actions| machine.fail(now, number, cause, is_transient, actions));
     }

@@ -172,6 +172,7 @@ struct Session {
     unproven: u32,
     /// Targets by remote poller; empty until the peer's count is known.
     targets: Vec<Target>,
+    began: Time,
     deadline: Time,
     up_since: Option<Time>,
 }
@@ -231,6 +232,8 @@ pub(crate) struct Machine {
     /// Sessions of newcomers at the peer's address, beside the current one, the oldest first. None of them is proved.
     #[expect(clippy::vec_box, reason = "sessions move to and from the state, which has a box")]
     candidates: Vec<Box<Session>>,
+    /// Number and beginning of the last session that was current and has ended.
+    ended: Option<(u32, Time)>,
 }
 
 impl Machine {
@@ -251,6 +254,7 @@ impl Machine {
             incompatible: None,
             closed: false,
             candidates: Vec::new(),
+            ended: None,
         }
     }
 
@@ -326,6 +330,15 @@ impl Machine {
             SessionState::Open(session) => Some(session.number),
             _ => None,
         }
+    }
+
+    /// Returns the time at which a session began, if it is current or the last one that was.
+    pub(crate) fn began(&self, number: u32) -> Option<Time> {
+        let current = match &self.state {
+            SessionState::Open(session) => Some((session.number, session.began)),
+            _ => None,
+        };
+        [current, self.ended].into_iter().flatten().find(|(of, _)| *of == number).map(|(_, began)| began)
     }
 
     /// Returns this node's name of the session with that number.
@@ -848,6 +861,7 @@ impl Machine {
         let SessionState::Open(session) = std::mem::replace(&mut self.state, SessionState::Idle) else {
             return;
         };
+        self.ended = Some((number, session.began));
         actions.push(Action::Close { number });
         actions.extend(session.lacks_answer(now, cause).then_some(Action::Unanswered));
         if session.may_be_blocked(now, cause) {
@@ -987,6 +1001,7 @@ impl Machine {
             all_dialled: false,
             unproven: 0,
             targets: Vec::new(),
+            began: now,
             deadline: now + HANDSHAKE_LIMIT,
             up_since: None,
         })
@@ -997,6 +1012,7 @@ impl Machine {
         let SessionState::Open(session) = std::mem::replace(&mut self.state, SessionState::Idle) else {
             return;
         };
+        self.ended = Some((session.number, session.began));
         actions.push(Action::Close { number: session.number });
         if session.up_since.is_some() {
             actions.push(Action::Down { number: session.number, cause });

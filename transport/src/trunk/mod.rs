@@ -90,6 +90,7 @@ pub(crate) struct Trunk {
     peer: PeerKey,
     /// Our number of the session.
     number: u32,
+    began: Time,
     health: Health,
     /// Lanes, by index of the peer's poller.
     lanes: Vec<Lane>,
@@ -186,6 +187,7 @@ impl Trunk {
         Self {
             peer,
             number,
+            began: res.time.now(),
             health: Health::Live,
             lanes: srqs.into_iter().zip(pairs).map(&mut lane).collect(),
             epoch: session.epoch,
@@ -267,6 +269,11 @@ impl Trunk {
             frame.truncate(length);
         }
         Ok(())
+    }
+
+    /// Returns the time at which the trunk was made.
+    pub(crate) fn began(&self) -> Time {
+        self.began
     }
 
     /// Returns the peer node.

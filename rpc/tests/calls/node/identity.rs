@@ -16,6 +16,7 @@ use rustls::time_provider::TimeProvider;
 use std::sync::Arc;
 use std::time::Duration;
 use trunkline::identity::{Identity, Level, Name, Trust};
+use trunkline::report::{EventKind, RecordedEvent};
 use trunkline::stream::Stream;
 use trunkline::{
     CallOptions, Code, Connect, Context, IncomingCall, Metadata, Node, NodeBuilder, Peer, Policy, Reason,
@@ -295,7 +296,6 @@ fn failed_handshakes_are_named_at_both_nodes() {
     let mut revoked = params("a.example", [2020, 4000]);
     revoked.serial_number = Some(SerialNumber::from(77));
     let handshakes = [
-        (of(issue_pem(&other, "a.example", [2020, 4000])), "no path from the certificate to a root: add the"),
         (of(issue_params(&root, &revoked)), "a certificate of the chain is revoked: issue another one"),
         (in_year(&root, 2020), "a certificate of the chain has expired: renew it"),
         (in_year(&root, 3500), "a certificate of the chain is not valid yet: correct the clock"),
@@ -305,6 +305,15 @@ fn failed_handshakes_are_named_at_both_nodes() {
         let texts = ["this node", "the peer"].map(|by| format!("{by} ended the handshake: {cause}"));
         (node, [Code::Unauthenticated; 2], texts)
     });
+    let stranger = (
+        of(issue_pem(&other, "a.example", [2020, 4000])),
+        [Code::Unauthenticated; 2],
+        [
+            "this node ended the handshake: no path from the peer's certificate to a root of this node's trust: add the root",
+            "the peer ended the handshake: the peer has no root for this node's certificate: have it issued by an authority",
+        ]
+        .map(str::to_owned),
+    );
     let plain = (
         node(),
         [Code::Unavailable, Code::Unauthenticated],
@@ -314,7 +323,7 @@ fn failed_handshakes_are_named_at_both_nodes() {
         ]
         .map(str::to_owned),
     );
-    for (peer, codes, texts) in handshakes.into_iter().chain([plain]) {
+    for (peer, codes, texts) in handshakes.into_iter().chain([stranger, plain]) {
         let peer = peer.serve(service().0).start().unwrap();
         // First the peer calls.
         let statuses = [refusal(&peer, &judge), refusal(&judge, &peer)];
@@ -324,6 +333,15 @@ fn failed_handshakes_are_named_at_both_nodes() {
         }
     }
     until("the judge counts the failures", || (counts(&judge)[1] >= 5).then_some(()));
+    for cause in ["no path from the peer's certificate to a root", "a certificate of the chain is revoked"] {
+        let text = format!("this node ended the handshake: {cause}");
+        let is_recorded =
+            |event: &RecordedEvent| event.kind == EventKind::SessionNotMade && event.cause.starts_with(&text);
+        // The first is of the peer's call, the second of the judge's.
+        until("the judge records both", || {
+            (judge.record().into_iter().filter(is_recorded).count() == 2).then_some(())
+        });
+    }
     assert_eq!(counts(&judge)[2..], [0, 0]);
 }
 

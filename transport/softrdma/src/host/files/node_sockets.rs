@@ -1,10 +1,9 @@
 //! Sockets through which the running nodes of a user describe themselves.
 //!
 //! Each node listens in the folder `nodes` of the members' folder (mode 0700, sockets 0600) and answers each
-//! connection of the same user with one message, whose content the node chooses. A connection may bring a request. Neither
-//! side waits for it: a request that has not arrived when the node looks counts as one for the status, as from
-//! earlier versions. Answering never waits: bytes that do not fit the connection's buffer are dropped. A socket is bound under another name and renamed once
-//! it listens. A socket that refuses connections therefore belongs to a dead node, and is removed by the next
+//! connection of the same user with one message, whose content the node chooses. The request is the name of the connecting
+//! socket, which the node has as soon as it accepts: a message could arrive after the node has looked. Answering never waits:
+//! bytes that do not fit the connection's buffer are dropped. A socket is bound under another name and renamed once it listens. A socket that refuses connections therefore belongs to a dead node, and is removed by the next
 //! node that starts or by the next query.
 #![forbid(unsafe_code)]
 
@@ -14,10 +13,12 @@ use crate::host::HostError;
 use crate::host::members::{Folder, send};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use socket2::Socket;
+use socket2::{SockAddr, Socket};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{ErrorKind, IoSlice, Read};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use trunkline_machine::Runtime;
@@ -53,24 +54,25 @@ pub enum NodeRequest {
 }
 
 impl NodeRequest {
-    /// Message of a request for the record. A request for the status has none.
-    const RECORD: &[u8] = b"record";
+    /// Beginning of the abstract name of a socket that asks for the record. One that asks for the status has no name.
+    const RECORD: &[u8] = b"trunkline-record-";
 
-    /// Sends the request to a node.
-    fn send(self, socket: &Socket) -> std::io::Result<()> {
+    /// Returns the address of a socket that makes the request; `random` keeps it unique.
+    fn address(self, random: u64) -> std::io::Result<Option<SockAddr>> {
         match self {
-            Self::Status => Ok(()),
-            Self::Record => send(socket, &[IoSlice::new(Self::RECORD)]),
+            Self::Status => Ok(None),
+            Self::Record => {
+                let name = [b"\0", Self::RECORD, format!("{random:016x}").as_bytes()].concat();
+                SockAddr::unix(OsStr::from_bytes(&name)).map(Some)
+            }
         }
     }
 
-    /// Receives the request of a connection, if it has arrived.
-    fn receive(mut socket: &Socket) -> Self {
-        let mut bytes = [0; 16];
-        match socket.read(&mut bytes) {
-            Ok(length) if &bytes[..length] == Self::RECORD => Self::Record,
-            _ => Self::Status,
-        }
+    /// Returns the request that a connection makes.
+    fn of(socket: &Socket) -> Self {
+        let peer = socket.peer_addr().ok();
+        let name = peer.as_ref().and_then(SockAddr::as_abstract_namespace);
+        if name.is_some_and(|name| name.starts_with(Self::RECORD)) { Self::Record } else { Self::Status }
     }
 }
 
@@ -119,7 +121,7 @@ impl NodeSocket {
             let Ok(accepted) = self.folder.accept(&self.listener) else { break };
             answered = true;
             let Some(socket) = accepted else { continue };
-            let request = NodeRequest::receive(&socket);
+            let request = NodeRequest::of(&socket);
             let text =
                 texts[usize::from(request == NodeRequest::Record)].get_or_insert_with(|| describe(request));
             // The kernel may grant less.
@@ -169,8 +171,7 @@ impl FoundNode {
 }
 
 /// Asks the running nodes of this user to describe themselves: the nodes in this network namespace and
-/// runtime directory (`None` takes it from the environment). A node that looks before the request has arrived gives
-/// its status: ask again then. Waits at most `patience` for each group of 64
+/// runtime directory (`None` takes it from the environment). Waits at most `patience` for each group of 64
 /// nodes, and asks at most [`MAX_NODES`]. Removes the sockets of dead nodes, and creates nothing.
 ///
 /// # Errors
@@ -195,12 +196,7 @@ pub fn ask_nodes(
     let mut found = Vec::new();
     for names in names.chunks(MAX_ASKED) {
         // All are asked before any answer is awaited, so that a stopped node takes no time from the others.
-        let ask = |name: &String| {
-            let (node, socket) = connect(&folder, &path, name)?;
-            // A node that has answered already has closed the connection.
-            socket.iter().for_each(|socket| drop(request.send(socket)));
-            Some((node, socket))
-        };
+        let ask = |name: &String| connect(&folder, &path, name, request, runtime.random());
         let asked: Vec<_> = names.iter().filter_map(ask).collect();
         let until = runtime.clock().now() + patience;
         found.extend(asked.into_iter().map(|(mut node, socket)| {
@@ -224,7 +220,13 @@ fn names(path: &Path) -> std::io::Result<Vec<String>> {
 }
 
 /// Connects to a node. Returns `None` if there is no node: the socket of a dead node is removed.
-fn connect(folder: &Folder, path: &Path, name: &str) -> Option<(FoundNode, Option<Socket>)> {
+fn connect(
+    folder: &Folder,
+    path: &Path,
+    name: &str,
+    request: NodeRequest,
+    random: u64,
+) -> Option<(FoundNode, Option<Socket>)> {
     let Some(stem) = name.strip_suffix(LISTENING) else {
         if name.ends_with(UNFINISHED) && is_old(&path.join(name)) {
             let _absent = fs::remove_file(path.join(name));
@@ -232,7 +234,7 @@ fn connect(folder: &Folder, path: &Path, name: &str) -> Option<(FoundNode, Optio
         return None;
     };
     let found = |pid| FoundNode { name: stem.to_owned(), pid, answer: None };
-    match folder.connect_to(name) {
+    match request.address(random).and_then(|own| folder.connect_from(own.as_ref(), name)) {
         Ok(socket) if folder.is_ours(&socket) => {
             let peer = getsockopt(&socket, PeerCredentials).ok()?;
             let pid = u32::try_from(peer.pid()).ok().filter(|pid| *pid != 0);
@@ -267,7 +269,7 @@ fn remove_left(folder: &Folder, path: &Path, random: u64) {
     let start = usize::try_from(random % names.len().max(1) as u64).unwrap_or(0);
     names.rotate_left(start);
     for name in names.iter().take(MAX_EXAMINED) {
-        drop(connect(folder, path, name));
+        drop(connect(folder, path, name, NodeRequest::Status, random));
     }
 }
 
@@ -285,8 +287,6 @@ fn receive(socket: &Socket, runtime: &Runtime, until: Time) -> Option<String> {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // The node has closed the connection without reading the request. Its answer follows this error.
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => continue,
             Err(_) => return None,
         }
         let now = runtime.clock().now();
@@ -357,24 +357,16 @@ mod tests {
         let node = NodeSocket::open(Some(&root), 7).unwrap();
         let (path, name) = (nodes_folder(Some(&root)).unwrap(), "0000000000000007.sock");
         let opened = Folder::new(&path).unwrap();
-        let asks = [NodeRequest::RECORD, b"", NodeRequest::RECORD, b"weather forecasts"];
-        let asked = asks.map(|bytes| {
-            let socket = connect(&opened, &path, name).unwrap().1.unwrap();
-            if !bytes.is_empty() {
-                send(&socket, &[IoSlice::new(bytes)]).unwrap();
-            }
-            socket
-        });
+        let asks = [NodeRequest::Record, NodeRequest::Status, NodeRequest::Record];
+        let asked = (0..)
+            .zip(asks)
+            .map(|(random, request)| connect(&opened, &path, name, request, random).unwrap().1);
+        let asked: Vec<_> = asked.map(Option::unwrap).collect();
         assert!(node.answer(|request| format!("{request:?}")));
         let runtime = Runtime::threads();
-        let answers = asked.map(|socket| receive(&socket, &runtime, runtime.clock().now()).unwrap());
-        assert_eq!(answers, ["Record", "Status", "Record", "Status"]);
-        // A request that comes too late is not read, and the answer is received all the same.
-        let late = connect(&opened, &path, name).unwrap().1.unwrap();
-        node.answer(|request| format!("{request:?}"));
-        drop(NodeRequest::Record.send(&late));
-        let answer = receive(&late, &runtime, runtime.clock().now());
-        assert_eq!(answer.as_deref(), Some("Status"));
+        let answers: Vec<_> =
+            asked.iter().map(|socket| receive(socket, &runtime, runtime.clock().now()).unwrap()).collect();
+        assert_eq!(answers, ["Record", "Status", "Record"]);
     }
 
     #[test]
@@ -426,7 +418,7 @@ mod tests {
         let opened = Folder::new(&path).unwrap();
         let asked: Vec<_> = ["0000000000000001.sock", "0000000000000002.sock"]
             .iter()
-            .filter_map(|name| connect(&opened, &path, name))
+            .filter_map(|name| connect(&opened, &path, name, NodeRequest::Status, 0))
             .collect();
         assert!(other.answer(|_| "here".to_owned()));
         let runtime = Runtime::threads();

@@ -99,7 +99,13 @@ impl Folder {
 
     /// Connects to the socket of this name. Does not check which user listens there.
     pub(in crate::host) fn connect_to(&self, name: &str) -> io::Result<Socket> {
+        self.connect_from(None, name)
+    }
+
+    /// Connects to the socket of this name from an address, which the listener sees.
+    pub(in crate::host) fn connect_from(&self, own: Option<&SockAddr>, name: &str) -> io::Result<Socket> {
         let socket = new_socket()?;
+        own.map_or(Ok(()), |own| socket.bind(own))?;
         socket.connect(&self.address(name)?)?;
         Ok(socket)
     }
