@@ -86,9 +86,11 @@ impl RoundTrip {
         self.measured.take()
     }
 
-    /// Returns the wait after which an answer is late, 0 before the first measurement (RFC 6298 §2.3).
+    /// Returns the wait after which an answer is late, 0 before the first measurement (RFC 6298 §2.3): at least two round
+    /// trips, as RFC 8985 §7.2 has for a probe.
     pub(super) fn timeout_ns(&self) -> u64 {
-        self.smoothed_ns().saturating_add(self.variation_ns.saturating_mul(4))
+        let smoothed = self.smoothed_ns();
+        smoothed.saturating_add(self.variation_ns.saturating_mul(4).max(smoothed))
     }
 
     /// Returns the estimate, 0 before the first measurement.
@@ -109,13 +111,23 @@ mod tests {
         round_trip.acknowledged(Psn::new(0xff_ffff), Time(300));
         assert_eq!(round_trip.smoothed_ns(), 0);
         round_trip.acknowledged(Psn::new(0), Time(900));
-        assert_eq!(round_trip.smoothed_ns(), 800);
+        assert_eq!((round_trip.smoothed_ns(), round_trip.timeout_ns()), (800, 800 + 4 * 400));
         round_trip.sent(Psn::new(0), false, Time(1000));
         round_trip.cancel();
         round_trip.acknowledged(Psn::new(5), Time(9000));
         assert_eq!(round_trip.smoothed_ns(), 800);
         round_trip.sent(Psn::new(5), false, Time(10_000));
         round_trip.acknowledged(Psn::new(6), Time(10_000));
-        assert_eq!(round_trip.smoothed_ns(), 700);
+        assert_eq!((round_trip.smoothed_ns(), round_trip.timeout_ns()), (700, 700 + 4 * 500));
+    }
+
+    #[test]
+    fn answer_of_steady_path_is_late_after_two_round_trips() {
+        let mut round_trip = RoundTrip::default();
+        for step in 0..64 {
+            round_trip.sent(Psn::new(step), false, Time(0));
+            round_trip.acknowledged(Psn::new(step + 1), Time(8000));
+        }
+        assert_eq!(round_trip.timeout_ns(), 16_000);
     }
 }

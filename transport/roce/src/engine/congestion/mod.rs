@@ -49,7 +49,7 @@ const SAMPLES: u32 = 4;
 /// Rounds at the minimum after which other traffic keeps the queue.
 const ROUNDS_AT_LEAST: u32 = 24;
 /// Round trip that is taken for that of another route after some rounds at the minimum, and their number.
-const ROUTE_NS: u64 = 10_000_000;
+const ROUTE_NS: u64 = 5_000_000;
 const ROUNDS_OF_ROUTE: u32 = 4;
 /// Rounds after which the target of a kept queue shrinks.
 const ROUNDS_OF_TARGET: u32 = 256;

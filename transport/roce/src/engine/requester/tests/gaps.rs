@@ -293,6 +293,22 @@ fn response_beyond_gap_ends_its_measurement() {
     assert_eq!((measured.round_trip_ns, measured.is_read), (MS / 5, true));
 }
 
+#[test]
+fn request_that_response_implies_is_not_measured() {
+    let mut rig = reading(4);
+    rig.hear_piece(100, 100..101, 104);
+    rig.hear_piece(100, 102..104, 104);
+    rig.send(2);
+    rig.post(3, SendOperation::RdmaRead(remote(0x4000)), 2 * MTU);
+    rig.flush();
+    rig.requester.take_signals();
+    rig.hear_piece(105, 105..107, 107);
+    rig.now = rig.now.plus_ns(9 * MS);
+    rig.hear_piece(100, 101..102, 104);
+    assert_eq!(rig.completions(), [(1, S::Success), (2, S::Success), (3, S::Success)]);
+    assert_eq!(rig.requester.take_signals().measured, None);
+}
+
 proptest! {
     /// Responses are lost, repeated and reordered: each READ completes with its bytes, and what is in flight never
     /// exceeds what is missing.
