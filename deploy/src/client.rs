@@ -149,13 +149,8 @@ impl From<String> for Failure {
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
         let code = CODES.get(usize::from(status.code().number())).copied();
-        Self { cause: for_operator(&status.to_string()), code, reason: status.reason() }
+        Self { cause: status.to_string(), code, reason: status.reason() }
     }
-}
-
-/// Replaces the remedy of a program by the option of this one.
-fn for_operator(text: &str) -> String {
-    text.replace("by Target::named", "by --name NAME")
 }
 
 /// Waits for a channel's session.
@@ -172,7 +167,7 @@ pub(crate) fn connect(channel: &Channel, limit: Duration) -> Result<(), Failure>
     }
     let client = HealthClient::new(channel.clone()).with_timeout(Duration::from_millis(1));
     let known = block_on(client.check(String::new())).err();
-    let text = for_operator(known.as_ref().map_or("", Status::message));
+    let text = known.as_ref().map_or("", Status::message);
     let cause = format!("no session after {limit:?}: {text}");
     Err(Failure { cause, ..known.map_or_else(|| String::new().into(), Failure::from) })
 }

@@ -131,7 +131,11 @@ mod tests {
         assert!(text.contains("encrypted, certificate of shop.example issued by CN="), "{text}");
         let (exit, result) = ping(&[&proof[..], &[&address]].concat());
         let cause = result["cause"].as_str().expect("a cause");
-        assert!(exit == 1 && cause.ends_with("or name the server by --name NAME"), "{cause}");
+        assert!(
+            exit == 1
+                && cause.ends_with("or give the name of the server: Target::named, or --name of trunkctl"),
+            "{cause}"
+        );
         let (exit, result) = ping(&[&proof[..], &["--name", "till.example", &address]].concat());
         assert_eq!(exit, 1, "{result}");
         assert!(result["cause"].as_str().is_some_and(|cause| cause.contains("till.example")), "{result}");

@@ -30,8 +30,8 @@ const BEGIN: Duration = Duration::from_secs(1);
 /// Round trips in which windows grow.
 const GROWING: u32 = 60;
 /// One datagram of so many may be dropped, on a near link and on a far one, where only losses bound a window.
-const DROPPED: u64 = 30;
-const DROPPED_FAR: u64 = 7;
+const DROPPED: u64 = 50;
+const DROPPED_FAR: u64 = 8;
 
 impl Run {
     /// Sends large arguments of several nodes through one link.

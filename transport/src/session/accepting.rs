@@ -32,8 +32,8 @@ impl CmMachine {
         }
     }
 
-    /// Logs a refusal: as a warning if a person has to act. Anyone can send requests without proof; those are only
-    /// counted.
+    /// Logs a refusal: as a warning if a person has to act. Anyone can send requests without proof: they are
+    /// only counted, unless they are refused before the proof is checked.
     fn log_refusal(&mut self, id: &dyn CmId, refusal: Refusal) {
         if !matches!(refusal, Refusal::Unproven(_)) {
             let cause = refusal.advice().map_or_else(|| refusal.explain(), |(cause, _)| cause);

@@ -65,7 +65,9 @@ impl Expectation {
         };
         let remedy = match self {
             Self::Named(_) => "correct that, or the name that the channel expects",
-            Self::Address | Self::Host(..) => "correct that, or name the server by Target::named",
+            Self::Address | Self::Host(..) => {
+                "correct that, or give the name of the server: Target::named, or --name of trunkctl"
+            }
         };
         let text = format!(
             "expected {expected}, the peer proved {proved}: see which service has this address, and which certificate it was \

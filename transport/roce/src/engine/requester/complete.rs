@@ -1,7 +1,7 @@
 //! The effect of responses on the send queue.
 
 use super::{Requester, RequesterEvent, Response};
-use crate::engine::segment::{JOINED_BYTES, RequestKind, packets};
+use crate::engine::segment::{JOINED_BYTES, RequestKind};
 use crate::engine::{LocalMemory, Time};
 use crate::wire::{Aeth, Bth, NakCode, Operation, Packet, Syndrome};
 use trunkline_verbs::{CompletionFlags, CompletionStatus, Psn, QpState};
@@ -169,22 +169,13 @@ impl Requester {
         }
         let mtu = self.geometry.mtu;
         let Some(wqe) = self.queue.front() else { return Response::Unexpected };
-        let offset = wqe.received * mtu;
-        let length = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
-        let span = packets(length, mtu);
-        let end = wqe.received.saturating_add(span);
-        let expected = span.saturating_mul(mtu).min(wqe.length - offset);
-        let last = end == wqe.psns;
-        // Each piece of a READ is a separate request to the peer.
-        let piece_end = wqe.piece_end(wqe.received);
-        let ends_piece = end == piece_end;
-        let is_end = is_end(packet);
-        // A part that was requested again ends earlier than its piece.
-        let ends_rightly = is_end == ends_piece || is_end && wqe.is_repeated;
-        if !ends_rightly || end > piece_end || length != expected || length > most {
+        let Some(covered) = wqe.covered_by(packet, wqe.received, mtu, most) else {
             return self.bad_response();
-        }
-        if wqe.scatter(memory, offset, packet.payload).is_err() {
+        };
+        let (end, span) = (covered.end, covered.end - covered.start);
+        let last = end == wqe.psns;
+        let ends_piece = end == wqe.whole_piece_end(wqe.received);
+        if wqe.scatter(memory, wqe.received * mtu, packet.payload).is_err() {
             self.fail(0, CompletionStatus::LocalProtectionError);
             return Response::Progress;
         }
@@ -362,11 +353,6 @@ impl Requester {
         self.stop(QpState::Error);
         self.events.push_back(RequesterEvent::Failed(status));
     }
-}
-
-/// Returns true if a READ response is the last one of its request.
-pub(super) fn is_end(packet: &Packet<'_>) -> bool {
-    matches!(packet.bth.opcode.operation(), Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY)
 }
 
 /// Returns the status of a refused request (contract rocev2 6.2).

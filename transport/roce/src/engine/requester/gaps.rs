@@ -9,9 +9,9 @@
 //! moves the start of a saved READ to the start of each repeat (contract rocev2 7.24), so it could not repeat an
 //! earlier range again.
 
-use super::complete::is_end;
+use super::queue::is_end;
 use super::{Requester, Response};
-use crate::engine::segment::{RequestKind, Transmit, packets};
+use crate::engine::segment::{RequestKind, Transmit};
 use crate::engine::{LocalMemory, Time};
 use crate::wire::Packet;
 use core::ops::Range;
@@ -178,18 +178,9 @@ impl Requester {
             return Response::Unexpected;
         };
         let first = psn.after(wqe.first_psn).max(0).cast_unsigned();
-        let offset = first.saturating_mul(mtu);
-        let length = u32::try_from(packet.payload.len()).unwrap_or(u32::MAX);
-        let span = packets(length, mtu);
-        let end = first.saturating_add(span);
-        let piece_end = wqe.whole_piece_end(first);
-        let expected = span.saturating_mul(mtu).min(wqe.length.saturating_sub(offset));
-        let is_end = is_end(packet);
-        // A part that was requested again ends earlier than its piece.
-        let ends_rightly = is_end == (end == piece_end) || is_end && wqe.is_repeated;
-        if !ends_rightly || end > piece_end || length != expected || length > most {
-            return self.bad_response();
-        }
+        let Some(covered) = wqe.covered_by(packet, first, mtu, most) else { return self.bad_response() };
+        let span = covered.end - covered.start;
+        let ends_piece = covered.end == wqe.whole_piece_end(first);
         if psn.plus(span).after(self.una).cast_unsigned() > KEPT_SPAN {
             self.go_back_implied(now);
             return Response::Progress;
@@ -197,7 +188,7 @@ impl Requester {
         if self.kept.run(psn, span, true) == span {
             return Response::Stale;
         }
-        if wqe.scatter(memory, offset, packet.payload).is_err() {
+        if wqe.scatter(memory, first.saturating_mul(mtu), packet.payload).is_err() {
             self.fail(index, CompletionStatus::LocalProtectionError);
             return Response::Progress;
         }
@@ -205,11 +196,11 @@ impl Requester {
             self.take_credits(aeth);
         }
         let is_measured = self.round_trip.answered(psn, span, now);
-        self.keep(now, index, first..end);
+        self.keep(now, index, covered);
         let probed = self.retry.probed;
         if self.drain(now, is_measured) && self.is_sending() {
             // The answer to a probe came alone: what was requested before the probe is lost.
-            let is_probe = probed == Some(psn) && span == 1 && is_end && end != piece_end;
+            let is_probe = probed == Some(psn) && span == 1 && is_end(packet) && !ends_piece;
             if probed.is_some_and(|probed| self.una.after(probed) > 0) {
                 self.retry.probed = None;
             }

@@ -4,10 +4,17 @@ use super::pace::{messages, piece_end};
 use super::{PostRefused, Requester};
 use crate::engine::segment::{PSN_SPAN_MAX, RequestKind, packets};
 use crate::engine::{LocalFault, LocalMemory};
+use crate::wire::{Operation, Packet};
+use core::ops::Range;
 use trunkline_verbs::{
     Completion, CompletionOpcode, CompletionStatus, Psn, QpState, SendData, SendFlags, SendOperation,
     SendRequest, Sge, SrqNumber,
 };
+
+/// Returns true if a READ response is the last one of its request.
+pub(super) fn is_end(packet: &Packet<'_>) -> bool {
+    matches!(packet.bth.opcode.operation(), Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY)
+}
 
 /// Bytes of an entry, or their location. Lists and buffers go back to the queue.
 #[derive(Debug)]
@@ -97,6 +104,27 @@ impl Wqe {
     /// Returns one past the last packet of the piece of a READ, whether divided or not.
     pub(super) fn whole_piece_end(&self, packet: u32) -> u32 {
         piece_end(packet, self.psns, self.piece)
+    }
+
+    /// Returns the packets of a READ, from number `first` on, that are in a response; `None` if the peer may not answer so.
+    #[inline]
+    pub(super) fn covered_by(
+        &self,
+        response: &Packet<'_>,
+        first: u32,
+        mtu: u32,
+        most: u32,
+    ) -> Option<Range<u32>> {
+        let length = u32::try_from(response.payload.len()).unwrap_or(u32::MAX);
+        let span = packets(length, mtu);
+        let end = first.saturating_add(span);
+        let expected = span.saturating_mul(mtu).min(self.length.saturating_sub(first.saturating_mul(mtu)));
+        // Each piece of a READ is a separate request to the peer.
+        let piece_end = self.whole_piece_end(first);
+        let is_end = is_end(response);
+        // A part that was requested again ends earlier than its piece.
+        let ends_rightly = is_end == (end == piece_end) || is_end && self.is_repeated;
+        (ends_rightly && end <= piece_end && length == expected && length <= most).then_some(first..end)
     }
 
     /// Returns how many pieces of a READ, or parts of one, end within the `packets` from number `packet` on.

@@ -311,16 +311,7 @@ impl Requester {
 
     /// Charges a retry for the loss of the READ response at `una`, unless one was charged. Returns false if none is left.
     pub(super) fn charge_una(&mut self, now: Time) -> bool {
-        if self.has_gone_back() {
-            return true;
-        }
-        let is_charged = self.charge_retry();
-        if is_charged {
-            self.retry.went_back = Some((self.una, now));
-            self.retry.is_reported_lost = true;
-            self.retry.deadline = self.retry.deadline(now);
-        }
-        is_charged
+        self.has_gone_back() || self.charge_loss(now)
     }
 
     fn go_back_to_una(&mut self, now: Time) {
@@ -328,14 +319,22 @@ impl Requester {
         if self.retry.is_pausing(now) || self.cursor.psn == self.una {
             return;
         }
-        if self.charge_retry() {
-            self.retry.went_back = Some((self.una, now));
-            self.retry.is_reported_lost = true;
+        if self.charge_loss(now) {
             self.retry.activity = now;
-            self.retry.deadline = self.retry.deadline(now);
             self.note_loss();
             self.rewind();
         }
+    }
+
+    /// Charges a retry for the packet at `una`, which an answer reports lost. Returns false if none is left.
+    fn charge_loss(&mut self, now: Time) -> bool {
+        let is_charged = self.charge_retry();
+        if is_charged {
+            self.retry.went_back = Some((self.una, now));
+            self.retry.is_reported_lost = true;
+            self.retry.deadline = self.retry.deadline(now);
+        }
+        is_charged
     }
 
     /// Pauses because the peer had no receive for the packet at `una`. Afterwards that packet and all later

@@ -68,6 +68,11 @@ impl Direction {
         if is_first { self.congestion.room(now) } else { 0 }
     }
 
+    /// Returns a part of the window.
+    fn part(&self) -> u32 {
+        (self.congestion.whole_window() / PARTS).max(1)
+    }
+
     /// Takes note that a QP was served. A QP that `has_sent` and still `waits` comes last.
     fn served(&mut self, qp_number: u32, has_sent: bool, waits: bool) {
         if (has_sent || !waits) && !self.waiting.is_empty() {
@@ -100,14 +105,16 @@ struct Path {
 }
 
 impl Path {
-    /// Returns the rest of a QP's share of the window of responses, of which `own` are in flight. The QP has READs to
-    /// post, and posts none beyond the window: so a window that is half full limits it.
+    /// Returns the rest of a QP's share of the window of responses, of which `own` are in flight. The QP has READs to post, and
+    /// posts none beyond the window: the window limits it if no further READ fits. One that grew although it was not
+    /// used would be sent as a burst later.
     fn share(&mut self, own: u32) -> u32 {
         let window = self.responses.congestion.whole_window();
-        if self.responses.congestion.in_flight() >= window / 2 {
+        let share = window / self.readers.max(1);
+        if self.responses.congestion.in_flight() + self.responses.part() > share * self.readers.max(1) {
             self.responses.congestion.limits();
         }
-        (window / self.readers.max(1)).saturating_sub(own)
+        share.saturating_sub(own)
     }
 }
 
@@ -151,8 +158,8 @@ impl Paths {
             requests: requests.room_of(qp_number, now),
             responses: responses.room_of(qp_number, now),
             is_idle: responses.congestion.in_flight() == 0,
-            ack_every: (requests.congestion.whole_window() / PARTS).max(1),
-            read_piece: (responses.congestion.whole_window() / PARTS).max(1),
+            ack_every: requests.part(),
+            read_piece: responses.part(),
         }));
     }
 
@@ -302,8 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn window_grows_for_reads_that_are_not_posted() {
-        for (in_flight, window) in [(1, 4), (2, 5)] {
+    fn window_grows_for_reads_that_do_not_fit() {
+        for (in_flight, window) in [(3, 4), (4, 5)] {
             let address = IpAddr::from([192, 0, 2, 1]);
             let [requests, responses] = [(); 2].map(|()| direction(&[]));
             let mut path = Path { addresses: (address, address), qps: 1, requests, responses, readers: 1 };

@@ -484,7 +484,7 @@ fn flood_by_udp_leaves_room_for_members_and_other_way_round() {
         victim.link.arm();
         let taken = victim.link.receive(&mut batch);
         let by_udp = batch.iter().filter(|got| got.bytes == packet(own, 1)).count();
-        // What comes by UDP may be joined datagrams, so it takes more room.
+        // Joined datagrams may come by UDP, which take more room.
         (taken >= 64 && (by_udp, batch.len()) == (28, 60)).then_some(())
     });
 }

@@ -108,54 +108,12 @@ fn error_for_taken_address_names_remedy_and_close_frees_it() {
     assert!(matches!(first.open(nowhere), Err(LinkError::NoSuchAddress { .. })));
 }
 
-/// A socket at whose interface a queue drops every datagram.
-#[derive(Debug)]
-struct DroppingSocket(SocketAddr);
-
-/// Makes such sockets.
-#[derive(Debug)]
-struct DroppingSockets;
-
-impl Sockets for DroppingSockets {
-    fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError> {
-        Ok(Box::new(DroppingSocket(SocketAddr::new(address, port))))
-    }
-
-    fn mtu(&self, _: IpAddr) -> Result<u32, LinkError> {
-        Ok(1500)
-    }
-}
-
-impl DatagramSocket for DroppingSocket {
-    fn local(&self) -> SocketAddr {
-        self.0
-    }
-
-    fn send(&mut self, _: &SendBatch, _: usize) -> io::Result<usize> {
-        Err(io::Error::from_raw_os_error(libc::ENOBUFS))
-    }
-
-    fn receive(&mut self, _: &mut ReceiveBatch) -> io::Result<Received> {
-        Err(io::ErrorKind::WouldBlock.into())
-    }
-
-    fn is_readable(&self) -> bool {
-        false
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn dropped(&self) -> u64 {
-        0
-    }
-}
-
 #[test]
 fn what_queue_of_interface_drops_is_not_repeated() {
     let address = own_address();
-    let mut link = UdpLink::over(Box::new(DroppingSockets));
+    let sockets = PickySockets::default();
+    sockets.0.lock().unwrap().has_full_queue = true;
+    let mut link = UdpLink::over(Box::new(sockets));
     link.open(address).unwrap();
     let source = SocketAddr::new(address, ROCE_PORT);
     let mut batch = SendBatch::new();
@@ -229,9 +187,10 @@ fn segments_arrive_as_datagrams_with_identifications_in_order() {
 struct PickyState {
     sent: Vec<Vec<u8>>,
     does_not_segment: bool,
+    has_full_queue: bool,
 }
 
-/// A socket that refuses messages of several datagrams, and datagrams above a path MTU.
+/// A socket that refuses messages of several datagrams, and datagrams above a path MTU, or whose interface has a full queue.
 #[derive(Debug)]
 struct PickySocket(SocketAddr, Arc<std::sync::Mutex<PickyState>>);
 
@@ -265,6 +224,9 @@ impl DatagramSocket for PickySocket {
     fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize> {
         let message = batch.messages(count).next().unwrap();
         match (message.count, message.bytes.len()) {
+            _ if self.1.lock().unwrap().has_full_queue => {
+                return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+            }
             (2.., _) => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
             (_, 1400..) => return Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
             _ => self.1.lock().unwrap().sent.push(message.bytes.to_vec()),
