@@ -77,7 +77,10 @@ impl Requester {
         }
         match outcome {
             Response::Progress => {}
-            Response::Stale => self.counters.stale += 1,
+            Response::Stale => {
+                self.counters.stale += 1;
+                self.kept.arrived_again(packet.bth.psn);
+            }
             Response::Unexpected => self.counters.unexpected += 1,
         }
         outcome

@@ -3,7 +3,8 @@
 //! Networks lose and reorder packets. A response beyond a gap is placed at once and noted, and `una` jumps over it when
 //! the gap is filled. A missing response counts as lost when one arrives that was sent three packets later, as in
 //! RFC 9002, or when nothing has arrived beyond the gap for a while. Then the missing range is requested again, as a
-//! part of the piece that covers it.
+//! part of the piece that covers it. If a packet of it arrives twice, it was late, not lost: the distance and the wait
+//! double, as the window of RACK grows (RFC 8985 §6.2).
 //!
 //! Only the first missing range of a piece is requested again, and the next one when that has arrived. The kernel's soft RoCE
 //! moves the start of a saved READ to the start of each repeat (contract rocev2 7.24), so it could not repeat an
@@ -24,6 +25,11 @@ const REORDERED_PACKETS: u32 = 3;
 /// Part of the smoothed round trip, and its minimum in nanoseconds, without a response beyond a gap after which the gap is a loss.
 const REORDERED_PART: u64 = 4;
 const REORDERED_FLOOR_NS: u64 = 250_000;
+/// Times that the distance doubles, and the wait, which ends at a round trip.
+const MAX_DOUBLINGS: u32 = 5;
+const MAX_WAIT_DOUBLINGS: u32 = 2;
+/// Number of ranges requested again, none of them needlessly, after which distance and wait are the first ones (RFC 8985 §7.2).
+const NEEDED_REPEATS: u32 = 16;
 const WORD_BITS: u32 = u64::BITS;
 
 /// Responses that have arrived beyond `una`.
@@ -41,6 +47,11 @@ pub(super) struct Kept {
     repeats: Vec<Range<Psn>>,
     /// One past the last PSN that an acknowledgement beyond a gap covers.
     acked_end: Option<Psn>,
+    /// The last range that was requested again, unless it was needless.
+    last_repeat: Option<Range<Psn>>,
+    /// Doublings of the distance and the wait, and ranges requested again since the last one.
+    doublings: u32,
+    needed: u32,
     /// End of the round trip in which further losses are the same event.
     event_end: Time,
     /// True if `poll_transmit` has to look for ranges to request again.
@@ -80,6 +91,15 @@ impl Kept {
         }
     }
 
+    /// Notes a response that arrives again.
+    pub(super) fn arrived_again(&mut self, psn: Psn) {
+        let is_repeated = |range: &Range<Psn>| psn.after(range.start) >= 0 && psn.after(range.end) < 0;
+        if self.last_repeat.take_if(|range| is_repeated(range)).is_some() {
+            self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
+            self.needed = 0;
+        }
+    }
+
     /// Notes an acknowledgement of everything before `end` but READs and atomics.
     pub(super) fn acknowledged(&mut self, end: Psn) {
         if self.acked_end.is_none_or(|before| end.after(before) > 0) {
@@ -113,7 +133,7 @@ impl Kept {
         let end = psn.plus(1);
         if end.after(self.end) > 0 {
             (self.end, self.end_at) = (end, now);
-            let lost_end = end.minus(REORDERED_PACKETS);
+            let lost_end = end.minus(REORDERED_PACKETS << self.doublings);
             if lost_end.after(self.lost_end) > 0 {
                 self.lost_end = lost_end;
             }
@@ -297,7 +317,8 @@ impl Requester {
     /// Returns the time at which the responses before the last one count as lost, unless another one arrives.
     pub(super) fn gap_deadline(&self) -> Option<Time> {
         let kept = &self.kept;
-        let wait_ns = (self.round_trip.smoothed_ns() / REORDERED_PART).max(REORDERED_FLOOR_NS);
+        let part = REORDERED_PART >> kept.doublings.min(MAX_WAIT_DOUBLINGS);
+        let wait_ns = (self.round_trip.smoothed_ns() / part).max(REORDERED_FLOOR_NS);
         (kept.count > 0 && kept.lost_end != kept.end).then(|| kept.end_at.plus_ns(wait_ns))
     }
 
@@ -337,6 +358,11 @@ impl Requester {
         self.counters.packets += 1;
         self.counters.retransmits += 1;
         let psn = range.start;
+        self.kept.needed += 1;
+        if self.kept.needed >= NEEDED_REPEATS {
+            (self.kept.needed, self.kept.doublings) = (0, 0);
+        }
+        self.kept.last_repeat = Some(range.clone());
         self.kept.repeats.push(range);
         Some(Transmit { psn, retransmission: true })
     }

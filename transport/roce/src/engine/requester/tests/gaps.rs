@@ -66,6 +66,29 @@ fn responses_in_another_order_are_not_requested_again() {
 }
 
 #[test]
+fn late_responses_are_given_more_time_until_repeats_are_needed_again() {
+    let mut rig = reading(64);
+    let late = |rig: &mut Rig, first: u32, by: u32| {
+        rig.hear_piece(100, first + 1..first + 1 + by, 164);
+        let repeats = rig.reads().len();
+        rig.hear_piece(100, first..first + 1, 164);
+        (0..repeats).for_each(|_| assert_eq!(rig.hear_repeat(first), Response::Stale));
+        repeats
+    };
+    assert_eq!(late(&mut rig, 100, 3), 1);
+    assert_eq!(late(&mut rig, 104, 6), 1);
+    assert_eq!((late(&mut rig, 111, 11), rig.missing()), (0, 41));
+    // A packet is lost, and its repeat comes once.
+    for first in (123..).step_by(2).take(16) {
+        rig.hear_piece(100, first + 1..first + 2, 164);
+        rig.wait();
+        assert_eq!(rig.reads().len(), 1);
+        rig.hear_repeat(first);
+    }
+    assert_eq!((late(&mut rig, 155, 3), rig.completions()), (1, vec![]));
+}
+
+#[test]
 fn silence_beyond_gap_is_loss() {
     let mut rig = reading(4);
     rig.hear_piece(100, 100..102, 104);
@@ -108,6 +131,8 @@ fn gaps_of_several_pieces_are_requested_together_and_cost_one_retry() {
         assert_eq!(rig.reads(), [(101, 256, 1), (104, 4 * 256, 1)][..packets]);
         let failed = rig.completions();
         assert_eq!(failed.first().map(|(_, status)| *status), (packets == 0).then_some(S::RetryExceeded));
+        let losses = rig.requester.counters().implied_losses;
+        assert_eq!(losses, u64::from(packets > 0), "the losses of one round trip are one event");
     }
 }
 
