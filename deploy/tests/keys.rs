@@ -246,6 +246,21 @@ mod tests {
         assert!(!text.contains(read("db.key").lines().nth(1).expect("a key")), "{text}");
         fails(&["show", "db.key"], folder.path(), 1, &["no certificate and no revocation list"]);
         fails(&["show", "absent.pem", "db.pem"], folder.path(), 2, &["absent.pem: No such file"]);
+        fs::write(folder.join("large.pem"), vec![b'\n'; (1 << 20) + 1]).expect("ours");
+        fails(&["show", "large.pem"], folder.path(), 2, &["large.pem: larger than 1048576 bytes"]);
+    }
+
+    #[test]
+    fn letters_that_act_on_terminals_are_escaped() {
+        let folder = Folder::new().expect("a temporary directory");
+        let name = "Test\u{202e}\u{1f511}root";
+        json(&["init", "ca", "--name", name], folder.path());
+        let shown = json(&["show", "ca/root.pem"], folder.path());
+        assert_eq!(shown["files"][0]["certificates"][0]["subject"], format!("CN={name}"));
+        for format in [&["show", "ca/root.pem"][..], &["show", "ca/root.pem", "--json"]] {
+            let printed = String::from_utf8(keys(format, folder.path()).stdout).expect("UTF-8");
+            assert!(printed.contains("202e") && !printed.contains('\u{202e}'), "{printed}");
+        }
     }
 
     #[test]

@@ -5,11 +5,15 @@
 
 use super::Failure;
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, RandomState};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+/// Maximum length of a file. Bundles of public roots have a quarter of it.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// A certificate and its key beside it.
 #[derive(Debug)]
@@ -76,8 +80,18 @@ impl Pair {
     }
 }
 
+/// Reads a file of at most [`MAX_BYTES`].
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| Failure::unusable(format!("{}: {error}", path.display())))
+    let unusable = |cause: &dyn Display| Failure::unusable(format!("{}: {cause}", path.display()));
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| unusable(&error))?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unusable(&error))?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(unusable(&format_args!(
+            "larger than {MAX_BYTES} bytes, so no file of certificates or keys"
+        )));
+    }
+    Ok(bytes)
 }
 
 /// Makes a folder that only this user can open, or checks that an existing one is.

@@ -6,6 +6,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use trunkline_softrdma::link::printable;
 use trunkline_transport::identity::{Identity, IdentityError, Name};
 use x509_parser::prelude::{
     ASN1Time, CertificateRevocationList, FromDer, GeneralName, Pem, SubjectPublicKeyInfo, X509Certificate,
@@ -84,7 +85,7 @@ pub(super) fn print(paths: &[PathBuf], json: bool) -> u8 {
     }
     find_issuers(&mut shown.files);
     let text = if json {
-        serde_json::to_string_pretty(&shown).expect("numbers and text") + "\n"
+        ascii(&serde_json::to_string_pretty(&shown).expect("numbers and text")) + "\n"
     } else {
         shown.files.iter().map(text).collect()
     };
@@ -140,7 +141,7 @@ fn describe(path: &Path) -> Result<ShownFile, Failure> {
         ));
     }
     let key = path.with_extension("key");
-    let key = (!certificates.is_empty() && key.exists()).then(|| {
+    let key = (!certificates.is_empty() && key.is_file()).then(|| {
         let matches = files::read(&key)
             .map_err(|failure| failure.text)
             .and_then(|key| matches(&bytes, &key).map_err(|error| error.to_string()));
@@ -291,20 +292,27 @@ pub(super) fn hex(bytes: &[u8], separator: &str) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(separator)
 }
 
-/// Replaces characters that control a terminal or change the displayed order.
-fn clean(text: &str) -> String {
-    let acts = |letter: char| {
-        letter.is_control()
-            || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.replace(acts, "?")
+/// Escapes what is not ASCII in JSON. Certificates have any text, and terminals act on some of it.
+fn ascii(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for letter in json.chars() {
+        if letter.is_ascii() {
+            escaped.push(letter);
+        } else {
+            for unit in letter.encode_utf16(&mut [0; 2]) {
+                // Writing to a string does not fail.
+                let _written = write!(escaped, "\\u{unit:04x}");
+            }
+        }
+    }
+    escaped
 }
 
 fn text(file: &ShownFile) -> String {
     let mut text = format!("{}\n", file.path);
     let mut line = |name: &str, value: &str| {
         // Writing to a string does not fail.
-        let _written = writeln!(text, "  {name:<10} {}", clean(value));
+        let _written = writeln!(text, "  {name:<10} {}", printable(value));
     };
     let or = |text: String, other: &str| if text.is_empty() { other.to_owned() } else { text };
     for (one, number) in file.certificates.iter().zip(1..) {

@@ -17,9 +17,9 @@ use trunkline_verbs::{Clock, Time};
 
 /// The first line.
 const MAGIC: &str = "trunkline-record 1";
-/// Maximum number of events of each list: the node's own events, sessions, which peers can begin and end at any rate, and
-/// refused requests, which strangers can cause.
-const LISTS: [usize; 3] = [128, 512, 128];
+/// Maximum number of events of each list: the node's own events; sessions, which peers can begin and end at any rate;
+/// requests refused after the peer has proved its address; and before, which anyone can cause in any address.
+const LISTS: [usize; 4] = [128, 512, 96, 32];
 /// Maximum length of an event as a line, in bytes.
 const LONGEST_LINE: usize = 512;
 
@@ -88,7 +88,7 @@ impl EventKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns the index in [`LISTS`].
+    /// Returns the index in [`LISTS`], for refused requests the first of two.
     fn list(self) -> usize {
         match self {
             Self::SessionUp | Self::SessionDown | Self::SessionNotMade => 1,
@@ -350,8 +350,12 @@ impl NodeEvents {
 
     fn add(&self, kind: EventKind, peer: Option<PeerKey>, cause: Cause, held: Option<Held>) {
         let event = NodeEvent { at: self.clock.now(), kind, peer, cause, held };
-        let list = &mut self.lock()[kind.list()];
-        if list.len() >= LISTS[kind.list()] {
+        self.add_to(kind.list(), event);
+    }
+
+    fn add_to(&self, index: usize, event: NodeEvent) {
+        let list = &mut self.lock()[index];
+        if list.len() >= LISTS[index] {
             list.pop_front();
         }
         list.push_back(event);
@@ -377,9 +381,11 @@ impl NodeEvents {
         self.add(kind, Some(peer), Cause::Down(cause), None);
     }
 
-    /// Records a peer's request that was refused.
-    pub(crate) fn refused(&self, peer: Option<PeerKey>, cause: &'static str) {
-        self.add(EventKind::SessionRefused, peer, Cause::Text(cause), None);
+    /// Records a peer's request that was refused. Without proof, the address can be forged.
+    pub(crate) fn refused(&self, peer: Option<PeerKey>, cause: &'static str, is_proven: bool) {
+        let kind = EventKind::SessionRefused;
+        let event = NodeEvent { at: self.clock.now(), kind, peer, cause: Cause::Text(cause), held: None };
+        self.add_to(kind.list() + usize::from(!is_proven), event);
     }
 
     /// Returns the events, without calendar time.
@@ -485,10 +491,12 @@ mod tests {
         events.note(EventKind::Drain);
         events.up(peer);
         events.down(EventKind::SessionDown, peer, PeerDown::Died);
-        (0..10_000).for_each(|_| events.refused(None, "malformed"));
+        events.refused(Some(peer), "crowded", true);
+        (0..10_000).for_each(|_| events.refused(None, "malformed", false));
         let all = events.events();
-        let [own, sessions, refused] = LISTS;
-        assert_eq!(all.len(), 3 + refused);
+        let [own, sessions, _, unproven] = LISTS;
+        assert_eq!((all[3].peer, all.len()), (Some(peer), 4 + unproven));
+        let refused = 1 + unproven;
         assert_eq!((all[1].kind, all[1].peer), (EventKind::SessionUp, Some(peer)));
         assert!(all[2].cause.contains("stopped answering"), "{}", all[2]);
         (0..10_000).for_each(|_| events.up(peer));

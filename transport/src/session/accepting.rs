@@ -32,21 +32,20 @@ impl CmMachine {
         }
     }
 
-    /// Logs a refusal: as a warning if a person has to act. Anyone can send requests without proof: they are
-    /// only counted, unless they are refused before the proof is checked.
+    /// Logs and records a refusal, as a warning if a person has to act. A request for proof is only counted. What precedes
+    /// the proof can come in any address, and takes nothing from what follows it.
     fn log_refusal(&mut self, id: &dyn CmId, refusal: Refusal) {
-        if !matches!(refusal, Refusal::Unproven(_)) {
-            let cause = refusal.advice().map_or_else(|| refusal.explain(), |(cause, _)| cause);
-            self.shared.events.refused(id.peer_address().map(PeerKey::new), cause);
+        if matches!(refusal, Refusal::Unproven(_)) {
+            return;
         }
+        let (cause, is_proven) = (refusal.cause(), refusal.follows_proof());
+        self.shared.events.refused(id.peer_address().map(PeerKey::new), cause, is_proven);
         let (now, peer) = (self.now(), id.peer_address().map(tracing::field::display));
-        if let Some((cause, remedy)) = refusal.advice() {
-            if let Some(suppressed) = self.refused.line(now) {
+        if let Some(remedy) = refusal.remedy() {
+            if let Some(suppressed) = self.refused[usize::from(is_proven)].line(now) {
                 tracing::warn!(peer, ?refusal, cause, remedy, suppressed, "session request refused");
             }
-        } else if !matches!(refusal, Refusal::Unproven(_))
-            && let Some(suppressed) = self.dismissed.line(now)
-        {
+        } else if let Some(suppressed) = self.dismissed.line(now) {
             tracing::debug!(peer, ?refusal, suppressed, "session request refused");
         }
     }

@@ -92,7 +92,7 @@ pub(crate) struct CmMachine {
     pub(super) log: LogLimit,
     failed: LogLimit,
     downs: LogLimit,
-    pub(super) refused: LogLimit,
+    pub(super) refused: [LogLimit; 2],
     /// Limits the lines about refused requests that need no action, so that they do not suppress those of `refused`.
     pub(super) dismissed: LogLimit,
     /// Limits the lines about peers that do not answer, which strangers can cause with forged addresses.
@@ -154,7 +154,7 @@ impl CmMachine {
             log: LogLimit::default(),
             failed: LogLimit::default(),
             downs: LogLimit::default(),
-            refused: LogLimit::default(),
+            refused: Default::default(),
             dismissed: LogLimit::default(),
             unanswered: LogLimit::default(),
             cookies,
