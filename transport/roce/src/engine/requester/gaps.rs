@@ -374,7 +374,7 @@ impl Requester {
             return false;
         }
         if now >= self.kept.event_end {
-            self.kept.event_end = now.plus_ns(self.round_trip.smoothed_ns());
+            self.kept.event_end = now.plus_ns(self.round_trip.smoothed_ns().max(REORDERED_FLOOR_NS));
             self.counters.implied_losses += 1;
             self.signals.lost_responses = true;
         }
