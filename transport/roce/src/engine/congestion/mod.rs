@@ -11,7 +11,9 @@
 //! | under 2 ms | the shortest seen, at most 100 us: equal for all senders of a data centre, so that a sender that begins behind a full queue gets no larger share |
 //! | 2 ms or more | the shortest of the last 10 to 20 s |
 //!
-//! A window of less than one packet is a pause between packets. If the queue stays although the window is at its
+//! Round trips of a millisecond or more are paced: packets leave at 1.25 times the rate of a window per round trip, twice
+//! while it doubles, and what had to wait leaves at once for a millisecond at most. A window of less than one packet is a
+//! pause between packets. If the queue stays although the window is at its
 //! minimum, other traffic keeps it: the target grows until there is a share, as loss-based TCP has, and shrinks again every 256
 //! rounds, or sooner without a queue.
 
@@ -44,6 +46,11 @@ const LEAST_WINDOW: f64 = 0.25;
 /// Packets by which the window grows in a round trip. It doubles every 8 rounds of growth, up to an eighth of the window.
 const STEP: f64 = 0.25;
 const ROUNDS_PER_DOUBLING: i32 = 8;
+/// Round trip from which on packets are paced, and the time for which they may leave ahead of the pace.
+const BURST_NS: f64 = 1_000_000.0;
+/// Factor of the pace, so that the window stays the bound; and while the window doubles.
+const PACE: f64 = 1.25;
+const STARTING_PACE: f64 = 2.0;
 /// Round trips that one judgement needs.
 const SAMPLES: u32 = 4;
 /// Rounds at the minimum after which other traffic keeps the queue.
@@ -82,7 +89,7 @@ pub struct Congestion {
     rounds_of_target: u32,
     /// End of the round trip in which the window does not shrink again for a loss.
     next_cut: Time,
-    /// End of the pause of a window of less than one packet.
+    /// Time at which the pace has sent the packets so far.
     next_send: Time,
 }
 
@@ -116,19 +123,47 @@ impl Congestion {
     /// Returns the number of packets that may be sent now.
     #[must_use]
     pub fn room(&self, now: Time) -> u32 {
+        let Some(interval_ns) = self.interval_ns() else { return self.window_room() };
+        if now >= self.next_send {
+            return self.window_room().min(self.burst());
+        }
+        let left_ns = self.ahead_ns() - to_f64(self.next_send.since(now));
+        self.window_room().min(whole(left_ns / interval_ns))
+    }
+
+    /// Returns the number of packets that fit the window, whatever the pace.
+    #[must_use]
+    pub fn window_room(&self) -> u32 {
         if self.window < 1.0 {
-            return u32::from(self.in_flight == 0 && now >= self.next_send);
+            return u32::from(self.in_flight == 0);
         }
         self.whole_window().saturating_sub(self.in_flight)
+    }
+
+    /// Returns the number of packets that may leave at once, at least 1.
+    #[must_use]
+    pub fn burst(&self) -> u32 {
+        self.interval_ns().map_or(u32::MAX, |interval_ns| whole(self.ahead_ns() / interval_ns).max(1))
+    }
+
+    /// Returns the time between packets of the pace. `None` for short round trips, whose windows are short bursts.
+    fn interval_ns(&self) -> Option<f64> {
+        if self.window < 1.0 {
+            return Some(self.smoothed_ns / self.window);
+        }
+        let pace = if self.is_starting { STARTING_PACE } else { PACE };
+        (self.smoothed_ns >= BURST_NS).then(|| self.smoothed_ns / (self.window * pace))
+    }
+
+    /// Returns the time for which packets may leave ahead of the pace.
+    fn ahead_ns(&self) -> f64 {
+        if self.window < 1.0 { 0.0 } else { BURST_NS }
     }
 
     /// Returns the window in whole packets, at least 1.
     #[must_use]
     pub fn whole_window(&self) -> u32 {
-        // Bounded by what QPs admit, so far below u32::MAX.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at least 1, and small")]
-        let whole = self.window.max(1.0) as u32;
-        whole
+        whole(self.window).max(1)
     }
 
     /// Returns the number of packets in flight.
@@ -137,10 +172,14 @@ impl Congestion {
         self.in_flight
     }
 
-    /// Returns the end of a pause, if nothing else opens the window.
+    /// Returns the time at which the pace admits half a burst, or one packet. `None` if the window admits nothing before
+    /// another packet is answered, or if the pace does already.
     #[must_use]
-    pub fn pause_end(&self) -> Option<Time> {
-        (self.window < 1.0 && self.in_flight == 0).then_some(self.next_send)
+    pub fn pause_end(&self, now: Time) -> Option<Time> {
+        let interval_ns = self.interval_ns().filter(|_| self.window_room() > 0)?;
+        let early_ns = (self.ahead_ns() - interval_ns).clamp(0.0, self.ahead_ns() / 2.0);
+        let end = Time(self.next_send.0.saturating_sub(nanoseconds(early_ns)));
+        (end > now).then_some(end)
     }
 
     /// Notes that something waits for room.
@@ -151,8 +190,9 @@ impl Congestion {
     /// Replaces the packets in flight of one sender. More packets than before have been sent now.
     pub fn replace(&mut self, before: u32, after: u32, now: Time) {
         self.in_flight = (self.in_flight + after).saturating_sub(before);
-        if after > before && self.window < 1.0 {
-            self.next_send = now.plus_ns(nanoseconds(self.smoothed_ns / self.window));
+        if let Some(interval_ns) = self.interval_ns().filter(|_| after > before) {
+            let sent_ns = interval_ns * f64::from(after - before);
+            self.next_send = self.next_send.max(now).plus_ns(nanoseconds(sent_ns));
         }
     }
 
@@ -276,6 +316,12 @@ impl Congestion {
         QUEUE_NS.max(self.base() / FAR_QUEUE_PART).max(self.kept_ns)
             + SMALL_WINDOW_NS / self.window.max(1.0).sqrt()
     }
+}
+
+/// Returns the whole packets of a number, which is far below `u32::MAX`.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts of floats saturate")]
+fn whole(packets: f64) -> u32 {
+    packets as u32
 }
 
 /// Nanoseconds as a float; they are far below 2^53.

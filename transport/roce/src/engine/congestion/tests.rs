@@ -33,7 +33,7 @@ trait Sender {
     fn acknowledged(&mut self, round_trip_ns: u64, now: Time);
     fn lost(&mut self, now: Time);
     /// Returns the end of a pause.
-    fn pause_end(&self) -> Option<Time>;
+    fn pause_end(&self, now: Time) -> Option<Time>;
 }
 
 impl Sender for Congestion {
@@ -58,8 +58,8 @@ impl Sender for Congestion {
         Self::lost(self, now);
     }
 
-    fn pause_end(&self) -> Option<Time> {
-        Self::pause_end(self)
+    fn pause_end(&self, now: Time) -> Option<Time> {
+        Self::pause_end(self, now)
     }
 }
 
@@ -95,7 +95,7 @@ impl Sender for Reno {
         }
     }
 
-    fn pause_end(&self) -> Option<Time> {
+    fn pause_end(&self, _: Time) -> Option<Time> {
         None
     }
 }
@@ -185,9 +185,7 @@ fn run(link: Link, mut senders: Vec<Box<dyn Sender>>, last: Time, seconds: u64) 
                 schedule(&mut events, at, sender, Event::Arrives { sent: now });
             }
         }
-        if let Some(at) = own.pause_end()
-            && at > now
-        {
+        if let Some(at) = own.pause_end(now) {
             schedule(&mut events, at, sender, Event::Begins);
         }
     }
@@ -249,8 +247,25 @@ fn window_below_one_packet_is_pause() {
         Congestion { window: LEAST_WINDOW, smoothed_ns: 1_000_000.0, ..Congestion::new(1024) };
     assert_eq!(congestion.room(Time(5)), 1);
     congestion.replace(0, 1, Time(5));
-    assert_eq!((congestion.room(Time(4_000_005)), congestion.pause_end()), (0, None), "in flight");
+    assert_eq!((congestion.room(Time(4_000_005)), congestion.pause_end(Time(10))), (0, None), "in flight");
     congestion.replace(1, 0, Time(10));
-    assert_eq!(congestion.pause_end(), Some(Time(4_000_005)));
+    assert_eq!(congestion.pause_end(Time(10)), Some(Time(4_000_005)));
     assert_eq!([4_000_004, 4_000_005].map(|now| congestion.room(Time(now))), [0, 1]);
+}
+
+#[test]
+fn window_of_long_round_trip_leaves_in_bursts_of_millisecond() {
+    let long =
+        Congestion { window: 100.0, smoothed_ns: 10_000_000.0, is_starting: false, ..Congestion::new(1024) };
+    // A packet takes 80 us at 1.25 times the rate of the window.
+    let mut congestion = long.clone();
+    assert_eq!((congestion.room(Time(5)), congestion.window_room()), (12, 100));
+    congestion.replace(0, 12, Time(5));
+    assert_eq!((congestion.room(Time(5)), congestion.window_room()), (0, 88));
+    assert_eq!(congestion.pause_end(Time(5)), Some(Time(460_005)));
+    assert_eq!((congestion.room(Time(460_005)), congestion.pause_end(Time(460_005))), (6, None));
+    // What was not used is no more than a burst later.
+    assert_eq!(congestion.room(Time(50_000_000)), 12);
+    let short = Congestion { smoothed_ns: 900_000.0, ..long };
+    assert_eq!((short.room(Time(5)), short.burst()), (100, u32::MAX));
 }

@@ -91,17 +91,18 @@ impl Requester {
         InFlight { requests: self.unanswered_requests(), responses: self.missing_responses() }
     }
 
-    /// Returns what READs posted now may ask for; `None` on a path without congestion control.
+    /// Returns what READs posted now may ask for if the path admits `room` packets; `None` on a path without congestion
+    /// control.
     #[must_use]
-    pub fn read_allowance(&self) -> Option<ReadAllowance> {
-        let allowance = self.allowance?;
+    pub fn read_allowance(&self, room: u32) -> Option<ReadAllowance> {
+        self.allowance?;
         let unsent = self.queue.range(self.cursor.index.min(self.queue.len())..);
         let unsent = unsent.filter(|wqe| wqe.kind == RequestKind::Read).map(|wqe| wqe.psns).sum::<u32>();
         // Part of the READ at the cursor is in flight already.
         let begun = if self.is_reading() { self.cursor.packet } else { 0 };
         let buffered = self.pace.read_window.saturating_sub(self.missing_responses());
         Some(ReadAllowance {
-            packets: allowance.responses.min(buffered).saturating_sub(unsent - begun),
+            packets: room.min(buffered).saturating_sub(unsent - begun),
             per_read: self.read_piece(),
             packet_bytes: self.geometry.mtu,
         })

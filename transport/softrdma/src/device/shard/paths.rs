@@ -64,13 +64,16 @@ impl Direction {
 
     /// Returns the number of packets that a QP may send: nothing while another QP waits longer.
     fn room_of(&self, qp_number: u32, now: Time) -> u32 {
-        let is_first = self.waiting.front().is_none_or(|first| *first == qp_number);
-        if is_first { self.congestion.room(now) } else { 0 }
+        if self.is_turn_of(qp_number) { self.congestion.room(now) } else { 0 }
     }
 
-    /// Returns a part of the window.
+    fn is_turn_of(&self, qp_number: u32) -> bool {
+        self.waiting.front().is_none_or(|first| *first == qp_number)
+    }
+
+    /// Returns a part of the window, at most half a burst.
     fn part(&self) -> u32 {
-        (self.congestion.whole_window() / PARTS).max(1)
+        (self.congestion.whole_window() / PARTS).min(self.congestion.burst() / 2).max(1)
     }
 
     /// Takes note that a QP was served. A QP that `has_sent` and still `waits` comes last.
@@ -90,7 +93,7 @@ impl Direction {
     fn released(&self, now: Time) -> Option<u32> {
         let first = *self.waiting.front()?;
         let congestion = &self.congestion;
-        (congestion.room(now) > 0 || congestion.pause_end().is_some()).then_some(first)
+        (congestion.room(now) > 0 || congestion.pause_end(now).is_some()).then_some(first)
     }
 }
 
@@ -163,8 +166,8 @@ impl Paths {
         }));
     }
 
-    /// Returns what READs posted to a QP now may ask for: the room of the path, but no more than the QP's share of the
-    /// window. `None` on a path without congestion control.
+    /// Returns what READs posted to a QP now may ask for: the room of the window, whatever its pace, but no more than the
+    /// QP's share. `None` on a path without congestion control.
     pub(super) fn read_allowance(
         &mut self,
         qp: &mut OnPath,
@@ -178,9 +181,11 @@ impl Paths {
             return None;
         }
         self.admit(qp, qp_number, route, requester, now);
-        let share = self.paths[number].share(qp.counted.responses);
-        let allowance = requester.read_allowance()?;
-        Some(ReadAllowance { packets: allowance.packets.min(share), ..allowance })
+        let path = &mut self.paths[number];
+        let share = path.share(qp.counted.responses);
+        let responses = &path.responses;
+        let room = if responses.is_turn_of(qp_number) { responses.congestion.window_room() } else { 0 };
+        requester.read_allowance(room.min(share))
     }
 
     /// Adds a QP to the path of its packets.
@@ -267,8 +272,8 @@ impl Paths {
             responses.served(qp_number, after.responses > before.responses, waits(true));
             qp.pause_end = match is_held_back {
                 false => None,
-                true if requester.is_reading() => responses.congestion.pause_end(),
-                true => requests.congestion.pause_end(),
+                true if requester.is_reading() => responses.congestion.pause_end(now),
+                true => requests.congestion.pause_end(now),
             };
             if is_held_back {
                 return;
