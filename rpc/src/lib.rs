@@ -141,11 +141,253 @@ pub use status::nested_status;
 pub use status::reason::{Origin, Reason};
 pub use status::{Code, Status};
 pub use stream::Streaming;
-pub use trunkline_macros::service;
 pub use trunkline_transport::{
     Connect, InProcessNetwork, Limit, PollerIndex, ProviderChoice, RegisteredBuffer,
 };
 pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext};
+
+/// Turns a trait of `async fn` into a service: a server, clients, and traits for mocks.
+///
+/// ```
+/// use trunkline::{Node, Status, block_on};
+///
+/// #[trunkline::service]
+/// trait Kv {
+///     async fn get(&self, key: String) -> Result<Option<String>, Status>;
+/// }
+///
+/// struct OneKey;
+///
+/// impl Kv for OneKey {
+///     async fn get(&self, key: String) -> Result<Option<String>, Status> {
+///         Ok((key == "a").then(|| "1".into()))
+///     }
+/// }
+///
+/// let (server, node) = Node::in_process(KvServer::new(OneKey))?;
+/// let client = KvClient::new(node.channel(server.local_address()));
+/// assert_eq!(block_on(client.get("a".into()))?.as_deref(), Some("1"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The macro emits these items of a trait `Kv`:
+///
+/// | item | purpose |
+/// |---|---|
+/// | `KvServer::new(handler)` | the argument of [`NodeBuilder::serve`]; all pollers share the handler, which is `Send + Sync` |
+/// | `KvServer::shared(arc)` | the same with an [`Arc`](std::sync::Arc) that the program also keeps |
+/// | `KvServer::per_poller(make)` | one handler per poller, which need not be `Send`; `make` takes a [`PollerContext`] and returns a `Result` |
+/// | `KvClient` | calls from any thread and any executor: `new(channel)`, or `connect(&node, target)` |
+/// | `KvLocal` | calls on the thread of a handler's or task's poller: `new(local_channel)`, or `connect(&poller_context, target)` |
+/// | `KvClientWith`, `KvLocalWith` | clients with other [`CallOptions`], from `with(&options)` |
+/// | `KvCalls`, `LocalKvCalls` | the clients' methods as traits, for generic code and mocks |
+///
+/// # Methods
+///
+/// - A method is an `async fn` with `&self` and up to 12 arguments that own their data. It returns `T`,
+///   `Result<T, Status>` or `Result<T, E>`.
+/// - Arguments, results and errors implement serde's `Serialize` and `Deserialize`.
+/// - The last argument of type [`Bytes`], and results of type `Bytes` or `Option<Bytes>`, are sent as raw bytes. The macro
+///   recognizes the type by its name: a type named `Bytes` must be this one.
+/// - `cx: &Context` may precede the arguments. It is not sent, and the clients' methods do not have it. See [`Context`].
+/// - With the cargo features of these names, a method may return `anyhow::Result<T>` or `eyre::Result<T>`, written like this.
+///   The client gets a [`Status`].
+/// - Clients have functions named `clone`, `connect`, `into`, `ordered`, `try_into`, `with` and `with_timeout`. A method with
+///   such a name on the wire has another name in Rust, and `#[name = "connect"]`.
+///
+/// # Calls
+///
+/// A call starts when the client's method is called: the method encodes the arguments and hands them to a poller before it
+/// returns. The future resolves to the outcome, even if the call could not be made. It borrows only the client, so calls can
+/// overlap.
+///
+/// Dropping the future cancels the call, polled or not. A request that has not left is not sent. If it has left, the server
+/// drops the handler at its next `await`.
+///
+/// Calls of `client.ordered()` start at the server in the order in which they were made.
+///
+/// # Errors
+///
+/// A method that returns `Result<T, Status>`, or a plain `T`, fails at the client with a [`Status`]. One with its own error
+/// type fails with a [`CallError`]: the handler's error, or the status of a call that a node ended.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use trunkline::{CallError, Node, block_on};
+///
+/// #[derive(Debug, Serialize, Deserialize)]
+/// enum ShopError {
+///     OnlyLeft(u32),
+/// }
+///
+/// #[trunkline::service]
+/// trait Shop {
+///     async fn order(&self, pieces: u32) -> Result<(), ShopError>;
+/// }
+///
+/// struct Small;
+///
+/// impl Shop for Small {
+///     async fn order(&self, pieces: u32) -> Result<(), ShopError> {
+///         if pieces > 3 { Err(ShopError::OnlyLeft(3)) } else { Ok(()) }
+///     }
+/// }
+///
+/// let (server, node) = Node::in_process(ShopServer::new(Small))?;
+/// let client = ShopClient::new(node.channel(server.local_address()));
+/// match block_on(client.order(5)) {
+///     Ok(()) => println!("ordered"),
+///     Err(CallError::Handler(ShopError::OnlyLeft(pieces))) => println!("{pieces} left"),
+///     Err(CallError::Status(status)) if !status.may_have_run() => println!("not run: {status}"),
+///     Err(CallError::Status(status)) => println!("may have run: {status}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Deadlines and options
+///
+/// A call times out after 10 s, and a call made in a handler at the handler's deadline. A call that streams has no limit of 10 s.
+/// `with_timeout` sets another limit for a client, [`CallOptions`] for one call:
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use trunkline::{CallOptions, Connect, Status};
+/// # #[trunkline::service]
+/// # trait Kv {
+/// #     async fn get(&self, key: String) -> Result<Option<String>, Status>;
+/// # }
+/// # async fn calls(client: KvClient) -> Result<(), Status> {
+/// let quick = client.clone().with_timeout(Duration::from_millis(200));
+/// let value = quick.get("a".into()).await?;
+///
+/// let patient = CallOptions::new().timeout(Duration::from_secs(30)).connect(Connect::Wait);
+/// let value = client.with(&patient).get("a".into()).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Streams
+///
+/// The server streams items if the method returns `Result<impl Stream<Item = Result<T, Status>>, E>`. The client streams
+/// items if the last argument is a [`Streaming<T>`](Streaming). A method may do both.
+///
+/// The client gets a `Streaming<T>` for the first, and passes any `Stream<Item = T> + Send + 'static` for the second.
+/// [`stream::channel`] creates one.
+///
+/// ```
+/// use trunkline::{Node, Status, Stream, Streaming, block_on, stream};
+///
+/// #[trunkline::service]
+/// trait Numbers {
+///     async fn sum(&self, numbers: Streaming<u32>) -> Result<u32, Status>;
+///     async fn echo(&self, numbers: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
+/// }
+///
+/// struct Server;
+///
+/// impl Numbers for Server {
+///     async fn sum(&self, mut numbers: Streaming<u32>) -> Result<u32, Status> {
+///         let mut sum = 0;
+///         while let Some(number) = numbers.message().await? {
+///             sum += number;
+///         }
+///         Ok(sum)
+///     }
+///
+///     async fn echo(&self, numbers: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
+///         Ok(numbers)
+///     }
+/// }
+///
+/// let (server, node) = Node::in_process(NumbersServer::new(Server))?;
+/// let client = NumbersClient::new(node.channel(server.local_address()));
+///
+/// let (sender, numbers) = stream::channel(4);
+/// let sum = client.sum(numbers);
+/// block_on(sender.send(3))?;
+/// block_on(sender.send(4))?;
+/// sender.finish(); // a sender dropped without this fails the call
+/// assert_eq!(block_on(sum)?, 7);
+///
+/// let (sender, numbers) = stream::channel(4);
+/// let mut echo = block_on(client.echo(numbers))?;
+/// block_on(sender.send(5))?;
+/// sender.finish();
+/// assert_eq!(block_on(echo.message())?, Some(5));
+/// assert_eq!(block_on(echo.message())?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Attributes of methods
+///
+/// ```
+/// use trunkline::{Bytes, Context, Status};
+///
+/// #[trunkline::service]
+/// trait Images {
+///     /// Runs on a poller and must not block. A balanced channel may repeat the call.
+///     #[idempotent]
+///     async fn size(&self, name: String) -> Result<(u32, u32), Status>;
+///
+///     /// Computes for long: runs in the worker pool.
+///     #[offload]
+///     async fn thumbnail(&self, name: String) -> Result<Bytes, Status>;
+///
+///     /// Writes a file: keeps one worker of the pool until it returns.
+///     #[blocking]
+///     async fn store(&self, cx: &Context, name: String, image: Bytes) -> Result<(), Status>;
+///
+///     /// Sends no reply.
+///     #[oneway]
+///     async fn viewed(&self, name: String);
+///
+///     /// `connect` on the wire, a name that clients have for themselves.
+///     #[name = "connect"]
+///     async fn connect_to(&self, gallery: String) -> Result<(), Status>;
+/// }
+/// ```
+///
+/// The client's method of `viewed` returns `Result<(), Status>`. `Ok` means that the request is in the server's memory, even if
+/// the server lacks the method. A server logs one-way calls that it refuses.
+///
+/// `#[offload]` and `#[blocking]` methods have the call's [`Context::current`]. A queued call that is cancelled or has expired
+/// does not run. A `#[blocking]` method that runs continues; it can test [`Context::is_cancelled`]. A service with such
+/// methods has no `per_poller`.
+///
+/// # Options of the service
+///
+/// ```
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Order;
+/// # use trunkline::Status;
+/// use trunkline::codec::Bincode;
+///
+/// #[trunkline::service(name = "shop.Orders", version = 3, accepts = 2..=3, codec = Bincode)]
+/// trait Orders {
+///     async fn place(&self, order: Order) -> Result<(), Status>;
+/// }
+/// ```
+///
+/// The stubs name this crate `::trunkline`. `crate` gives another path, here of a re-export:
+///
+/// ```
+/// mod facade {
+///     pub use trunkline as rpc;
+/// }
+///
+/// #[facade::rpc::service(crate = facade::rpc)]
+/// trait Greeter {
+///     async fn greet(&self, name: String) -> Result<String, facade::rpc::Status>;
+/// }
+/// # fn main() {}
+/// ```
+///
+/// Clients and servers may have different versions of a trait. Methods, and arguments at the end, can be added: a missing
+/// argument is `None` if its type is an `Option`, and refused otherwise; an unknown one is skipped. All allowed changes:
+/// `docs/book/src/guide/evolution.md`. Other pages: `services.md`, `calls.md`, `errors.md`, `streams.md` and `threads.md`.
+///
+/// # Reference
+pub use trunkline_macros::service;
 
 // Documented in `device` and `report`. These paths exist for programs that already use them.
 #[doc(hidden)]
