@@ -1,7 +1,6 @@
-//! RPC over RDMA XRC, with stubs generated from a Rust trait.
-//!
-//! Mark a trait with [`service`]. For a trait `Kv` the attribute generates `KvServer`, `KvClient` and `KvLocal`. Start a
-//! [`Node`], pass it servers, and connect clients.
+//! RPC over RDMA, for services that call each other across many nodes and cores, with or without RDMA cards. A service is a
+//! Rust trait, from which [`service`] generates a server and clients. Without a card, calls travel over a software RDMA
+//! device, and through shared memory between processes of one host.
 //!
 //! ```no_run
 //! use trunkline::{Node, Status};
@@ -20,23 +19,49 @@
 //! }
 //!
 //! let server = Node::builder().listen("127.0.0.1:0").serve(GreeterServer::new(Polite)).start()?;
-//! let node = Node::builder().listen("127.0.0.1:0").start()?;
+//! let node = Node::builder().start()?;
 //! let client = GreeterClient::new(node.channel(server.local_address()));
 //! println!("{}", trunkline::block_on(client.greet("trunk".into()))?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait for it. It
-//! awaits the calls that it makes; [`block_on`] refuses to wait for them. A handler is dropped at an `await` when
-//! its call's time limit passes. If the call has a reply, the handler is also dropped when the caller drops the
-//! future or the session ends. [`spawn`] work that must run to completion.
+//! | to | see |
+//! |---|---|
+//! | declare a service | [`service`] |
+//! | start and end a node | [`Node`], [`NodeBuilder`] |
+//! | choose a server and options of calls | [`Channel`], [`Target`], [`Policy`], [`CallOptions`] |
+//! | write a handler | [`Context`], [`spawn`], [`sleep`], [`timeout`] |
+//! | handle errors | [`Status`], [`CallError`] |
+//! | stream items | [`Streaming`], [`stream::channel`] |
+//! | intercept and authorize calls | [`ClientInterceptor`], [`ServerInterceptor`], [`Authorize`] |
+//! | test | [`Node::in_process`] |
+//! | operate | [`health`], [`report`], [`device`]; nodes log through `tracing` |
 //!
-//! Calling a client's method starts the call, and dropping its future cancels it, polled or not. A call never hangs: it
-//! fails with a [`Status`] when its deadline passes or the server is lost. [`CallOptions`] choose whether a call
-//! waits for an unreachable server, and for room when its node's limits are reached.
+//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait. It is dropped at an
+//! `await` when its call's time limit passes, the caller drops the future or the session ends. Work that must run to
+//! completion is [spawned](spawn).
 //!
-//! The crate root has the API for service authors. Devices are in [`device`], reports in [`report`], and codecs in
-//! [`codec`]. Nodes log through `tracing`.
+//! A call ends at its deadline at the latest, 10 s by default: see [`service`](macro@service#calls).
+//!
+//! # Cargo features
+//!
+//! | feature | default | adds | needs |
+//! |---|---|---|---|
+//! | `tokio` | yes | `NodeBuilder::tokio`: tokio works in handlers | |
+//! | `identity` | yes | `identity`: certificates, encryption and `NodeBuilder::policy_file`; enables `policy` | a C compiler |
+//! | `policy` | with `identity` | `policy`: authorization by rules in a file | |
+//! | `rdma-core` | no | NICs | libibverbs, librdmacm, their headers, libclang |
+//! | `message-pack` | no | `codec::MessagePack`, which allows adding fields and variants | |
+//! | `anyhow`, `eyre` | no | the `Result` of these crates in methods, and conversions to [`Status`] | |
+//! | `opentelemetry` | no | `OpenTelemetry`: spans joined across nodes | `tracing-opentelemetry` in the program |
+//! | `metrics` | no | metrics of calls through the `metrics` facade | a recorder |
+//! | `clap` | no | `device::DeviceFlags`: flags that choose a device | |
+//!
+//! # Book
+//!
+//! The book is in the repository: `docs/book/src/start/first-service.md` is a tutorial, `docs/book/src/guide` has a page for
+//! each subject of this API, such as `calls.md` and `streams.md`, and `docs/book/src/operate/deploying.md` begins the pages
+//! for operators. `README.md` has measurements and limits.
 
 #![forbid(unsafe_code)]
 
@@ -83,7 +108,8 @@ pub mod policy {
     //! | `local`, `local:1000` | users of this host, or one by its UID; by default all processes of the node's own user |
     //! | `unproven` | peers without a proven name |
     //!
-    //! A call is `/service/method`, `/service/*`, or `*` for all. Each of a peer's proven names counts.
+    //! A call is `/service/method`, `/service/*`, or `*` for all. Each of a peer's proven names counts. The guide is
+    //! `docs/book/src/guide/authorization.md`.
 
     pub use crate::server::policy::{
         AccessPolicy, CallPattern, DenialCause, Effect, PeerPattern, PolicyDecision, PolicyError, PolicyFile,
