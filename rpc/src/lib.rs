@@ -38,10 +38,11 @@
 //! | operate | [`health`], [`report`], [`device`]; nodes log through `tracing` |
 //!
 //! A handler runs on a poller's thread and must not block, because the poller's other calls would wait. It is dropped at an
-//! `await` when its call's time limit passes, the caller drops the future or the session ends. Work that must run to
-//! completion is [spawned](spawn).
+//! `await` when its call's time limit passes. If the call has a reply, it is also dropped when the caller drops the future
+//! or the session ends. [`spawn`] work that must run to completion.
 //!
-//! A call ends at its deadline at the latest, 10 s by default: see [`service`](macro@service#calls).
+//! A call starts when the client's method is called, is cancelled when its future is dropped, and times out after 10 s by
+//! default. A call that streams has no time limit by default.
 //!
 //! # Cargo features
 //!
@@ -53,7 +54,7 @@
 //! | `rdma-core` | no | NICs | libibverbs, librdmacm, their headers, libclang |
 //! | `message-pack` | no | `codec::MessagePack`, which allows adding fields and variants | |
 //! | `anyhow`, `eyre` | no | the `Result` of these crates in methods, and conversions to [`Status`] | |
-//! | `opentelemetry` | no | `OpenTelemetry`: spans joined across nodes | `tracing-opentelemetry` in the program |
+//! | `opentelemetry` | no | `OpenTelemetry`: spans joined across nodes | a layer of `tracing-opentelemetry` |
 //! | `metrics` | no | metrics of calls through the `metrics` facade | a recorder |
 //! | `clap` | no | `device::DeviceFlags`: flags that choose a device | |
 //!
