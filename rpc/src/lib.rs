@@ -127,6 +127,16 @@ mod wire;
 
 pub mod device {
     //! Options for the device of a node, for [`NodeBuilder`](crate::NodeBuilder).
+    //!
+    //! ```
+    //! use trunkline::device::{PathChoice, ProviderChoice};
+    //! use trunkline::Node;
+    //!
+    //! // The software device over UDP, also to processes of this host.
+    //! let builder = Node::builder().provider(ProviderChoice::Soft).link(PathChoice::Udp);
+    //! ```
+    //!
+    //! The choice without these options: `docs/book/src/guide/servers.md`.
 
     #[cfg(feature = "clap")]
     pub use crate::node::flags::DeviceFlags;
@@ -137,6 +147,16 @@ pub mod device {
 pub mod report {
     //! The report of a node, from [`Node::report`](crate::Node::report), and its last events, from
     //! [`Node::record`](crate::Node::record).
+    //!
+    //! ```
+    //! # fn print(node: &trunkline::Node) {
+    //! let report = node.report();
+    //! println!("{} {}: {}", report.provider, report.device, report.why);
+    //! for method in &report.served {
+    //!     println!("{}: {} calls, p99 {:?}", method.method, method.calls, method.latency.quantile(0.99));
+    //! }
+    //! # }
+    //! ```
 
     pub use trunkline_transport::{
         BudgetReport, EventCounter, EventKind, FailedCalls, Histogram, LaneReport, LimitReport, MethodReport,

@@ -33,8 +33,10 @@ use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{PeerKey, PollerChoice};
 
-/// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
-/// the node starts by [`NodeBuilder::channel`](crate::NodeBuilder::channel). Clones share the connection.
+/// A connection to one server, for generated clients.
+///
+/// [`Node::channel`](crate::Node::channel) creates it, and [`NodeBuilder::channel`](crate::NodeBuilder::channel) before the
+/// node starts. Clones share the connection.
 ///
 /// The first call, or a wait for [`Channel::ready`], connects. A lost connection is made again in the same way.
 /// Calls go to the node's pollers in turn.
@@ -45,7 +47,7 @@ use trunkline_transport::{PeerKey, PollerChoice};
 /// address until its session ends.
 ///
 /// ```
-/// use trunkline::{InProcessNetwork, Node, Status, block_on};
+/// use trunkline::{Node, Status, block_on};
 ///
 /// #[trunkline::service]
 /// pub trait Greeter {
@@ -60,9 +62,7 @@ use trunkline_transport::{PeerKey, PollerChoice};
 ///     }
 /// }
 ///
-/// let network = InProcessNetwork::new();
-/// let server = Node::builder().in_process(&network).serve(GreeterServer::new(Polite)).start()?;
-/// let node = Node::builder().in_process(&network).start()?;
+/// let (server, node) = Node::in_process(GreeterServer::new(Polite))?;
 /// let channel = node.channel(server.local_address());
 /// block_on(channel.ready())?;
 /// assert!(channel.is_connected());

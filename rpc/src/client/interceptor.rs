@@ -24,8 +24,9 @@ thread_local! {
     static NESTED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Code that sees each call of a channel before it is made, and can change, refuse or time it. Install it by
-/// [`Channel::with_interceptor`](crate::Channel::with_interceptor). Closures of this signature implement it.
+/// Code that sees each call of a channel before it is made, and can change, refuse or time it.
+///
+/// [`Channel::with_interceptor`](crate::Channel::with_interceptor) installs it. Closures of this signature implement it.
 ///
 /// ```
 /// use std::time::Instant;

@@ -13,8 +13,9 @@ use trunkline_verbs::Time;
 /// Time limit of a call if its options, its client and the calling handler set none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Options of a single call: time limits, metadata, and whether the call waits. The `with` of a generated client borrows
-/// them:
+/// Options of a single call: time limits, metadata, and whether the call waits.
+///
+/// The `with` of a generated client borrows them:
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, Connect, Node, Status};

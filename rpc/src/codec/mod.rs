@@ -10,8 +10,8 @@
 //! }
 //! ```
 //!
-//! Generated code uses the codec through [`CodecFor`], once per type of an argument or a result. The codecs are compared in
-//! `docs/book/src/guide/evolution.md`.
+//! A codec of a program implements [`Codec`] and [`CodecFor`]. Items that neither mentions are for generated code. The codecs are
+//! compared in `docs/book/src/guide/evolution.md`.
 //!
 //! Decoding never panics. It takes time at most in proportion to the length of the bytes, no more memory than
 //! [`Limits`] grant, and no more stack than the thread has. Encoding takes no more stack either, and a codec without

@@ -64,7 +64,9 @@ fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     if here.is_empty() { addresses } else { here }
 }
 
-/// Settings of a node, from [`Node::builder`]. The defaults suit one service on one machine.
+/// Settings of a node, from [`Node::builder`].
+///
+/// The defaults suit one service on one machine.
 ///
 /// | settings | methods |
 /// |---|---|
@@ -874,8 +876,9 @@ impl NodeBuilder {
     }
 }
 
-/// A running node, which owns the pollers, the services and the connections of a program. A process needs one node for all
-/// its services and clients.
+/// A running node, which owns the pollers, the services and the connections of a program.
+///
+/// A process needs one node for all its services and clients.
 ///
 /// ```no_run
 /// use trunkline::Node;

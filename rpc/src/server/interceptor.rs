@@ -21,8 +21,9 @@ use std::time::Duration;
 use tracing::Span;
 use trunkline_machine::rings::panics::{catch, catch_or};
 
-/// Code that sees each call of a service before its handler, and can change, refuse or time it. Install it by `interceptor`
-/// of a generated server. Closures of this signature implement it.
+/// Code that sees each call of a service before its handler, and can change, refuse or time it.
+///
+/// The function `interceptor` of a generated server installs it. Closures of this signature implement it.
 ///
 /// ```
 /// use trunkline::{ServerCall, Status};

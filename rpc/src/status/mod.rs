@@ -108,10 +108,10 @@ impl Code {
     }
 }
 
-/// The error of a call: a code for programs, a message for humans, and the side that ended the call. Handlers return one;
-/// nodes create the others.
+/// The error of a call: a code for programs, a message for humans, and the side that ended the call.
 ///
-/// A call that failed can be repeated if [`Status::may_have_run`] is false:
+/// Handlers return one, and nodes create one for each call that they end. A failed call can be repeated if
+/// [`Status::may_have_run`] is false.
 ///
 /// ```
 /// use trunkline::{Code, Status};

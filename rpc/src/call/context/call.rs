@@ -17,8 +17,10 @@ use trunkline_transport::identity::Name;
 use trunkline_transport::{PeerIdentity, PeerKey};
 use trunkline_verbs::{Clock, Time};
 
-/// The node that made a call. Two values are equal if their addresses and their principals are equal, as they are after
-/// that node has reconnected or restarted.
+/// The node that made a call, from [`Context::peer`].
+///
+/// Two values are equal if their addresses and their principals are equal, as they are after that node has reconnected or
+/// restarted.
 #[derive(Clone)]
 pub struct Peer {
     key: PeerKey,
