@@ -217,7 +217,7 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The macro emits these items of a trait `Kv`:
+/// The macro emits these items for a trait `Kv`:
 ///
 /// | item | purpose |
 /// |---|---|
@@ -249,7 +249,7 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// overlap.
 ///
 /// Dropping the future cancels the call, polled or not. A request that has not left is not sent. If it has left, the server
-/// drops the handler at its next `await`.
+/// drops the handler at its next `await`, unless the call is one-way.
 ///
 /// Calls of `client.ordered()` start at the server in the order in which they were made.
 ///
@@ -293,8 +293,9 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 ///
 /// # Deadlines and options
 ///
-/// A call times out after 10 s, and a call made in a handler at the handler's deadline. A call that streams has no limit of 10 s.
-/// `with_timeout` sets another limit for a client, [`CallOptions`] for one call:
+/// A call times out after 10 s, or at the deadline of the handler that makes it. A call that streams has only the latter limit
+/// by default. `with_timeout` sets another limit for a client, [`CallOptions`] for one call. Neither extends a handler's
+/// deadline.
 ///
 /// ```no_run
 /// # use std::time::Duration;
