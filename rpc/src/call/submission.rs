@@ -213,7 +213,7 @@ impl AdmissionClass {
     }
 }
 
-/// The behaviour of a call when a limit of its node on calls in flight or queued messages is reached. See
+/// The behaviour of a call when a limit of its node on calls in flight or queued messages is reached, for
 /// [`CallOptions::admission`](crate::CallOptions::admission).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Admission {

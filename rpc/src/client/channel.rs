@@ -33,8 +33,10 @@ use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{PeerKey, PollerChoice};
 
-/// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
-/// the node starts by [`NodeBuilder::channel`](crate::NodeBuilder::channel). Clones share the connection.
+/// A connection to one server, for generated clients.
+///
+/// [`Node::channel`](crate::Node::channel) creates it, and [`NodeBuilder::channel`](crate::NodeBuilder::channel) before the
+/// node starts. Clones share the connection.
 ///
 /// The first call, or a wait for [`Channel::ready`], connects. A lost connection is made again in the same way.
 /// Calls go to the node's pollers in turn.
@@ -45,7 +47,7 @@ use trunkline_transport::{PeerKey, PollerChoice};
 /// address until its session ends.
 ///
 /// ```
-/// use trunkline::{InProcessNetwork, Node, Status, block_on};
+/// use trunkline::{Node, Status, block_on};
 ///
 /// #[trunkline::service]
 /// pub trait Greeter {
@@ -60,9 +62,7 @@ use trunkline_transport::{PeerKey, PollerChoice};
 ///     }
 /// }
 ///
-/// let network = InProcessNetwork::new();
-/// let server = Node::builder().in_process(&network).serve(GreeterServer::new(Polite)).start()?;
-/// let node = Node::builder().in_process(&network).start()?;
+/// let (server, node) = Node::in_process(GreeterServer::new(Polite))?;
 /// let channel = node.channel(server.local_address());
 /// block_on(channel.ready())?;
 /// assert!(channel.is_connected());
@@ -125,22 +125,17 @@ impl Channel {
 
     /// Returns a channel that spreads its calls over all addresses of its target.
     ///
-    /// A call that has certainly not run moves on to the next server if its server drains, is overloaded or cannot be
-    /// reached. So does a call of an `#[idempotent]` method that may have run, if the server was lost. One that its server has
-    /// failed, as `Unknown`, `Internal`, `Unavailable` or `DataLoss`, moves on once. All attempts share the call's deadline,
-    /// and each server is tried once. [`Balance::retry_budget`] bounds them, except after the refusal of a draining server,
-    /// and if the call has not left this node. The next attempt begins when the future of the call is polled.
+    /// A call that has not run moves on to the next server if its server drains, is overloaded or cannot be reached. A call
+    /// of an `#[idempotent]` method also moves on if it may have run and the server was lost, and once if the server has
+    /// failed it as `Unknown`, `Internal`, `Unavailable` or `DataLoss`. All attempts share the call's deadline, and each
+    /// server is tried once, within the [retry budget](Balance::retry_budget). Streams do not move on.
     ///
-    /// A server that drains gets no calls until it has a new session. A server that cannot be reached gets none for 400 ms,
-    /// or until it has a new session. Each further failure doubles the time, up to 6.4 s. In both cases names are looked up
-    /// again. A server that a resolver adds gets calls once it has a session. A server that it removes gets no further ones.
+    /// Servers that drain, cannot be reached, fail, lag or report `NotServing` are left out for a time:
+    /// `docs/book/src/guide/balancing.md`.
     ///
-    /// A server with a [health service](crate::health) gets no calls of a service that it reports as `NotServing`, unless all
-    /// connected servers do. See [`Balance::watch_health`].
-    ///
-    /// [`Channel::ready`] waits for one server. Calls that stream items choose a server and do not move on. The channels of
-    /// [`Channel::ordered`] and [`Channel::on`] use one server at a time, as without a balance. A channel to a single address
-    /// stays as it is. [`Node::report`](crate::Node::report) has the state of each server.
+    /// [`Channel::ready`] waits for one server. The channels of [`Channel::ordered`] and [`Channel::on`] use one server at a
+    /// time, as without a balance. A channel to a single address stays as it is. [`Node::report`](crate::Node::report) has
+    /// the state of each server.
     ///
     /// ```
     /// use std::net::SocketAddr;

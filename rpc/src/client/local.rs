@@ -21,7 +21,7 @@ use std::time::Duration;
 use trunkline_transport::PollerChoice;
 use trunkline_verbs::Clock;
 
-/// A channel of a generated local client. It stays on its poller's thread.
+/// A channel of a generated local client, whose calls stay on a poller's thread. See [`PollerContext`].
 #[derive(Debug, Clone)]
 pub struct LocalChannel {
     core: ChannelCore,

@@ -13,7 +13,9 @@ use trunkline_verbs::Time;
 /// Time limit of a call if its options, its client and the calling handler set none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Options of a single call. Pass them to the `with` of a generated client, which borrows them:
+/// Options of a single call: time limits, metadata, and whether the call waits.
+///
+/// The `with` of a generated client borrows them:
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, Connect, Node, Status};
@@ -29,9 +31,6 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Ok(())
 /// # }
 /// ```
-///
-/// Calling the client's method starts the call. The time limit counts from then, and the handler may run even if
-/// the future is never polled. Dropping the future cancels the call, polled or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallOptions {
     timeout: Option<Duration>,

@@ -1,7 +1,17 @@
-//! Arguments and results become bytes by a codec, and the bytes to decode come from a peer.
+//! Codecs, which encode and decode arguments and results.
 //!
-//! A service has one codec: [`Bincode`], unless its attribute names another with `#[trunkline::service(codec =
-//! ...)]`. Generated code uses it through [`CodecFor`], once per type of an argument or a result.
+//! A service has one codec: [`Bincode`], unless its attribute names another one:
+//!
+//! ```
+//! # use trunkline::Status;
+//! #[trunkline::service(codec = trunkline::codec::Bincode)]
+//! trait Kv {
+//!     async fn get(&self, key: String) -> Result<String, Status>;
+//! }
+//! ```
+//!
+//! A codec of a program implements [`Codec`] and [`CodecFor`]. Items that neither mentions are for generated code. The codecs are
+//! compared in `docs/book/src/guide/evolution.md`.
 //!
 //! Decoding never panics. It takes time at most in proportion to the length of the bytes, no more memory than
 //! [`Limits`] grant, and no more stack than the thread has. Encoding takes no more stack either, and a codec without

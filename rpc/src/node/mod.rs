@@ -64,7 +64,34 @@ fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     if here.is_empty() { addresses } else { here }
 }
 
-/// Settings of a node. The defaults suit one service on one machine.
+/// Settings of a node, from [`Node::builder`].
+///
+/// The defaults suit one service on one machine.
+///
+/// | settings | methods |
+/// |---|---|
+/// | services | [`serve`](Self::serve), [`health`](Self::health), [`authorize`](Self::authorize) |
+/// | addresses, device | [`listen`](Self::listen), [`provider`](Self::provider), [`nic`](Self::nic), [`link`](Self::link), [`connections`](Self::connections), [`in_process`](Self::in_process) |
+/// | threads | [`pollers`](Self::pollers), [`workers`](Self::workers), [`pinning`](Self::pinning), [`poll_for`](Self::poll_for), [`hold_limit`](Self::hold_limit), `tokio` |
+/// | identity | `identity_files`, `trust_files`, `policy_file`, `accept`, [`allow_unauthenticated`](Self::allow_unauthenticated) |
+/// | calls | [`handler_limit`](Self::handler_limit), [`call_limit`](Self::call_limit), [`queued_jobs`](Self::queued_jobs) |
+/// | memory, in bytes | [`memory_limit`](Self::memory_limit), [`max_message_bytes`](Self::max_message_bytes), [`decoded_bytes`](Self::decoded_bytes) |
+/// | times | [`grace`](Self::grace), [`session_loss_time`](Self::session_loss_time), [`idle_keepalive`](Self::idle_keepalive) |
+///
+/// ```
+/// use std::time::Duration;
+/// use trunkline::{InProcessNetwork, Limit, Node};
+///
+/// let node = Node::builder()
+///     .in_process(&InProcessNetwork::new()) // in a program: .listen("127.0.0.1:7000")
+///     .pollers(2)
+///     .handler_limit(Limit { per_peer: 1_000, in_all: 10_000 })
+///     .grace(Duration::from_secs(5))
+///     .start()?;
+/// # Ok::<(), trunkline::StartError>(())
+/// ```
+///
+/// [`start`](Self::start) checks all settings. `docs/book/src/reference/budgets.md` explains the limits.
 #[derive(Debug)]
 #[must_use]
 pub struct NodeBuilder {
@@ -849,11 +876,34 @@ impl NodeBuilder {
     }
 }
 
-/// A running node. Dropping it shuts it down with a grace period of at most 200 ms, see [`Node::shutdown`].
+/// A running node, which owns the pollers, the services and the connections of a program.
 ///
-/// Dropping blocks until the shutdown ends. In a task of a tokio runtime it blocks for at most 50 ms, and a
-/// separate thread completes the shutdown; await [`Node::shutdown_async`] there instead. Other runtimes are not
-/// detected.
+/// A process needs one node for all its services and clients.
+///
+/// ```no_run
+/// use trunkline::Node;
+/// # use trunkline::Status;
+/// # #[trunkline::service]
+/// # trait Greeter {
+/// #     async fn greet(&self, name: String) -> Result<String, Status>;
+/// # }
+/// # struct Polite;
+/// # impl Greeter for Polite {
+/// #     async fn greet(&self, name: String) -> Result<String, Status> {
+/// #         Ok(name)
+/// #     }
+/// # }
+///
+/// let node = Node::builder().listen("127.0.0.1:7000").serve(GreeterServer::new(Polite)).start()?;
+/// let other = GreeterClient::new(node.channel("greeter.example:7000"));
+/// println!("{:?}", trunkline::block_on(other.greet("trunk".into())));
+/// node.shutdown(); // waits for running handlers
+/// # Ok::<(), trunkline::StartError>(())
+/// ```
+///
+/// Dropping the node shuts it down with a grace period of at most 200 ms, and blocks until the shutdown ends. In a task of a
+/// tokio runtime it blocks for at most 50 ms, and a separate thread completes the shutdown; await
+/// [`Node::shutdown_async`] there instead. Other runtimes are not detected.
 pub struct Node(Arc<NodeInner>);
 
 /// State of a node, shared by its handle and by threads that wait for its end.

@@ -10,8 +10,10 @@ use std::io;
 use std::net::SocketAddr;
 use trunkline_transport::{NoNic, StartError as Transport};
 
-/// The error of a node that did not start. Each message names the cause and the remedy. `Debug` prints the message
-/// too, because a `main` that returns an error prints that.
+/// The error of a node that did not start.
+///
+/// Each message names the cause and the remedy. `Debug` prints the message too, because a `main` that returns an error
+/// prints that.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {

@@ -1,5 +1,4 @@
-//! A health service, after gRPC's health checking protocol. Clients ask whether a service of a node takes calls, or watch
-//! that.
+//! A health service, after gRPC's health checking protocol: clients query or watch whether a service takes calls.
 //!
 //! [`NodeBuilder::health`](crate::NodeBuilder::health) adds it to a node. The program changes the statuses by its
 //! [`HealthReporter`]. A drain sets each watched status to [`ServingStatus::NotServing`] at once.

@@ -20,8 +20,10 @@ use trunkline_verbs::Time;
 /// Time between two log lines about one peer.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// Code that decides which calls of peers may run. Install it by
-/// [`NodeBuilder::authorize`](crate::NodeBuilder::authorize). Closures of this signature implement it.
+/// Code that decides which calls of peers may run.
+///
+/// [`NodeBuilder::authorize`](crate::NodeBuilder::authorize) installs it, and has an example. Closures of this signature
+/// implement it.
 ///
 /// Authorization runs once for each request to a method that the node serves, streams and one-way calls included, on the
 /// poller's thread. It must not block: all calls of that poller wait for it. Fetch the data that it needs elsewhere, and

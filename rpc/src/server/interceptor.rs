@@ -21,8 +21,24 @@ use std::time::Duration;
 use tracing::Span;
 use trunkline_machine::rings::panics::{catch, catch_or};
 
-/// Code that sees each call of a service before its handler. Install it by `interceptor` of a generated server.
-/// Closures of this signature implement it.
+/// Code that sees each call of a service before its handler, and can change, refuse or time it.
+///
+/// The function `interceptor` of a generated server installs it. Closures of this signature implement it.
+///
+/// ```
+/// use trunkline::{ServerCall, Status};
+/// # #[trunkline::service]
+/// # trait Kv {
+/// #     async fn get(&self, key: String) -> Result<String, Status>;
+/// # }
+///
+/// fn guarded(kv: impl Kv + Send + Sync + 'static) -> KvServer {
+///     KvServer::new(kv).interceptor(|call: &mut ServerCall| match call.metadata().get("token") {
+///         Some("6f1d") => Ok(()),
+///         _ => Err(Status::unauthenticated("no valid token")),
+///     })
+/// }
+/// ```
 ///
 /// Interceptors run in the order in which they were installed, on the poller's thread, which they must not block. By
 /// then the request counts as a running handler, and its metadata has been checked. A panic ends only the call, as

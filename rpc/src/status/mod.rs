@@ -108,7 +108,23 @@ impl Code {
     }
 }
 
-/// The reason why a call failed: a code for programs, a message for humans, the origin, and optional details.
+/// The error of a call: a code for programs, a message for humans, and the side that ended the call.
+///
+/// Handlers return one, and nodes create one for each call that they end. A failed call can be repeated if
+/// [`Status::may_have_run`] is false.
+///
+/// ```
+/// use trunkline::{Code, Status};
+///
+/// let status = Status::not_found("no such key").with_cause("the shard is empty");
+/// assert_eq!(status.code(), Code::NotFound);
+/// assert_eq!(status.to_string(), "NotFound: no such key: the shard is empty");
+/// assert!(status.may_have_run(), "a handler that returns a status has run");
+/// assert_eq!(status.reason(), None, "no node ended the call");
+/// ```
+///
+/// Conversions by `?`, the limits on texts and details, and the meaning of each [`Reason`]:
+/// `docs/book/src/guide/errors.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     code: Code,

@@ -17,8 +17,10 @@ use trunkline_transport::identity::Name;
 use trunkline_transport::{PeerIdentity, PeerKey};
 use trunkline_verbs::{Clock, Time};
 
-/// The node that made a call. Two values are equal if their addresses and their principals are equal, as they are after
-/// that node has reconnected or restarted.
+/// The node that made a call, from [`Context::peer`].
+///
+/// Two values are equal if their addresses and their principals are equal, as they are after that node has reconnected or
+/// restarted.
 #[derive(Clone)]
 pub struct Peer {
     key: PeerKey,
@@ -101,9 +103,36 @@ impl fmt::Display for Peer {
 /// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code
 /// that a handler runs gets it by [`Context::current`]. Clones may go to other threads and may outlive the call.
 ///
-/// Calls that a handler makes inherit the deadline and the trace of the handler's own call. A time limit can only
-/// shorten the deadline.
-/// [`Context::scope`] carries the context to another executor, and `Context::detached().scope(...)` makes calls
+/// ```
+/// use std::time::Duration;
+/// use trunkline::{Context, Status, block_on};
+///
+/// #[trunkline::service]
+/// trait Reports {
+///     async fn rows(&self, cx: &Context, most: u32) -> Result<u32, Status>;
+/// }
+///
+/// struct Table;
+///
+/// impl Reports for Table {
+///     async fn rows(&self, cx: &Context, most: u32) -> Result<u32, Status> {
+///         for row in 0..most {
+///             if cx.time_left().is_some_and(|left| left < Duration::from_millis(50)) {
+///                 return Ok(row); // as many as the deadline allows
+///             }
+///             trunkline::yield_now().await;
+///         }
+///         Ok(most)
+///     }
+/// }
+///
+/// // A test calls the handler without a node.
+/// assert_eq!(block_on(Table.rows(&Context::detached(), 3))?, 3);
+/// # Ok::<(), Status>(())
+/// ```
+///
+/// Calls that a handler makes inherit the deadline and the trace of the handler's own call. A time limit can only shorten the
+/// deadline. [`Context::scope`] carries the context to another executor. `Context::detached().scope(...)` makes calls
 /// independent of the current one.
 #[derive(Clone)]
 pub struct Context(Arc<ContextInner>);

@@ -21,7 +21,30 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// A closure that creates a future on the poller that runs it. The closure is `Send`, the future need not be.
 pub(crate) type Spawn = Box<dyn FnOnce(&PollerContext) -> Task + Send>;
 
-/// The poller that a task or handler runs on. Local clients connect through it.
+/// The poller that a task or handler runs on, through which local clients connect.
+///
+/// ```
+/// use trunkline::{Node, PollerIndex, Status, block_on};
+/// # #[trunkline::service]
+/// # trait Greeter {
+/// #     async fn greet(&self, name: String) -> Result<String, Status>;
+/// # }
+/// # struct Polite;
+/// # impl Greeter for Polite {
+/// #     async fn greet(&self, name: String) -> Result<String, Status> {
+/// #         Ok(format!("Good day, {name}!"))
+/// #     }
+/// # }
+///
+/// let (server, node) = Node::in_process(GreeterServer::new(Polite))?;
+/// let address = server.local_address();
+/// let greeting = node.run_on(PollerIndex(0), move |poller| async move {
+///     let client = GreeterLocal::connect(&poller, address)?;
+///     client.greet("trunk".into()).await
+/// });
+/// assert_eq!(block_on(greeting)??, "Good day, trunk!");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct PollerContext(Rc<OfPoller>);
 

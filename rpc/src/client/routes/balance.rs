@@ -35,8 +35,15 @@ const RELAPSE: Duration = Duration::from_secs(10);
 /// Units of the retry budget: hundredths of a call.
 const TOKEN: u32 = 100;
 
-/// The policy by which a balanced channel chooses a server for each call. See
-/// [`Channel::balanced`](crate::Channel::balanced).
+/// The policy by which a [balanced channel](crate::Channel::balanced) chooses a server for each call.
+///
+/// ```
+/// use trunkline::{Channel, Node, Policy};
+///
+/// fn replicas(node: &Node) -> Channel {
+///     node.channel("stock.example:7000").balanced(Policy::RoundRobin) // all addresses of the name
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Policy {
@@ -51,14 +58,21 @@ pub enum Policy {
     PowerOfTwo,
 }
 
-/// Settings of a balanced channel. A [`Policy`] converts to them.
+/// Settings of a [balanced channel](crate::Channel::balanced): its [`Policy`], and when a call is sent to a further server.
 ///
 /// ```
-/// use trunkline::{Balance, Policy};
+/// use std::time::Duration;
+/// use trunkline::{Balance, Channel, Node, Policy};
 ///
-/// let balance = Balance::from(Policy::RoundRobin).retry_budget(100, 10);
-/// println!("{balance:?}");
+/// fn replicas(node: &Node) -> Channel {
+///     let balance = Balance::from(Policy::PowerOfTwo)
+///         .retry_budget(100, 10) // 100 further attempts in a burst, then 10 % of the calls that succeed
+///         .hedge_after(Duration::from_millis(5));
+///     node.channel("stock.example:7000").balanced(balance)
+/// }
 /// ```
+///
+/// The rules in full: `docs/book/src/guide/balancing.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Balance {
     policy: Policy,
@@ -82,55 +96,36 @@ impl Balance {
         self
     }
 
-    /// Sets whether the channel watches the health of the services that it calls, which is the default.
+    /// Sets whether the channel watches the health of the services that it calls. The default is `true`.
     ///
     /// A server that reports `NotServing` for a service gets no calls of that service while another connected server can
     /// take them. If all connected servers report it, they get the calls as if none did. Servers without a health service,
     /// and those that refuse this node the watch, count as serving.
     ///
     /// The watch begins with the first call of a service. It is a stream to each server for each service, shared by all
-    /// channels of the node, and counts as one call of the node among the server's running handlers.
-    ///
-    /// ```
-    /// use trunkline::{Balance, Policy};
-    ///
-    /// let balance = Balance::from(Policy::RoundRobin).watch_health(false);
-    /// println!("{balance:?}");
-    /// ```
+    /// channels of the node, and counts as one running handler of the server.
     #[must_use]
     pub fn watch_health(mut self, watches: bool) -> Self {
         self.watches_health = watches;
         self
     }
 
-    /// Sets whether the channel leaves out servers whose calls fail or lag, which is the default.
+    /// Sets whether the channel leaves out servers whose calls fail or lag, compared with most others. The default is `true`.
     ///
-    /// Each second it compares its servers by their calls of the last two seconds, at least 10 each. A server is left out if
-    /// at least half of its calls fail and those of most others do not, or if its calls take more than five times as long as
-    /// those of most others, two at least, and 1 ms longer. Five failures in a row leave it out at once. Failures are the codes `Unknown`,
-    /// `DeadlineExceeded`, `Internal`, `Unavailable` and `DataLoss`; other codes and errors of the method's own type are not.
-    ///
-    /// The server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a third
+    /// Such a server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a third
     /// of the servers are left out, or one of two. They get calls if no other server has a session.
     ///
     /// `ServerReport::state` is `left out: fails` or `left out: slow` then, and the counter `servers_left_out` counts such
-    /// servers.
-    ///
-    /// ```
-    /// use trunkline::{Balance, Policy};
-    ///
-    /// let balance = Balance::from(Policy::RoundRobin).leave_out_failing(false);
-    /// println!("{balance:?}");
-    /// ```
+    /// servers. The conditions: `docs/book/src/guide/balancing.md`, *Servers that fail or lag*.
     #[must_use]
     pub fn leave_out_failing(mut self, leaves_out: bool) -> Self {
         self.leaves_out_failing = leaves_out;
         self
     }
 
-    /// Hedges calls: one of an `#[idempotent]` method that has no outcome after `delay` is also sent to a second server that
+    /// Hedges calls of `#[idempotent]` methods: a call that has no outcome after `delay` is also sent to a second server that
     /// has a session. The first success, or error of a handler, is the outcome, and the other attempt is cancelled. Both
-    /// share the call's deadline. Default: off.
+    /// share the call's deadline. Off by default.
     ///
     /// A good delay is the 95th percentile of the method's latency, measured without hedging: `latency.quantile(0.95)` of
     /// its row in `called` of [`Node::report`](crate::Node::report). About 5 % of the calls are then hedged. Each hedge
@@ -140,16 +135,6 @@ impl Balance {
     /// The time of an attempt that has lost counts as the latency of its server, see [`Self::leave_out_failing`].
     ///
     /// The counters `hedged_calls` and `hedges_won` in the report show whether hedging helps.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use trunkline::{Balance, Policy};
-    ///
-    /// let balance = Balance::from(Policy::PowerOfTwo)
-    ///     .hedge_after(Duration::from_millis(5))
-    ///     .retry_budget(100, 10); // at most 100 in a burst, then 10 % of the calls that succeed
-    /// println!("{balance:?}");
-    /// ```
     #[must_use]
     pub fn hedge_after(mut self, delay: Duration) -> Self {
         self.hedge_after = Some(delay);

@@ -15,8 +15,10 @@ pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
 /// A lookup in progress, from [`Resolve::resolve`].
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<PeerKey>, ResolveError>> + Send + 'a>>;
 
-/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] resolves host names, and
-/// [`ServerList`] holds servers that the program changes. Only [`Resolve::resolve`] is required.
+/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver).
+///
+/// [`Dns`] resolves host names, and [`ServerList`] holds servers that the program changes. Only [`Resolve::resolve`] is
+/// required.
 ///
 /// `resolve` is called before each attempt to connect, so the addresses may change. Its future is polled on a thread for
 /// lookups, in the node's tokio runtime if it has one. It may use that runtime, and it may block. After 10 s the
@@ -131,7 +133,7 @@ impl Resolve for Dns {
     }
 }
 
-/// A handle that tells a channel that the addresses of its target have changed. Received by [`Resolve::watch`].
+/// A handle that tells a channel that the addresses of its target have changed, from [`Resolve::watch`].
 #[derive(Clone)]
 pub struct AddressWatcher(Weak<Link>);
 
@@ -166,8 +168,9 @@ impl fmt::Debug for AddressWatcher {
     }
 }
 
-/// A list of servers that the program changes while channels use it, for example from a configuration file, Consul or
-/// Kubernetes. Clones share the list.
+/// A list of servers that the program changes while channels use it, a resolver for [`Target::resolver`](crate::Target::resolver).
+///
+/// The servers may come from a configuration file, Consul or Kubernetes. Clones share the list.
 ///
 /// ```
 /// use trunkline::report::PeerKey;

@@ -34,7 +34,7 @@ const RESERVED: [&str; 2] = ["grpc-", "trunkline-"];
 /// begin with `grpc-` or `trunkline-` can be read but not set. Text from a client or server of gRPC may also have tabs and the
 /// bytes 0x80 to 0xff.
 ///
-/// Metadata travels in clear. The `Debug` output has the keys and the sizes of the values, never the values.
+/// Metadata is encrypted only in encrypted sessions, like arguments. The `Debug` output has the keys and the sizes of the values, never the values.
 ///
 /// ```
 /// use trunkline::Metadata;
