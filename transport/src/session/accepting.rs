@@ -38,7 +38,7 @@ impl CmMachine {
         if matches!(refusal, Refusal::Unproven(_)) {
             return;
         }
-        let (cause, is_proven) = (refusal.cause(), refusal.follows_proof());
+        let (cause, is_proven) = (refusal.own_cause(), refusal.follows_proof());
         self.shared.events.refused(id.peer_address().map(PeerKey::new), cause, is_proven);
         let (now, peer) = (self.now(), id.peer_address().map(tracing::field::display));
         if let Some(remedy) = refusal.remedy() {

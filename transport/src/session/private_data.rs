@@ -290,7 +290,7 @@ impl Refusal {
     }
 
     /// Returns the cause in the words of the node that sends this refusal.
-    pub(super) fn cause(self) -> &'static str {
+    pub(super) fn own_cause(self) -> &'static str {
         match self {
             Self::NotTrunkline => "the request is that of another protocol",
             Self::Version(_) => "the peer speaks other protocol versions",
