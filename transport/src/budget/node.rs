@@ -14,7 +14,7 @@ use trunkline_machine::mutant;
 const REFUSALS_OF_MESSAGES: usize = 8;
 const REFUSALS_OF_BYTES: usize = 64;
 
-/// Limits on what peers can make a node hold, from its options.
+/// Limits on the memory and state that peers can occupy on a node, from its options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeLimits {
     pub(crate) queued_messages: Limit,
@@ -58,8 +58,8 @@ impl NodeBudgets {
     }
 }
 
-/// One poller's shares. A message is charged from when it has to wait until its last byte has left: a small
-/// one until it is in a send slot, a large one until the peer has READ it.
+/// One poller's shares. A message that has to wait is charged until it leaves: a small one until it is in a
+/// send slot, a large one until the peer has READ it.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// Messages that wait to leave.
@@ -144,8 +144,8 @@ impl Shares {
         self.announced.put_back(peer, messages);
     }
 
-    /// Refuses a call of the peer if there is no room for its reply. Costs nothing while nothing waits for
-    /// the peer here; otherwise a part of the budget is reserved for refusals.
+    /// Refuses a call of the peer if there is no room for its reply. Free of cost while no messages wait for
+    /// the peer; otherwise a part of the budget is reserved for refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         let [of_messages, of_bytes] = self.refusals;
         self.messages.check(peer, of_messages)?;

@@ -1,4 +1,5 @@
-//! Check that rustls, ring and webpki run on no poller: verifying takes far longer than a turn. Debug builds only.
+//! Check, in debug builds, that rustls, ring and webpki do not run on a poller: verifying takes far longer
+//! than a turn.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
