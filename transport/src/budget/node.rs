@@ -144,8 +144,8 @@ impl Shares {
         self.announced.put_back(peer, messages);
     }
 
-    /// Refuses a call of the peer if there is no room for its reply. Free of cost while no messages wait for
-    /// the peer; otherwise a part of the budget is reserved for refusals.
+    /// Refuses a call of the peer if there is no room for its reply. A peer without waiting messages always
+    /// passes; otherwise a part of the budget is reserved for refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         let [of_messages, of_bytes] = self.refusals;
         self.messages.check(peer, of_messages)?;

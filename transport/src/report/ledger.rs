@@ -3,7 +3,7 @@
 //!
 //! A poller returns a [`PollerLedger`] on request, through
 //! [`Machine::inspect`](trunkline_machine::Machine::inspect), and the CM machine a [`SessionLedger`]. Only
-//! the simulation reads them.
+//! tests and the simulation read them.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;

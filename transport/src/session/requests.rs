@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use trunkline_machine::mutant;
 use trunkline_verbs::CmId;
 
-/// Maximum number of peers in the table. Beyond it, the oldest idle peers are removed.
+/// Maximum number of peers in the table. Beyond it, idle peers are removed first.
 const MAX_PEERS: usize = 16_384;
 /// Divisor of the number of remote pollers that fit an SRQ, for the maximum of one host. The deepest SRQ has room for 15,360,
 /// so a host has less than half of the known peers, too.
