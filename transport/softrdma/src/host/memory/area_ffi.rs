@@ -1,8 +1,8 @@
 //! System calls for areas that the standard library lacks.
 //!
-//! Owns all `unsafe` of the memory that members hand to each other, and of the descriptors that carry it.
-//! Called by `area` and by the sockets of `members`. A mapping belongs to the process that made it: a child
-//! after a fork does not have it ([`Fork`]), and must not touch or unmap what may be at its address instead.
+//! Owns all `unsafe` of the memory that members hand to each other, and of its descriptors. Called by `area`
+//! and by the sockets of `members`. A mapping belongs to the process that created it: a child after a fork
+//! does not have it ([`Fork`]), and must not touch or unmap other memory at its address.
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_verbs::Memory;
 use trunkline_verbs::descriptors::{above_stdio, lift};
 
-/// Seals of an area's file: nobody may change its length, and only its maker may change its bytes, through
-/// the mapping that it already has.
+/// Seals of an area's file: its length is fixed, and its bytes can be changed only by its creator, through
+/// the existing mapping.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE;
 /// Size of the page that holds the word of [`Fork`].
 const PAGE: usize = 4096;
@@ -98,8 +98,8 @@ impl Mapping {
     }
 
     /// Maps another process's file for reading. Fails unless the file has this length, is sealed and has all
-    /// of its memory: then its maker cannot take the memory away, and no page is missing that the system may
-    /// be unable to supply (SIGBUS).
+    /// of its memory: then its creator cannot shrink it, and accesses cannot fail for lack of a page
+    /// (SIGBUS).
     pub(in crate::host) fn read_only(file: OwnedFd, length: usize, fork: &Arc<Fork>) -> io::Result<Self> {
         let file = File::from(file);
         // SAFETY: a call without pointers.
@@ -187,7 +187,7 @@ pub(in crate::host) fn receive(
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    // Without the padding: the kernel would put a second descriptor there, which nobody would close.
+    // Without the padding, in which the kernel would put a second descriptor that is never closed.
     message.msg_controllen = with_one_descriptor();
     // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which nothing else borrows.
     let received = unsafe {

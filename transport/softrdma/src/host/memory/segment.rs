@@ -113,7 +113,7 @@ impl Life {
         self.stores_left.store(stores, Ordering::Relaxed);
     }
 
-    /// Accounts for `wanted` stores that are about to be made; returns how many of them take effect.
+    /// Accounts for the next `wanted` stores; returns the number that take effect.
     pub(in crate::host) fn permit(&self, wanted: u64) -> u64 {
         if !self.is_alive() {
             return 0;
@@ -135,8 +135,8 @@ impl Life {
 unsafe impl Send for Segment {}
 // SAFETY: the methods of this type give out shared references to atomics only.
 unsafe impl Sync for Segment {}
-// SAFETY: a mapping belongs to the process, not to a thread, and `Mapping` itself reads nothing
-// through `start`.
+// SAFETY: a mapping belongs to the process, not to a thread, and `Mapping` itself does not read through
+// `start`.
 unsafe impl Send for Mapping {}
 // SAFETY: a shared reference to a `Mapping` gives access to nothing that changes.
 unsafe impl Sync for Mapping {}
@@ -182,7 +182,7 @@ impl Segment {
     fn has_format(&self, magic: u64) -> bool {
         let length = self.length as u64;
         if self.word64(MAGIC).load(Ordering::Acquire) == 0 {
-            // The segment is new, or its maker died before this line: nothing else was written yet.
+            // The segment is new, or its creator died before this line, so the rest is still unwritten.
             self.word64(LENGTH).store(length, Ordering::Relaxed);
             self.word64(MAGIC).store(magic, Ordering::Release);
         }
