@@ -33,13 +33,13 @@
 //! The executor publishes its state before it requests a placement, and again before an answer leaves. The
 //! published state is therefore at most one placement old, and the successor starts from it. The peer repeats
 //! the packets that were not answered. The first of them has the serial number of the placement that may
-//! already have been done. In that case the owner of the SRQ, which remembers the last serial number with its
+//! already have been done. In that case the owner of the SRQ, which stores the last serial number with its
 //! outcome, returns the outcome instead of placing the packet again. This holds for atomics too. A serial
 //! number is never reused, not even after a reset.
 //!
 //! The owner may have ended as well. A process that places a SEND or a WRITE records the serial number in the
-//! shared table before its program can see the message, so that the successor acknowledges it instead of
-//! reporting an unknown SRQ.
+//! shared table before the message is visible to its program, so that the successor acknowledges it instead
+//! of reporting an unknown SRQ.
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -1,8 +1,8 @@
 //! Folders of network namespaces that are gone.
 //!
 //! Owns their removal: otherwise a namespace that was used once would keep its registry's memory
-//! indefinitely. Each member that joins calls it, in any namespace. A folder is removed if it has no living
-//! members and nobody has joined for an hour. A member that joins at that moment detects the removal, and
+//! indefinitely. Each member that joins calls it, in any namespace. A folder is removed if all its members
+//! are dead and the last join was an hour ago. A member that joins at that moment detects the removal, and
 //! starts again. The work of one start is bounded, and the next start continues.
 #![forbid(unsafe_code)]
 

@@ -72,7 +72,7 @@ pub(crate) struct TargetRecord {
 pub(crate) enum Left {
     /// Other handles remain.
     Others,
-    /// The last handle is gone: the TGT is destroyed. Its executor, if alive and another member, must be
+    /// The last handle was closed: the TGT is destroyed. Its executor, if alive and another member, must be
     /// notified.
     Nobody(Option<MemberId>),
 }
