@@ -45,7 +45,7 @@ impl Table {
         self.connections.get(&id)
     }
 
-    /// Returns a connection to change fields that no index covers: not the state, the timer or the peer's ids.
+    /// Returns a connection to change unindexed fields: not the state, the timer or the peer's ids.
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(&id)
     }

@@ -1,10 +1,10 @@
 //! Congestion control of the packets that travel in one direction between two hosts.
 //!
-//! A window bounds the packets in flight. It follows the round trip: above a target it shrinks, at most by half and
-//! once per round trip, and below the target it grows. The method is Swift's (Kumar et al., SIGCOMM 2020), which was made for
-//! RPC over a transport in software. The judgement is by the *shortest* of the last round trips, because hosts that
-//! share their cores delay single packets by milliseconds. A loss shrinks the window as well, by less while the round
-//! trips show no queue.
+//! A window bounds the packets in flight. It follows the round trip: above a target it shrinks, at most by
+//! half and once per round trip, and below the target it grows. The method is Swift's (Kumar et al., SIGCOMM
+//! 2020), designed for RPC over a transport in software. The judgement is by the *shortest* of the last round
+//! trips, because hosts that share their cores delay single packets by milliseconds. A loss shrinks the
+//! window as well, by less while the round trips show no queue.
 //!
 //! | round trip | base |
 //! |---|---|
@@ -34,7 +34,7 @@ const QUEUE_MAX_NS: f64 = 200_000_000.0;
 const FAR_NS: u64 = 2_000_000;
 /// Maximum base of a shorter round trip.
 const NEAR_BASE_NS: u64 = 100_000;
-/// Half of the time after which the shortest round trip is forgotten.
+/// Half of the time for which the shortest round trip is kept.
 const BASE_EPOCH_NS: u64 = 10_000_000_000;
 /// Bytes of the first window, about those of TCP (RFC 6928), and its packets at least and at most.
 const FIRST_WINDOW_BYTES: u32 = 16 << 10;
@@ -137,7 +137,7 @@ impl Congestion {
         self.in_flight
     }
 
-    /// Returns the end of a pause, if nothing else opens the window.
+    /// Returns the end of a pause, if only that opens the window.
     #[must_use]
     pub fn pause_end(&self) -> Option<Time> {
         (self.window < 1.0 && self.in_flight == 0).then_some(self.next_send)

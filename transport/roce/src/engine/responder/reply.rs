@@ -69,8 +69,8 @@ impl ResponderState {
     ) -> Option<Transmit> {
         let saved = self.saved.get(index);
         let first_psn = Psn::new(saved.first_psn);
-        // contract rocev2 7.19: some requesters do not take a READ response as acknowledgement of
-        // earlier SENDs and WRITEs, so those get their own first.
+        // contract rocev2 7.19: some requesters do not take a READ response as acknowledgement of earlier
+        // SENDs and WRITEs, so an acknowledgement is sent first.
         if !saved.is_replay && saved.next == saved.start && first_psn.after(Psn::new(self.acked)) > 0 {
             let before = Psn::new(saved.msn).minus(1).get();
             return Some(self.acknowledge(first_psn.minus(1), before, out));
@@ -123,8 +123,8 @@ impl ResponderState {
                 out.truncate(start);
                 return None;
             }
-            // A duplicate of a READ whose response has arrived may come after its requester has told us
-            // to free the memory, so the peer is not to blame (contract rocev2 7.5).
+            // A duplicate of a READ whose response has arrived may arrive after its requester had the memory
+            // freed, so it is not a fault of the peer (contract rocev2 7.5).
             ReadOutcome::Nak(_) if saved.is_replay => {
                 out.truncate(start);
                 count(&mut self.counters.dropped_duplicate);
@@ -150,8 +150,8 @@ impl ResponderState {
         let syndrome = Syndrome::new(self.refusal.syndrome);
         let expected = Psn::new(self.expected);
         let psn = match syndrome {
-            // The gap may have been filled since, and what was dropped may have come again: then an
-            // acknowledgement covers more than a NAK. Otherwise the peer repeats the rest only.
+            // The gap may be filled by now, and the dropped packets repeated: then an acknowledgement covers
+            // more than a NAK. Otherwise the peer repeats the rest only.
             Syndrome::Nak(NakCode::PSN_SEQUENCE) if expected.after(Psn::new(self.gap_end)) >= 0 => {
                 self.ack_due = 1;
                 return None;
