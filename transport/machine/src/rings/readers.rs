@@ -86,7 +86,7 @@ impl Drop for Reader {
     }
 }
 
-/// The time during which a reader reads. References to what it read are valid until this is dropped.
+/// A reader's registration. References to content found by the reader are valid until this is dropped.
 #[derive(Debug)]
 pub struct Reading<'a> {
     reader: &'a Reader,

@@ -146,7 +146,7 @@ fn memory_file() -> io::Result<OwnedFd> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call above has just made the descriptor, and nobody else knows it.
+    // SAFETY: the call above has just made the descriptor, and it is not shared.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
@@ -219,7 +219,7 @@ fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     }
     // SAFETY: the header is followed by at least one descriptor, as its length shows.
     let descriptor = unsafe { libc::CMSG_DATA(header).cast::<i32>().read_unaligned() };
-    // SAFETY: the kernel has just made the descriptor for this message, and nobody else knows it.
+    // SAFETY: the kernel has just made the descriptor for this message, and it is not shared.
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
