@@ -108,7 +108,7 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     }
 
     /// Returns the number of packets that the QP has received in order; `None` if the device does not report
-    /// it, or does not execute the QP.
+    /// it or execute the QP.
     fn received_packets(&self) -> Option<u64> {
         None
     }
