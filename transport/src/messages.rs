@@ -515,8 +515,8 @@ impl PeerDown {
     }
 
     /// Returns the path MTU of the next sessions if large packets have vanished in one. `asked` is the path
-    /// MTU that its peer has asked for. A DREQ counts only for the path MTU of its connection, so a forged
-    /// one lowers it by one step at most.
+    /// MTU that the session's peer requested. A DREQ counts only for the path MTU of its connection, so a
+    /// forged one lowers it by one step at most.
     pub(crate) fn next_mtu(self, asked: Option<Mtu>) -> Option<Mtu> {
         let Self::PathMtu { mtu, is_told } = self else { return None };
         mtu.smaller().filter(|_| !is_told || asked == Some(mtu))

@@ -136,7 +136,7 @@ impl Sleeper {
         self.doorbell().prepare();
     }
 
-    /// Notes that the machine is awake, for any reason. It must look into its queues after this.
+    /// Records that the machine is awake, for any reason. It must look into its queues after this.
     pub fn awake(&self) {
         let _ringer_was_faster = self.doorbell().woken();
     }

@@ -1,4 +1,4 @@
-//! Numbers on the wire that reveal nothing about each other.
+//! Unpredictable numbers on the wire.
 //!
 //! Owns the keyed permutation by which places in tables become QP numbers, SRQ numbers, communication ids and
 //! memory keys. The holder of the key computes the place back; others can derive from the numbers only that

@@ -64,7 +64,7 @@ impl NodeBudgets {
 pub(crate) struct Shares {
     /// Messages that wait to leave.
     messages: Share,
-    /// Their bytes, and those of large messages that the peer has not READ yet.
+    /// Their bytes, and the bytes of large messages that the peer has not READ yet.
     bytes: Share,
     /// Large messages that the peer has not READ yet. Each pins registered memory.
     pinned: Share,
@@ -123,7 +123,7 @@ impl Shares {
         self.pinned.put_back(peer, 1);
     }
 
-    /// Notes that a message was announced. It no longer waits, but its bytes stay charged.
+    /// Records that a message was announced. It no longer waits, but its bytes stay charged.
     pub(crate) fn pinned(&mut self, peer: PeerKey) {
         self.messages.put_back(peer, 1);
     }

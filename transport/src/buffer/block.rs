@@ -419,7 +419,7 @@ impl Block {
         Some(Sge { address, length, lkey: chunk.registration.lkey })
     }
 
-    /// Notes that the device has completed the oldest write to the block.
+    /// Records that the device has completed the oldest write to the block.
     pub(crate) fn written(&mut self) {
         self.writing.pop_at(0);
     }
@@ -463,7 +463,7 @@ impl Block {
     /// The block must not be accessible to the device or a peer.
     pub(super) unsafe fn slice_mut(&mut self) -> &mut [u8] {
         let length = self.length;
-        // SAFETY: only the holder of `&mut self` knows of the block, by the caller's promise.
+        // SAFETY: by the caller's promise, the block is accessible only through `&mut self`.
         let slice = self.chunk.as_mut().and_then(|chunk| unsafe { chunk.memory.slice_mut(0, length) }.ok());
         slice.unwrap_or_default()
     }

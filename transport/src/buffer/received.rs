@@ -285,7 +285,8 @@ impl Received {
         match &mut self.content {
             Content::Lent(lent) => {
                 let region = &lent.shared.region;
-                // SAFETY: as in `as_ref`; and nothing else reads the slot, because what lends it consumes this value.
+                // SAFETY: as in `as_ref`; and the slot has no other reader, because lending it consumes this
+                // value.
                 let slice = unsafe { region.memory.slice_mut(region.offset(lent.slot), self.end) };
                 slice.unwrap_or_default()
             }
@@ -312,9 +313,9 @@ impl Received {
 impl AsRef<[u8]> for Received {
     fn as_ref(&self) -> &[u8] {
         match &self.content {
-            // SAFETY: the slot was taken out of the posted ones when this value was made (`complete`
-            // makes one per posting) and is posted again only after its drop, so the device does not
-            // write to it; nobody else ever writes to receive slots.
+            // SAFETY: the slot left the posted ones when this value was created (`complete` creates one per
+            // posting) and is posted again only after its drop, so the device does not write to it. Only the
+            // device writes to receive slots.
             Content::Lent(lent) => unsafe { lent.shared.bytes(lent.slot, self.end) },
             Content::Short(bytes) => bytes,
             Content::Copied(bytes) => bytes.get(..self.end).unwrap_or_default(),

@@ -262,7 +262,7 @@ mod tests {
     use std::collections::BTreeMap;
     use trunkline_testkit::key_examples;
 
-    /// The values of `docs/book/src/why/security.md` are those of this program, in Python 3:
+    /// The values in `docs/book/src/why/security.md` are the output of this Python 3 program:
     ///
     /// ```python
     /// from hashlib import sha256

@@ -9,12 +9,12 @@ thread_local! {
     static IN_TURN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes that a poller's turn begins on this thread.
+/// Records that a poller's turn begins on this thread.
 pub(crate) fn begin_turn() {
     IN_TURN.set(true);
 }
 
-/// Notes that it ends.
+/// Records that it ends.
 pub(crate) fn end_turn() {
     IN_TURN.set(false);
 }

@@ -263,7 +263,7 @@ impl Node {
         }
     }
 
-    /// Returns the node's counters, without those of its device.
+    /// Returns the node's counters, without its device's.
     fn counters(&self) -> Vec<EventCounter> {
         let shared = &self.shared;
         let counters = [

@@ -93,7 +93,7 @@ pub struct NodeOptions {
     pub(crate) connections: Option<Connections>,
     /// `None` for the defaults, or the settings of the environment.
     pub(crate) device: Option<SoftOptions>,
-    /// Faults that replace those of `device`.
+    /// Faults that replace the ones in `device`.
     pub(crate) faults: Option<FaultPlan>,
     /// Path that overrides the one of `device`.
     pub(crate) path: Option<PathChoice>,
@@ -399,8 +399,8 @@ impl NodeOptions {
         self
     }
 
-    /// Injects faults on the software device's link, in place of those of [`NodeOptions::device`] or of the
-    /// environment. The form is the same as for `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
+    /// Injects faults on the software device's link, in place of the faults from [`NodeOptions::device`] or
+    /// the environment. The form is the same as for `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
     ///
     /// # Errors
     /// [`StartError::BadFaults`] if the text cannot be parsed.

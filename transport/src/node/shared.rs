@@ -128,7 +128,7 @@ impl CurrentDevice {
         known.device = Some(device);
     }
 
-    /// Notes that the device was removed.
+    /// Records that the device was removed.
     pub(crate) fn lost(&self, now: Time) {
         self.write().facts.removed_since = Some(now);
     }

@@ -91,8 +91,8 @@ impl Idle {
         }
     }
 
-    /// Creates the state of a simulated machine. It sleeps after the first empty round: virtual CPU time
-    /// costs other machines nothing, and going to sleep is what the simulation must exercise.
+    /// Creates the state of a simulated machine. It sleeps after the first empty round: polling would not
+    /// affect other machines in virtual time, and the simulation must exercise the sleep.
     pub(super) fn simulated() -> Self {
         Self { simulated: true, ..Self::new(Duration::ZERO) }
     }

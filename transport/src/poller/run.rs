@@ -86,7 +86,7 @@ pub enum Begun {
     Round,
     /// The last look before sleep: [`Transport::sleep_unless`].
     LookAgain,
-    /// Nothing more.
+    /// The turn is over, without work for the driver.
     Over(Turn),
 }
 

@@ -367,14 +367,14 @@ impl Targets {
         self.excessive.clear();
     }
 
-    /// Notes that the spender of this target may need a credit frame.
+    /// Records that the spender of this target may need a credit frame.
     pub(super) fn note_credit(&mut self, qp: QpNumber) {
         if self.untold.last() != Some(&qp) {
             self.untold.push(qp);
         }
     }
 
-    /// Notes that a credit frame could not be sent to the spender yet.
+    /// Records that a credit frame could not be sent to the spender yet.
     pub(super) fn note_credit_again(&mut self, qp: QpNumber) {
         if !self.untold.contains(&qp) {
             self.untold.push(qp);

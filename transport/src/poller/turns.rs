@@ -140,7 +140,7 @@ impl Turns {
         self.left > 0
     }
 
-    /// Notes that the round has taken the completions.
+    /// Records that the round has taken the completions.
     pub(super) fn polled(&mut self) {
         self.has_polled = true;
     }
@@ -158,7 +158,7 @@ impl Turns {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// Notes that a message was handled. Reads the clock after each while messages take long, else after some.
+    /// Records that a message was handled. Reads the clock after each while messages take long, else after some.
     #[inline]
     pub(super) fn took(&mut self, clock: &Clock) {
         self.since_timed += 1;

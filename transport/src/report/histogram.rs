@@ -108,7 +108,7 @@ impl Histogram {
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
     }
 
-    /// Returns the times of this histogram without those of an earlier state of it.
+    /// Returns the difference between this histogram and an earlier state of it.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let earlier_counts = earlier.counts.iter().copied().chain(std::iter::repeat(0));

@@ -72,7 +72,7 @@ pub struct NodeReport {
     /// Requests refused because the peer uses the other kind of connections, if the device reports it. The
     /// log names each such peer once. Both sides must set the same `NodeBuilder::connections`.
     pub other_kind: u64,
-    /// Counters of the device, including those of earlier devices, such as `retransmits` and `drop_bad_icrc`.
+    /// Counters of the device, including earlier devices, such as `retransmits` and `drop_bad_icrc`.
     pub device_counters: Vec<EventCounter>,
     /// Counters of the node, such as `session_refused_unproven`, requests refused with a cookie;
     /// `session_cookies_unanswered`, cookies that did not come back within 5 s, of at most 64 hosts at once;

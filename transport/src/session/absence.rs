@@ -84,7 +84,7 @@ impl Presence {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Notes that a message to this peer waits for a device.
+    /// Records that a message to this peer waits for a device.
     pub(super) fn want(&mut self, peer: PeerKey) {
         self.wanted.insert(peer);
     }
@@ -105,7 +105,7 @@ impl Presence {
         is_last
     }
 
-    /// Notes that a poller has released the device. Returns true for the last poller.
+    /// Records that a poller has released the device. Returns true for the last poller.
     pub(super) fn released(&mut self, poller: PollerIndex, now: Time) -> bool {
         let Stage::Releasing(left) = &mut self.state else { return false };
         left.remove(&poller);

@@ -59,7 +59,7 @@ mod tests {
         }
     }
 
-    /// The active side receives a REP and sends nothing more, as if its RTU were lost.
+    /// The active side receives a REP and stays silent, as if its RTU were lost.
     #[test]
     fn packet_replaces_rtu_that_is_lost() {
         let device = SoftOptions {

@@ -85,7 +85,7 @@ impl Backoff {
         self.away = self.away.map(|_| cause);
     }
 
-    /// Notes that a session is up.
+    /// Records that a session is up.
     pub(super) fn succeeded(&mut self) {
         (self.failures, self.unanswered, self.away) = (0, 0, None);
         (self.not_before, self.early) = (None, None);

@@ -465,7 +465,7 @@ impl CmMachine {
         self.tell(|| Command::ReleaseDevice);
     }
 
-    /// Notes that a poller has released the device. After the last poller, this machine releases it too.
+    /// Records that a poller has released the device. After the last poller, this machine releases it too.
     fn released(&mut self, poller: PollerIndex) {
         if self.presence.released(poller, self.now()) {
             self.detach();

@@ -123,7 +123,7 @@ impl CmMachine {
         self.after_flight(session);
     }
 
-    /// Notes that the peer has acknowledged handshake frames.
+    /// Records that the peer has acknowledged handshake frames.
     pub(super) fn handshake_sent(&mut self, key: PeerKey, number: u32, acknowledged: u32) {
         let session = (key, number);
         let Some(handshake) = self.proving.handshakes.get_mut(&session) else { return };

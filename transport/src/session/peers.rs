@@ -296,7 +296,7 @@ impl Peers {
         oldest.map_or(UnprovenPlace::None, |(_, key)| UnprovenPlace::Of(*key))
     }
 
-    /// Notes that a peer has proved a name.
+    /// Records that a peer has proved a name.
     #[cfg_attr(not(feature = "identity"), expect(dead_code, reason = "no peer proves a name"))]
     pub(super) fn proved(&mut self, host: PeerHost, now: Time) {
         self.proved.note(host, (), now);

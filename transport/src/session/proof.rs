@@ -63,7 +63,7 @@ impl Cookies {
         self.awaited.pop_front().map(|(_, peer)| peer)
     }
 
-    /// Notes that packets to a host arrive.
+    /// Records that packets to a host arrive.
     pub(crate) fn answered(&mut self, host: IpAddr) {
         self.awaited.retain(|(_, peer)| peer.ip() != host);
     }

@@ -241,7 +241,7 @@ impl CmMachine {
         self.set_live_timer(session);
     }
 
-    /// Notes that all lanes of a session at one poller have switched.
+    /// Records that all lanes of a session at one poller have switched.
     pub(super) fn switched(&mut self, session: SessionOfPeer) {
         if let Some(live) = self.proving.live(session) {
             live.switching = live.switching.saturating_sub(1);

@@ -189,7 +189,7 @@ impl Lane {
         }
     }
 
-    /// Notes that the poller took something or granted credit.
+    /// Records that the poller took something or granted credit.
     pub(super) fn took(&mut self, now_ms: u64) {
         self.took_ms = now_ms;
     }

@@ -76,8 +76,8 @@ impl Trunk {
         Ok(())
     }
 
-    /// Lends the application's memory to the peer, if it is registered, under a key that covers nothing else.
-    /// Other memory is copied first.
+    /// Lends the application's memory to the peer, if it is registered, under a key that covers only this
+    /// memory. Other memory is copied first.
     fn lend(&self, res: &Resources, message: &Outbound) -> Result<Hold, NotNow> {
         let announced = Some(&message.body).filter(|_| self.is_lendable(message));
         let announced = announced.and_then(|body| res.shared.registry.announce(body)).ok_or(NotNow::Wait)?;

@@ -214,7 +214,7 @@ impl Trunk {
         }
     }
 
-    /// Notes that the peer has proved its names again. Each lane switches to the keys of this exchange.
+    /// Records that the peer has proved its names again. Each lane switches to the keys of this exchange.
     #[cfg(feature = "identity")]
     pub(crate) fn renewed(&mut self, res: &mut Resources, identity: PeerIdentity, exchange: u32) {
         self.identity = identity.clone();

@@ -85,7 +85,7 @@ pub trait DeviceWait: Send + Sync + Debug {
     /// Returns a further descriptor, which never changes.
     fn bell(&self) -> Option<RawFd>;
 
-    /// Notes that the thread is awake. `by_device` is true unless it waited and none of the `descriptors` was
+    /// Records that the thread is awake. `by_device` is true unless it waited and none of the `descriptors` was
     /// readable.
     fn awake(&self, by_device: bool);
 

@@ -107,8 +107,8 @@ pub trait QueuePair: Any + Send + Sync + Debug {
         None
     }
 
-    /// Returns the number of packets that the QP has received in order; `None` if the device does not report
-    /// it or execute the QP.
+    /// Returns the number of packets that the QP has received in order; `None` if the device neither reports
+    /// it nor executes the QP.
     fn received_packets(&self) -> Option<u64> {
         None
     }

@@ -70,7 +70,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Notes that the request was delivered to the program: as in the kernel, it no longer counts against the
+    /// Records that the request was delivered to the program: as in the kernel, it no longer counts against the
     /// listener's backlog, even before it is answered.
     pub fn request_delivered(&mut self, id: ConnectionId) {
         self.table.stop_counting(&mut self.listeners, id);
@@ -197,7 +197,7 @@ impl CmMachine {
         if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             return Err(RejectReason::UNSUPPORTED.into());
         }
-        // In one flow a peer behind an address translator may name other addresses than those of its packets.
+        // In one flow a peer behind an address translator may name other addresses than its packets have.
         // They are only used in ICRCs. In the other form the QPs could not reach each other.
         let (local, remote) = match ports.view {
             Some(view) => (view.own.ip(), view.peer.ip()),

@@ -108,7 +108,7 @@ impl Questions {
         Some(copy)
     }
 
-    /// Notes that a question was delivered to its program and no longer counts against the backlog.
+    /// Records that a question was delivered to its program and no longer counts against the backlog.
     pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
         let stage = self.questions.get_mut(&id).map(|question| &mut question.stage);
         let Some(Stage::Undecided { waiting, .. }) = stage else { return };

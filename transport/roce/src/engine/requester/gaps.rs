@@ -67,13 +67,13 @@ impl Kept {
         self.forget_repeats();
     }
 
-    /// Notes that all missing packets will be sent again.
+    /// Records that all missing packets will be sent again.
     pub(super) fn forget_repeats(&mut self) {
         self.repeats.clear();
         self.is_due = false;
     }
 
-    /// Notes that a range was requested again.
+    /// Records that a range was requested again.
     pub(super) fn repeated(&mut self, from: Psn, packets: u32) {
         if self.count > 0 {
             self.repeats.push(from..from.plus(packets));

@@ -20,16 +20,17 @@
 //! # Requests for an acknowledgement
 //! The last packet of a message requests one only if it is needed. Otherwise a later packet does, at the
 //! latest a quarter of the window or half of the send queue later, or the tail-loss probe. A probe after
-//! packets that requested nothing is no sign of a loss.
+//! packets without such a request does not indicate a loss.
 //!
 //! # Lost responses to READs
 //! Responses beyond a lost one are kept, and only the missing ones are requested again: see `gaps`.
 //!
 //! # Tail-loss probe, a deviation
-//! The nominal local ACK timeout is tens of milliseconds. In addition, when nothing was received for
-//! the smoothed round trip and four times its variation (at least 1 ms, doubling), the oldest unacknowledged packet is
-//! sent once more, without charge to `retry_cnt`; of a READ, only its first missing response is requested. A peer sees
-//! a duplicate, which the protocol allows at any time; only the nominal timeouts decide that a peer is dead.
+//! The nominal local ACK timeout is tens of milliseconds. In addition, after a silence of the smoothed round
+//! trip and four times its variation (at least 1 ms, doubling), the oldest unacknowledged packet is sent once
+//! more, without charge to `retry_cnt`; of a READ, only its first missing response is requested. The peer
+//! receives a duplicate, which the protocol allows at any time; only the nominal timeouts decide that a peer
+//! is dead.
 //!
 //! # Large packets that vanish
 //! A network that carries less than the interfaces at its ends may drop large packets without a word. A peer that

@@ -154,7 +154,7 @@ impl Requester {
         }
     }
 
-    /// Notes that the oldest packet, or the response to it, was lost.
+    /// Records that the oldest packet, or the response to it, was lost.
     pub(super) fn note_loss(&mut self) {
         if self.queue.front().is_some_and(Wqe::is_read_or_atomic) {
             self.signals.lost_responses = true;

@@ -120,7 +120,7 @@ impl Retry {
         }
     }
 
-    /// Notes that something was acknowledged (contract rocev2 7.23).
+    /// Records an acknowledgement (contract rocev2 7.23).
     pub(super) fn progress(&mut self, now: Time, outstanding: bool, measured: bool) {
         self.has_answered = true;
         self.is_path_proven = true;

@@ -30,8 +30,8 @@ pub(super) struct Cursor {
 }
 
 impl Requester {
-    /// Appends the next packet (BTH to pad, without ICRC) to `out`; appends nothing on `None`.
-    /// Call until `None`.
+    /// Appends the next packet (BTH to pad, without ICRC) to `out`, which is unchanged on `None`. Call until
+    /// `None`.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -262,7 +262,7 @@ impl Requester {
         self.unanswered_requests() + self.cursor.reads
     }
 
-    /// Returns the number of request packets between `una` and the cursor, without those of READs and atomics.
+    /// Returns the number of request packets between `una` and the cursor, except for READs and atomics.
     #[inline]
     pub(super) fn unanswered_requests(&self) -> u32 {
         let responses = self.cursor.missing + self.cursor.kept;

@@ -7,7 +7,7 @@ use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Service, Syndrome, e
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
 
 impl ResponderState {
-    /// Appends the next answer (BTH to pad, without ICRC) to `out`; appends nothing on `None`.
+    /// Appends the next answer (BTH to pad, without ICRC) to `out`, which is unchanged on `None`.
     pub fn poll_transmit(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(1, target, out)
     }
@@ -45,7 +45,7 @@ impl ResponderState {
         self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()
     }
 
-    /// Appends one more acknowledgement of everything taken so far; `None` if there is nothing to acknowledge.
+    /// Appends one more acknowledgement of all packets so far; `None` before the first.
     ///
     /// Called for a QP that is about to stop: its program may exit after the last message, and then a lost
     /// acknowledgement is never repeated. To a peer the copies are stale acknowledgements, which it ignores
@@ -178,7 +178,7 @@ impl ResponderState {
         Transmit { psn, retransmission: false }
     }
 
-    /// Notes that everything before `end` is answered.
+    /// Records that everything before `end` is answered.
     fn covered(&mut self, end: Psn) {
         if end.after(Psn::new(self.acked)) > 0 {
             self.acked = end.get();

@@ -53,7 +53,7 @@ pub(super) struct Addresses {
     gids: GidTable,
     /// Registry of the devices of this user that share the addresses.
     host: Option<Arc<Host>>,
-    /// True if the host's routing may be asked for the way to a peer; a simulation has none.
+    /// True if the host's routing may be queried for a peer; false in a simulation.
     asks_host: bool,
     random: Random,
     /// Addresses of wildcard listeners that could not be opened, and for which a warning was logged.
@@ -148,7 +148,7 @@ impl Addresses {
 
     /// Opens the address, or all free addresses of a wildcard, possibly none. As in Linux, whose
     /// `cma_listen_on_all` does not fail for lack of addresses (drivers/infiniband/core/cma.c), the listener
-    /// then gets nothing until an address appears.
+    /// then gets requests only after an address appears.
     pub(super) fn open_for_listener(
         &mut self,
         shards: &mut Reach<'_>,

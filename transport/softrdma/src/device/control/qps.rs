@@ -168,7 +168,7 @@ impl Qps {
         sharing.map_or(ModifyProgress::ExecutorGone, |sharing| sharing.modify_progress(number, ticket))
     }
 
-    /// Drops a change whose outcome is no longer wanted.
+    /// Drops a change whose outcome is no longer awaited.
     pub(in crate::device) fn forget_modify(&mut self, ticket: ModifyTicket) {
         if let Some(sharing) = &mut self.sharing {
             sharing.forget_modify(ticket);

@@ -135,7 +135,7 @@ impl SoftQp {
         }
     }
 
-    /// Drops a change whose outcome is no longer wanted.
+    /// Drops a change whose outcome is no longer awaited.
     fn forget_modify(&self, pending: &PendingModify) {
         self.core.control().qps().forget_modify(pending.ticket);
     }

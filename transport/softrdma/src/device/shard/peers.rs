@@ -154,8 +154,8 @@ impl Peers {
         is_last || matches!(self.known.get(&pair), Some(SenderKind::Soft))
     }
 
-    /// Checks the ICRC of a datagram; `None` when it is wrong. It is right for the headers of the datagram, or for those
-    /// of the last [`Peers::check_translated`].
+    /// Checks the ICRC of a datagram; `None` when it is wrong. It is right for the headers of the datagram,
+    /// or for the headers of the last [`Peers::check_translated`].
     pub(super) fn check(&mut self, datagram: &Datagram<'_>, now: Time) -> Option<Verdict> {
         let Datagram { source, destination, bytes } = *datagram;
         let taken = Verdict::Taken { is_soft: true };

@@ -10,7 +10,7 @@
 //! | [`Sharing`]: open, close, query, change a TGT; a message has arrived; a member may have died | control |
 //! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that have one |
 //!
-//! It must never be called for a TGT of a private domain, which pays nothing for sharing.
+//! It must never be called for a TGT of a private domain, which has no costs for sharing.
 //!
 //! ```text
 //! peer --packet--> executor: responder --place (serial)--> owner of the SRQ: places, remembers the serial

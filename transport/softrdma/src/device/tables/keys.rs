@@ -52,8 +52,8 @@ const REST: usize = 64;
 /// The table of registered memory.
 ///
 /// A key is a slot and its generation, permuted by a secret of the device. The next registration in the slot
-/// has another generation, so a key that outlived its region is invalid. Some keys reveal nothing about
-/// others to a peer. The permutation is computed at registration only: accesses look up the region by its
+/// has another generation, so a key that outlived its region is invalid. Peers cannot derive other keys from
+/// the ones they have. The permutation is computed at registration only: accesses look up the region by its
 /// key.
 #[derive(Debug)]
 pub(in crate::device) struct Keys {

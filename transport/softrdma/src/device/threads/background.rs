@@ -85,7 +85,7 @@ impl Background {
             return self.forget();
         }
         self.lock.progress.stop();
-        // The machine panics only by a bug of ours, and the panic has been printed by then.
+        // The machine panics only through a bug, and the panic was printed before.
         let _panicked = self.machine.join();
     }
 

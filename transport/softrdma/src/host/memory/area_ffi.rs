@@ -62,7 +62,7 @@ impl Fork {
 
 impl Drop for Fork {
     fn drop(&mut self) {
-        // SAFETY: `new` mapped this page, and nothing else unmaps it.
+        // SAFETY: `new` mapped this page, and it is unmapped only here.
         unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE) };
     }
 }
@@ -132,7 +132,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.fork.is_own_process() {
-            // SAFETY: `of` made this mapping, of this length, in this process, and nothing else unmaps it.
+            // SAFETY: `of` created this mapping, of this length, in this process, and it is unmapped only
+            // here.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
         }
     }
@@ -156,7 +157,7 @@ fn map(file: Option<&File>, length: usize, protection: i32) -> io::Result<NonNul
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: a new mapping at an address of the kernel's choice: it aliases nothing that this process knows of.
+    // SAFETY: a new mapping at an address of the kernel's choice: it does not alias memory in use.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, kind, file, 0) };
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -189,7 +190,8 @@ pub(in crate::host) fn receive(
     message.msg_control = control.0.as_mut_ptr().cast();
     // Without the padding, in which the kernel would put a second descriptor that is never closed.
     message.msg_controllen = with_one_descriptor();
-    // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which nothing else borrows.
+    // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which are not borrowed
+    // elsewhere.
     let received = unsafe {
         libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
     };
@@ -256,9 +258,9 @@ pub(in crate::host) fn can_map_for_writing(file: &File, length: usize) -> io::Re
 pub(in crate::host) fn can_make_writable(file: &File, length: usize) -> io::Result<()> {
     let start = map(Some(file), length, libc::PROT_READ)?;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the first line has mapped the range, and nothing refers to it.
+    // SAFETY: the first line has mapped the range, and there are no references to it.
     let changed = Errno::result(unsafe { libc::mprotect(start.as_ptr().cast(), length, writable) });
-    // SAFETY: as above; nothing uses it any more.
+    // SAFETY: as above; the range is no longer used.
     unsafe { libc::munmap(start.as_ptr().cast(), length) };
     Ok(changed.map(drop)?)
 }

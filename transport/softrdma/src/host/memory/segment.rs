@@ -138,7 +138,7 @@ unsafe impl Sync for Segment {}
 // SAFETY: a mapping belongs to the process, not to a thread, and `Mapping` itself does not read through
 // `start`.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference to a `Mapping` gives access to nothing that changes.
+// SAFETY: a shared reference to a `Mapping` gives access to constant fields only.
 unsafe impl Sync for Mapping {}
 
 impl Segment {
@@ -354,8 +354,8 @@ impl<'a> Word64<'a> {
 impl Mapping {
     /// Maps a file that is `length` bytes long.
     fn new(file: &File, path: &Path, length: usize) -> io::Result<Self> {
-        // SAFETY: a new shared mapping at an address of the kernel's choice: it aliases nothing that
-        // this process knows of. The caller has checked or set the file's length.
+        // SAFETY: a new shared mapping at an address of the kernel's choice: it does not alias memory in use.
+        // The caller has checked or set the file's length.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -391,8 +391,8 @@ fn allocate(file: &File, start: usize, length: usize) -> io::Result<()> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `new` made this mapping, of this length, and nothing else unmaps it; the `Segment`
-        // that owns it lends out words for no longer than it lives itself.
+        // SAFETY: `new` created this mapping, of this length, and it is unmapped only here; words that the
+        // owning `Segment` lends out do not outlive it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

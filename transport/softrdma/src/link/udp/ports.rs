@@ -76,7 +76,7 @@ pub(super) struct Ports {
     members: Option<Arc<Members>>,
     /// True if port 4791 belongs to another shard.
     leaves_roce_port: bool,
-    /// Sockets of the first shard, and handles on those of them that this shard sends from.
+    /// Sockets of the first shard, and handles on the ones that this shard sends from.
     first: Arc<FirstSockets>,
     shared: Vec<Bound>,
     attempt: Option<Attempt>,

@@ -184,7 +184,7 @@ pub(super) struct Gate<'a, 'judge> {
 
 impl Gate<'_, '_> {
     /// Receives from one socket into the batch, drops datagrams forged in the name of a member, and forwards
-    /// those of other members. Returns the number of slots used, or `None` if the socket is empty.
+    /// datagrams for other members. Returns the number of slots used, or `None` if the socket is empty.
     pub(super) fn receive(&mut self, bound: &mut Bound, batch: &mut ReceiveBatch) -> Option<usize> {
         let (used, before) = (batch.used(), batch.len());
         let received = match bound.socket.receive(batch) {

@@ -128,8 +128,8 @@ impl Shard {
         self.local.descriptor()
     }
 
-    /// Parks all rings after another thread's work, for the thread that sleeps. Returns true if something has
-    /// arrived meanwhile.
+    /// Parks all rings after another thread's work, for the thread that sleeps. Returns true if packets have
+    /// arrived in the meantime.
     pub(in crate::device) fn has_control_events_more_in_memory(&mut self) -> bool {
         self.local.park_again()
     }

@@ -81,7 +81,7 @@ const MAX_BELLS: usize = 64;
 /// Time for which the background machine keeps polling after the last message, before it sleeps.
 const LINGER_NS: u64 = 50_000;
 
-/// Reason why there is no pair with a member now.
+/// Reason for a missing pair while an offer is pending.
 const AWAITED: &str = "the peer's answer to an offer of shared memory is awaited";
 const UNANSWERED: &str = "the peer has not answered an offer of shared memory";
 
@@ -96,7 +96,7 @@ struct Partner {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pair: Option<usize>,
-    /// Reason why there is no pair.
+    /// Reason for the missing pair.
     why: &'static str,
     /// Time at which a pair may be offered again; `None` means never.
     again: Option<Time>,
@@ -347,7 +347,7 @@ impl LocalPaths {
         drop(pair);
         tracing::debug!(member = ?partner, cause = why, "shared memory no longer used with a member");
         self.remember(partner, why, now);
-        // If the message finds no room, the other side notices that its ring is no longer emptied.
+        // If the queue is full, the other side detects that its ring is no longer emptied.
         let _full = self.send(partner, Message::End { area: number }, outbox);
     }
 
@@ -662,8 +662,8 @@ impl LocalPaths {
         !active.is_empty()
     }
 
-    /// Parks all rings again after another thread's work, for the thread that sleeps. Returns true if something has
-    /// arrived meanwhile.
+    /// Parks all rings again after another thread's work, for the thread that sleeps. Returns true if packets
+    /// have arrived in the meantime.
     pub(super) fn park_again(&mut self) -> bool {
         self.park(self.wanted)
     }

@@ -363,8 +363,8 @@ impl MemoryPair {
         self.consumer.release(&Own(&self.own));
     }
 
-    /// Parks the ring until the peer wakes this side for such a packet. Returns false if something has arrived
-    /// meanwhile; the ring is then not parked.
+    /// Parks the ring until the peer wakes this side for such a packet. Returns false if packets have arrived
+    /// in the meantime; the ring is then not parked.
     pub(super) fn park(&mut self, wanted: Wanted) -> bool {
         self.consumer.park(&Own(&self.own), &Shown(&self.other, &self.own), wanted)
     }

@@ -192,7 +192,7 @@ impl Qp {
         requester.poll_joined(now, &memory, packet).is_some()
     }
 
-    /// Notes that a packet through memory has proved that its sender is the peer.
+    /// Records that a packet through memory has proved that its sender is the peer.
     pub(in crate::device::shard) fn heard_by_memory(&mut self) {
         if let Some(route) = &mut self.route {
             route.heard_by_memory();

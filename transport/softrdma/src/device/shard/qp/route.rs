@@ -7,9 +7,9 @@
 //!
 //! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
 //! response to a PSN that is outstanding. A QP sends everything to the learned port, never to the source of
-//! the packet that it answers, so a forger does not receive the QP's PSNs. A forger that knows the addresses
-//! and the QP number and guesses the PSN is accepted once in 2^24 packets as a request, and once in 2^24 / n
-//! as a response while n PSNs are outstanding. A duplicate, half of all guesses, has no effect.
+//! the packet that it answers, so a forger does not receive the QP's PSNs. A forger with the addresses and
+//! the QP number that guesses the PSN is accepted once in 2^24 packets as a request, and once in 2^24 / n as
+//! a response while n PSNs are outstanding. A duplicate, half of all guesses, has no effect.
 //!
 //! | time-outs without an answer | destination of the next packets |
 //! |---|---|

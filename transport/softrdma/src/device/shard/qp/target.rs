@@ -44,7 +44,7 @@ enum Sharing<'a> {
 }
 
 impl Sharing<'_> {
-    /// Notes that a packet was placed. Called before its completion.
+    /// Records that a packet was placed. Called before its completion.
     fn note_placed(&self) {
         match self {
             Self::Alone => {}
