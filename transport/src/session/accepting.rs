@@ -146,7 +146,7 @@ impl CmMachine {
         if let Some(suppressed) = self.log.line(now) {
             tracing::warn!(peer = %key, %error, step, suppressed, "session request not completed");
         }
-        // The dialing side may have given up in the meantime, which ends the endpoint's connection.
+        // The dialling side may have given up, which ends the endpoint's connection.
         let transient = matches!(error, VerbsError::Invalid(_));
         self.drive(key, |machine, into| {
             machine.fail(now, number, PeerDown::DeviceFailed, transient, into);
