@@ -42,10 +42,10 @@ pub enum Policy {
     /// The first server with a session, in the order of the target. Many clients with the same list all use the same
     /// server. Others get no session until they are needed.
     PickFirst,
-    /// Servers in turn, from a random one.
+    /// One server after the other, starting at a random one.
     RoundRobin,
-    /// The server with fewer calls of this channel in progress, of two random servers. A refused call counts for another 400
-    /// ms. So does one call at a time whose hedge was faster.
+    /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused
+    /// counts for 400 ms, as does one of those that a hedge has answered.
     #[default]
     PowerOfTwo,
 }
