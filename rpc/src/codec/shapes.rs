@@ -626,7 +626,7 @@ fn add<T: PartialEq>(list: &RefCell<Vec<T>>, item: T) {
     }
 }
 
-/// Returns the first of `fields` that is out of order in `list`.
+/// Returns the first of `fields` that is missing from `list` or out of order.
 fn first_missing(fields: &[&'static str], list: &[&str]) -> Option<&'static str> {
     let mut rest = list.iter();
     fields.iter().find(|field| !rest.any(|listed| listed == *field)).copied()
