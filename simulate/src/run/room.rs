@@ -1,13 +1,13 @@
 //! Calls without room: at their own node, in a queue next to large ones, and at a server that is stopped.
 //!
-//! Two more nodes have little room. First, the programs of one node use up its share of calls under way: further
-//! programs wait until there is room, and a call made by a handler does not. Then 64 programs make calls whose
-//! handlers call each other, eight deep across both nodes. No call waits for itself. Instead it fails for lack
-//! of room, and every caller succeeds that repeats such a call after a random pause.
+//! Two more nodes have small limits. First, the programs of one node use up its share of calls in flight: further programs
+//! wait until there is room, and a handler's call does not. Then 64 programs make calls whose handlers call each other, eight
+//! deep across both nodes. Such calls must not deadlock. Instead they fail for lack of room, and callers that repeat them
+//! after a random pause succeed.
 //!
-//! Next to large calls, small ones pass: a queue has room for one large call, several are made at once, and
-//! others make small calls until those have ended. Then the programs request more bytes at once than the other
-//! node has room for in its queue, so those replies wait.
+//! Small calls pass large ones: a queue has room for one large call, several are sent at once, and other programs send small
+//! calls until the large ones have ended. Then the programs request more bytes at once than fit in the other node's queue, so
+//! that replies wait.
 
 use super::{Checked, QUIET, Run, Tally};
 use crate::coverage::EventKind;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline::{Bytes, Code, Limit, Status};
 
-/// Limit of calls under way and of running handlers, at each of the nodes.
+/// Limit of calls in flight and of running handlers at each of the nodes.
 const FEW_CALLS: Limit = Limit { per_peer: 8, in_all: 8 };
 const HANDLERS: Limit = Limit { per_peer: 64, in_all: 64 };
 /// Concurrent calls that wait at their server, and the time for which each waits.
