@@ -23,8 +23,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// Minimum time between two changes of the status.
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// Follows the health of a service until the session ends, all channels drop the watch, or the server refuses the watch for
-/// lack of a health service for this node.
+/// Follows the health of a service until the session ends, all channels have dropped the watch, or the server offers this
+/// node no health service.
 pub(crate) async fn follow_health(context: PollerContext, watched: Weak<Watched>) {
     let followed = watched.upgrade().and_then(|watched| watched.follow());
     let Some((following, mut over)) = followed else { return };
