@@ -31,8 +31,8 @@ pub fn service(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(arguments.into(), item.into()).into()
 }
 
-/// Returns true if the compiler, which runs this macro, was given a crate of the name `trunkline`, or if its command line does
-/// not tell. Without the crate each path in the stubs would be an error.
+/// Returns true if the command line of the compiler that runs this macro names a crate `trunkline`, or does not list any
+/// crates. Without the crate each path in the stubs would be an error.
 fn has_trunkline(command_line: impl Iterator<Item = String>) -> bool {
     let words = &command_line.collect::<Vec<_>>();
     let values = |option: &'static str| {

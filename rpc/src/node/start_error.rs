@@ -1,5 +1,5 @@
-//! A node that does not start must say why, and what to do about it. [`StartError`] maps the transport's errors to
-//! errors of the public API, which name no types of a provider or of verbs.
+//! Errors of a node that does not start, each with a cause and a remedy. [`StartError`] maps the transport's errors to errors
+//! of the public API, without types of a provider or of verbs.
 
 #[cfg(feature = "identity")]
 use crate::identity::BadIdentity;

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use trunkline_verbs::fork::FORKED;
 
-/// Bytes of a name that a refusal repeats. The caller chooses the name, and escaped it may be six times as long.
+/// Maximum number of bytes of a name that a refusal repeats. The caller chooses the name, and escaping can make it six times
+/// as long.
 const MOST_NAME_BYTES: usize = 256;
 
 /// The health of a service.
@@ -134,14 +135,14 @@ impl Health for HealthReporter {
     }
 }
 
-/// The changes of one service's health.
+/// A watch of one service's health.
 struct Watch {
     context: Context,
     reporter: HealthReporter,
     service: String,
-    /// The status that was sent last.
+    /// The last status sent.
     last: Option<ServingStatus>,
-    /// Keys of its wakers.
+    /// Keys of the registered wakers.
     of_change: Option<usize>,
     of_drain: Option<usize>,
 }

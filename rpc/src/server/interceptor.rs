@@ -66,7 +66,7 @@ where
 pub struct ServerCall {
     method: &'static MethodName,
     context: Context,
-    /// Changed metadata of the request; `None` if it is unchanged.
+    /// Changed metadata of the request; `None` if unchanged.
     metadata: Option<Metadata>,
     hooks: EndHooks,
     span: Span,
@@ -140,7 +140,7 @@ pub(super) type Handler = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// A call behind interceptors.
 pub(super) struct Intercepted {
-    /// The handler, or the status that refuses the call. `None` after the end.
+    /// The handler, or the status of a refused call. `None` after the end.
     started: Option<Result<Handler, Status>>,
     context: Context,
     hooks: EndHooks,
@@ -148,7 +148,7 @@ pub(super) struct Intercepted {
 }
 
 impl Intercepted {
-    /// Runs the interceptors, and creates the handler if none refuses the call.
+    /// Runs the interceptors, and creates the handler unless the call is refused.
     pub(super) fn start(
         all: &ServerInterceptors,
         method: &'static MethodName,
@@ -203,7 +203,7 @@ impl Future for Intercepted {
 impl Drop for Intercepted {
     fn drop(&mut self) {
         let (started, _entered) = (self.started.take(), self.span.enter());
-        // A panic here has no further effect: the call is over.
+        // The call is over, so a panic is ignored.
         let _dropped = catch(|| drop(started));
         if !self.hooks.is_empty() {
             let is_late = self.context.time_left() == Some(Duration::ZERO);

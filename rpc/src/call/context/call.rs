@@ -139,17 +139,17 @@ pub struct Context(Arc<ContextInner>);
 
 struct ContextInner {
     clock: Clock,
-    /// The drain of the call's node; `None` in a detached context.
+    /// The drain state of the call's node; `None` in a detached context.
     drain: Option<Arc<Drain>>,
     peer: Option<Peer>,
     deadline: Option<Time>,
     request: Sent,
-    /// Changes of interceptors; unset if there are none.
+    /// Changes made by interceptors; unset if there are none.
     changes: OnceLock<Box<Changes>>,
     is_over: AtomicBool,
     /// Waiters for the end of the call.
     waiting: Waiters,
-    /// Metadata of the response; `None` while the handler has set none.
+    /// Metadata of the response; `None` until the handler sets any.
     reply: Lock<Option<Box<ReplyMetadata>>>,
 }
 
@@ -166,9 +166,9 @@ impl Sent {
     }
 }
 
-/// Changes of interceptors.
+/// Changes made by interceptors.
 struct Changes {
-    /// Replaces the metadata of the request; `None` if it is unchanged.
+    /// Replaces the metadata of the request; `None` if unchanged.
     request: Option<Sent>,
     /// Span of the call; disabled if there is none.
     span: Span,
@@ -380,7 +380,7 @@ impl Context {
         self.request().is_traced
     }
 
-    /// Returns the span of the call, if an interceptor has set one.
+    /// Returns the span of the call, if an interceptor set one.
     pub(super) fn span(&self) -> Option<&Span> {
         self.0.changes.get().map(|changes| &changes.span).filter(|span| !span.is_none())
     }
@@ -388,7 +388,7 @@ impl Context {
     /// Sets the changes of interceptors, once.
     pub(crate) fn change(&self, metadata: Option<Metadata>, span: Span) {
         let changes = Changes { request: metadata.map(Sent::new), span };
-        // Interceptors run once for each call.
+        // Interceptors run once per call.
         let _is_set = self.0.changes.set(Box::new(changes));
     }
 
@@ -421,7 +421,7 @@ impl fmt::Debug for Context {
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Cancelled<'c> {
     context: &'c Context,
-    /// Key of its waker.
+    /// Key of the registered waker.
     key: Option<usize>,
 }
 
@@ -453,7 +453,7 @@ impl Drop for Cancelled<'_> {
 pub struct Draining<'c> {
     /// `None` in a detached context.
     drain: Option<&'c Drain>,
-    /// Key of its waker.
+    /// Key of the registered waker.
     key: Option<usize>,
 }
 
@@ -464,7 +464,7 @@ impl<'c> Draining<'c> {
 }
 
 impl Draining<'_> {
-    /// Polls the drain of a context, for streams that own that. `key` has the waker's key.
+    /// Polls the drain of a context, for streams that own the context. `key` has the waker's key.
     pub(crate) fn poll_of(context: &Context, key: &mut Option<usize>, task: &task::Context<'_>) -> Poll<()> {
         Self::poll_drain(context.0.drain.as_deref(), key, task)
     }
