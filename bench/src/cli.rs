@@ -22,52 +22,70 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Measures generated calls, next to what the machine allows in the same run: the floors.
+/// Measures generated calls, and in the same run the floors of the machine.
 ///
-/// The server is a second process, which the program starts itself; each side runs on its own core. The program repeats
-/// each measurement, with floors and points in turn, and prints medians. A floor is the same exchange without any
-/// middleware: a cache line between the two cores, an eventfd, UDP and TCP sockets. Quote times as multiples
-/// of a floor, because they depend on the machine and on what else it does.
+/// Start here:
+///   trunkline-bench                                 latency of several sizes, beside the floors
+///   trunkline-bench table                           Trunkline, other systems and floors in one table
+///   trunkline-bench COMMAND --help                  settings of a command
 ///
-/// Examples:
-///   trunkline-bench                                 latency of several sizes
+/// A floor is the same exchange without middleware: a cache line between two cores, an eventfd, UDP and TCP sockets. Quote
+/// times as multiples of a floor, because they depend on the machine and its load.
+///
+/// The program starts the server as a second process; each side runs on its own core. It repeats each measurement, with
+/// floors and points in turn, and prints medians. --seconds 0.2 --repetitions 3 gives a shorter, less certain run.
+///
+/// One exchange:
 ///   trunkline-bench latency --size 64               one call at a time, 64 bytes there and back
 ///   trunkline-bench latency --size 0..1M            sizes from 0 to 1 MiB, doubling
 ///   trunkline-bench latency --client thread --pause 10
 ///                                                   a thread that calls every 10 ms: both sides sleep between calls
 ///   trunkline-bench latency --arrivals 50000        open loop, see below
-///   trunkline-bench rate --outstanding 1,8,32       calls per second with 1, 8 and 32 under way
-///   trunkline-bench bandwidth --json out.json       1 MiB there, 8 bytes back, 4 under way; results also as JSON
+///   trunkline-bench rate --outstanding 1,8,32       calls per second with 1, 8 and 32 outstanding
+///   trunkline-bench bandwidth                       1 MiB there, 8 bytes back, 4 outstanding
 ///   trunkline-bench rate --peers                    the same over tonic, tarpc, iceoryx2, UCX and others, in turn
-///   trunkline-bench table                           Trunkline, other systems and floors in one table
-///   trunkline-bench fair --large 8                  small calls next to large ones
-///   trunkline-bench node                            on each of several hosts, and then on one of them:
-///   trunkline-bench run --nodes a,b,c,d --pattern all-to-all
-///                                                   calls between these hosts, next to TCP; `run --help` has an example
-///   trunkline-bench scale                           calls to more peers, over more pollers, to more services; sessions per second
-///   trunkline-bench mixed --mix 64:90,64K:9,1M:1    sizes in a mix by weight, next to each of them alone
+///
+/// Mixed loads:
+///   trunkline-bench fair --large 8                  small calls beside large ones
+///   trunkline-bench mixed --mix 64:90,64K:9,1M:1    sizes in a mix by weight, beside each of them alone
 ///   trunkline-bench burst --calls 200000            200,000 calls at once: successes, time and memory
-///   trunkline-bench streams                         items of streams next to calls; open streams, a large upload
+///   trunkline-bench streams                         items of streams beside calls; open streams, a large upload
+///   trunkline-bench scale                           more peers, pollers and services; sessions per second
+///
+/// Conditions:
 ///   trunkline-bench shared --pin off --neighbours 2 beside two busy loops; --quota 0.5 is half a core for each side
-///   trunkline-bench sealed                          encrypted sessions next to sessions without encryption
+///   trunkline-bench sealed                          encrypted sessions beside sessions without encryption
 ///   trunkline-bench rest                            CPU time of idle and nearly idle clients and servers
-///   trunkline-bench compare before.json after.json  what changed beyond noise between two such files
-///   trunkline-bench latency --size 0..1M --html out.html   the results as a page with plots
-///   trunkline-bench report *.json --html out.html   a page of several such files
 ///
-/// Closed and open loop: by default a call is made when the one before it has ended. A server that stalls for 100 ms then
-/// delays one call of each sequence, and p99 hides the stall ("coordinated omission"). With --arrivals calls are due at a
-/// fixed rate, and a call's time counts from when it was due, so every call that was due during the stall shows it. At
-/// most --outstanding calls are under way; the time that others wait counts too.
+/// Several hosts:
+///   trunkline-bench node                            on each host, and then on one of them:
+///   trunkline-bench run --nodes a,b,c,d --pattern all-to-all
+///                                                   calls between these hosts, beside TCP; `run --help` has an example
 ///
-/// Drift: a host may move virtual processors. The program samples a cache line before and after each measurement. It drops
-/// and repeats the measurement, at most three times, if the samples differ by a factor of more than 1.4.
+/// Results:
+///   trunkline-bench latency --json before.json      also as JSON
+///   trunkline-bench compare before.json after.json  changes beyond noise between two such files
+///   trunkline-bench latency --size 0..1M --html out.html   a page with plots
+///   trunkline-bench report *.json --html out.html   a page of several JSON files
 ///
-/// --json and --html are tried before anything is measured.
+/// Closed and open loop: by default a call starts when the previous one has ended. A server that stalls for 100 ms then delays
+/// one call of each sequence, and p99 hides the stall ("coordinated omission"). With --arrivals calls are due at a fixed rate,
+/// and a call's time counts from when it was due, so every call that was due during the stall shows it. At most --outstanding
+/// calls are in flight; the time that others wait counts too.
 ///
-/// Exit codes: 0 measured; 1 measured and printed, but a file cannot be written any more; 2 wrong usage, or something cannot be
-/// measured; 3 the server process died; 4 `compare` found a regression, or a verdict of `run --strict` failed; 5 some nodes or calls of a run between hosts
-/// failed, and the others were measured. Results from before a failure are printed and written.
+/// Drift: a host may move virtual processors. The program samples a cache line before and after each measurement. If the
+/// samples differ by a factor of more than 1.4, it drops and repeats the measurement, at most three times.
+///
+/// Files of --json and --html are tried before the first measurement.
+///
+/// Exit codes:
+///   0 measured
+///   1 measured and printed, but a file cannot be written any more
+///   2 wrong usage, or something cannot be measured
+///   3 the server process died
+///   4 `compare` found a regression, or a verdict of `run --strict` failed
+///   5 some nodes or calls of a run between hosts failed, and the others were measured
+/// Results from before a failure are printed and written.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline-bench", version, verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub(crate) struct Cli {
@@ -82,32 +100,32 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// The time of a call: by default 64 bytes there and back, one at a time.
     Latency(Settings),
-    /// Calls per second: by default 64 bytes there and back, 32 under way.
+    /// Calls per second: by default 64 bytes there and back, 32 outstanding.
     Rate(Settings),
-    /// Bytes per second in one direction: by default 1 MiB there and 8 bytes back, 4 under way.
+    /// Bytes per second in one direction: by default 1 MiB there and 8 bytes back, 4 outstanding.
     Bandwidth(Settings),
     Table(SideBySide),
-    /// The time of small calls next to large ones.
+    /// The time of small calls beside large ones.
     Fair(fair::Load),
-    /// Many calls at once, each by a task of tokio: their time, and their memory next to the memory of timers.
+    /// Many calls at once, each by a task of tokio: their time, and their memory beside the memory of timers.
     Burst(Burst),
-    /// Items of streams next to unary calls; the memory of open streams, and of a large upload.
+    /// Items of streams beside unary calls; the memory of open streams, and of a large upload.
     Streams(Streams),
     Compare(Comparison),
     /// Calls to several peers, over several pollers and services, and how long sessions take to come up.
     Scale(Scale),
-    /// Calls of several sizes and kinds in a mix, next to each alone.
+    /// Calls of several sizes and kinds in a mix, beside each alone.
     Mixed(Mixed),
-    /// Starts a node on this host; `run` on one of the hosts measures with it.
+    /// Starts a node on this host, for `run` on one of the hosts.
     Node(Host),
     /// Measures between the nodes of several hosts.
     Run(Orders),
     Report(Files),
-    /// Calls in encrypted sessions next to the same calls without encryption.
+    /// Calls in encrypted sessions beside the same calls without encryption.
     Sealed(Sealed),
-    /// Calls beside busy loops or within a CPU quota, next to tonic and tarpc.
+    /// Calls beside busy loops or within a CPU quota, and over tonic and tarpc.
     Shared(Shared),
-    /// CPU time, context switches and memory at low rates of calls and with idle sessions, next to tonic and tarpc.
+    /// CPU time, context switches and memory at low rates of calls and with idle sessions, also of tonic and tarpc.
     Rest(Rest),
     #[command(flatten)]
     Helper(Helper),
@@ -133,7 +151,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "SIZES")]
     #[serde(skip)]
     pub(crate) size: Option<Sizes>,
-    /// Calls under way at a time, 1 to 4096; lists and ranges as for --size.
+    /// Outstanding calls, 1 to 4096; lists and ranges as for --size.
     #[arg(long, value_name = "CALLS")]
     #[serde(skip)]
     pub(crate) outstanding: Option<Outstanding>,

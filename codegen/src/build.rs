@@ -127,7 +127,7 @@ pub fn build(input: impl AsRef<Path>) -> Result<PathBuf, BuildError> {
     build_into(input, Path::new(&directory))
 }
 
-/// Does the same as [`build`], with another directory in place of `OUT_DIR`.
+/// Like [`build`], with another directory in place of `OUT_DIR`.
 ///
 /// # Errors
 /// [`BuildError`].

@@ -3,17 +3,17 @@
 use quote::ToTokens;
 use syn::spanned::Spanned as _;
 
-/// Errors, each at its place.
+/// Errors with their places.
 #[derive(Default)]
 pub(crate) struct Errors(Option<syn::Error>);
 
 impl Errors {
     pub(crate) fn add(&mut self, place: &impl ToTokens, text: impl std::fmt::Display) {
-        // `new_spanned` would take the whole place only where the compiler supports that.
+        // `new_spanned` covers the whole place only with compiler support.
         self.push(syn::Error::new(place.span(), text));
     }
 
-    /// Adds an error if there is anything at this place.
+    /// Adds an error if the place is not empty.
     pub(crate) fn refuse(&mut self, place: &impl ToTokens, text: impl std::fmt::Display) {
         if !place.to_token_stream().is_empty() {
             self.add(place, text);

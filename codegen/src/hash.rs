@@ -41,7 +41,7 @@ struct RawParts {
 /// protocol and never changes.
 ///
 /// The method's raw parts follow, each after a zero byte: an `a` and the argument's position; an `r` for a result, or an `o`
-/// if it is optional; an `i` for the client's items; an `e` for the server's.
+/// if it is optional; an `i` for the client's items; an `e` for the server's items.
 fn method_hash(service: &str, method: &str, raw: RawParts) -> u64 {
     let mut hash = mix(mix(service_hash(service), &[0]), method.as_bytes());
     if let Some(position) = raw.argument.and_then(|position| u8::try_from(position).ok()) {

@@ -1,10 +1,9 @@
-//! A service is declared once as a Rust trait, and its stubs must be the same whatever tool generates them.
+//! Generates the stubs of a service from a Rust trait. All front ends generate the same stubs.
 //!
-//! One model, parsed from the trait, and one emitter serve all front ends. The attribute macro
-//! `#[trunkline::service]` calls [`expand`], a `build.rs` calls [`build`], and the command `trunkline-codegen`
-//! calls [`generate_file`].
+//! All front ends share one model, parsed from the trait, and one emitter. The attribute macro `#[trunkline::service]` calls
+//! [`expand`], a `build.rs` calls [`build`], and the command `trunkline-codegen` calls [`generate_file`].
 //!
-//! The only crate that emitted code names is `trunkline`, by the path in the option `crate` if there is one.
+//! Generated code names only the crate `trunkline`, by the path in the option `crate` if given.
 
 #![forbid(unsafe_code)]
 
@@ -28,14 +27,13 @@ use syn::{AttrStyle, Attribute, Item, ItemMod, ItemTrait};
 /// Expands the trait `item` to the trait itself, a server, a client and a poller-local client. `arguments` are
 /// the attribute's arguments.
 ///
-/// If `item` is not a valid service, the result has all compile errors at once, and as much of the stubs as
-/// possible.
+/// If `item` is not a valid service, the result contains all compile errors, and as much of the stubs as possible.
 #[must_use]
 pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand_options(Options::parse, arguments, item)
 }
 
-/// Does the same as [`expand`] where no external crate is named `trunkline`: the option `crate` has to name it.
+/// Like [`expand`], where no external crate is named `trunkline`: requires the option `crate`.
 #[must_use]
 pub fn expand_renamed(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand_options(Options::parse_renamed, arguments, item)
@@ -59,7 +57,7 @@ fn expand_options(
         return quote!(#errors #item);
     };
     let service = parse::service(options, parsed.clone(), &mut errors);
-    // Without the crate there are no stubs.
+    // Stubs need the crate.
     let service = service.filter(|_| is_known);
     match (errors.finish(), service) {
         (Ok(()), Some(service)) => emit::service(&service),
@@ -83,7 +81,7 @@ pub fn generate(source: &str) -> syn::Result<String> {
     generate_counted(source).map(|(stubs, _)| stubs)
 }
 
-/// Does the same as [`generate`], and returns the number of services too.
+/// Like [`generate`], and also returns the number of services.
 fn generate_counted(source: &str) -> syn::Result<(String, usize)> {
     let (mut errors, mut count) = (Errors::default(), 0);
     let tokens = of_items(syn::parse_file(source)?.items, &mut count, &mut errors);

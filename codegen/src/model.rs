@@ -1,4 +1,4 @@
-//! The model of a service whose trait has been checked.
+//! The model of a service, parsed from a valid trait.
 
 use syn::{Attribute, Ident, Path, Type, Visibility};
 
@@ -13,7 +13,7 @@ pub(crate) struct Service {
     pub(crate) name: String,
     /// Version of the schema on the wire.
     pub(crate) version: u32,
-    /// The oldest version that the stubs accept; client and server need one in common.
+    /// The oldest version that the stubs accept. A client and a server need a version in common.
     pub(crate) oldest: u32,
     /// The type of the codec; bincode if `None`.
     pub(crate) codec: Option<Type>,
@@ -36,15 +36,15 @@ pub(crate) struct Method {
     pub(crate) attributes: Vec<Attribute>,
     /// True if the method is one-way: no reply is sent.
     pub(crate) one_way: bool,
-    /// True if a balanced channel may repeat its calls although they may have run.
+    /// True if a balanced channel may repeat calls that may have run.
     pub(crate) idempotent: bool,
     /// Place where the handler runs.
     pub(crate) runs: Runs,
-    /// The first argument if that is a reference to a type named `Context`, which is not sent.
+    /// The first argument if it is a reference to a type named `Context`. It is not sent.
     pub(crate) context: Option<Argument>,
     /// The other arguments after `&self`, at most 12.
     pub(crate) arguments: Vec<Argument>,
-    /// The last argument if that is a `Streaming<T>`: the items that the client streams.
+    /// The items streamed by the client, if the last argument is a `Streaming<T>`.
     pub(crate) items: Option<Items>,
     /// Return type.
     pub(crate) output: Output,
@@ -73,18 +73,18 @@ pub(crate) struct Items {
 pub(crate) struct StreamItem {
     /// Type of the items.
     pub(crate) ty: Type,
-    /// True if it is sent as raw bytes: the type is named `Bytes`.
+    /// True if items are sent as raw bytes: the type is named `Bytes`.
     pub(crate) raw: bool,
 }
 
 /// Place where the handler of a method runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Runs {
-    /// The poller that has received the request.
+    /// The poller that received the request.
     Poller,
-    /// The worker pool: the future is `Send`, and any worker polls it.
+    /// The worker pool: the future is `Send`, and any worker may poll it.
     Pool,
-    /// One worker, to the end; the method may block it.
+    /// One worker until the end: the method may block.
     Worker,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Argument {
     pub(crate) ident: Ident,
     /// Type of the argument.
     pub(crate) ty: Type,
-    /// True if it is sent as raw bytes after the encoded arguments: the last argument with a type named `Bytes`.
+    /// True if the argument is sent as raw bytes after the encoded arguments: the last one, with a type named `Bytes`.
     pub(crate) raw: bool,
 }
 
@@ -119,11 +119,11 @@ pub(crate) struct Output {
     pub(crate) ty: Type,
     /// Encoding of a success.
     pub(crate) payload: Payload,
-    /// The type named `Bytes` in it, if it is sent as raw bytes.
+    /// The contained type named `Bytes`, if it is sent as raw bytes.
     pub(crate) raw: Option<Type>,
-    /// The items that the handler streams, if the type of a success is an `impl Stream`; `ty` is then the client's type.
+    /// The items streamed by the handler, if the type of a success is an `impl Stream`; `ty` is then the client's type.
     pub(crate) items: Option<StreamItem>,
-    /// The error type, if the trait's method returns a `Result`; the clients' methods always do.
+    /// The error type, if the trait's method returns a `Result`. The clients' methods always do.
     pub(crate) error: Option<ErrorType>,
 }
 
@@ -143,7 +143,7 @@ pub(crate) enum Payload {
 pub(crate) enum ErrorType {
     /// A type named `Status`.
     Status(Type),
-    /// One of `anyhow` or `eyre`, which is sent as a status.
+    /// An error of `anyhow` or `eyre`, sent as a status.
     Report(Type),
     /// Another type. It is sent unchanged, unless it is an alias of `Status`.
     Other(Type),

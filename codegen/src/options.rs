@@ -19,7 +19,7 @@ pub(crate) struct Options {
     pub(crate) name: Option<LitStr>,
     /// Version of the schema; 1 if `None`.
     pub(crate) version: Option<u32>,
-    /// Compatible versions; only the schema's own if `None`.
+    /// Compatible versions; only the version of the schema if `None`.
     pub(crate) accepts: Option<Accepts>,
     /// Type of the codec; bincode if `None`.
     pub(crate) codec: Option<Type>,
@@ -37,7 +37,7 @@ pub(crate) struct Accepts {
 }
 
 impl Accepts {
-    /// Maximum number of versions before the newest: it has one byte on the wire.
+    /// Maximum number of versions before the newest: the number has one byte on the wire.
     const MOST: u32 = 255;
 
     /// Checks that the range ends with the version of the schema.
@@ -60,7 +60,7 @@ impl Accepts {
 }
 
 impl Options {
-    /// Parses the valid options, and adds the others to `errors`.
+    /// Parses the valid options, and reports the others in `errors`.
     pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let parser = |input: ParseStream<'_>| {
             let mut options = Self::default();
@@ -96,7 +96,7 @@ impl Options {
         options
     }
 
-    /// Returns true if emitted code cannot name the crate `trunkline`.
+    /// Returns true if generated code cannot name the crate `trunkline`.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }
@@ -125,13 +125,13 @@ impl Options {
     }
 }
 
-/// Parses the value of an option. The error names what was expected.
+/// Parses the value of an option. The error says what was expected.
 fn value<T: Parse>(input: ParseStream<'_>, what: &str) -> syn::Result<T> {
     let at = input.span();
     input.parse().map_err(|_| syn::Error::new(at, format!("expected {what}")))
 }
 
-/// Parses a path without type arguments, which an import accepts.
+/// Parses a path without type arguments, as required by an import.
 fn path(input: ParseStream<'_>) -> syn::Result<Path> {
     const WHAT: &str = "the path of the crate `trunkline`, without quotes: `crate = facade::trunkline`";
     let at = input.span();
@@ -161,8 +161,8 @@ pub(crate) fn of(attribute: &Attribute) -> TokenStream {
     }
 }
 
-/// Returns the path of the crate `trunkline` in the stubs of a trait, for errors at `span`. If `given`, the value of the
-/// option, is present, stubs import it once, under a private name.
+/// Returns the path of the crate `trunkline` for the stubs of a trait, with errors at `span`. If `given`, the value of the
+/// option, is present, the stubs import it once, under a private name.
 pub(crate) fn crate_path(of_trait: &Ident, given: Option<&Path>, span: Span) -> TokenStream {
     if given.is_none() {
         return quote_spanned!(span=> ::trunkline);

@@ -24,8 +24,8 @@ const MOST_ARGUMENTS: usize = 12;
 /// Attributes of methods that the macro consumes.
 pub(crate) const OURS: [&str; 5] = ["oneway", "idempotent", "name", "offload", "blocking"];
 
-/// Checks a trait, and reports all errors at once. The service has the valid methods. Returns `None` if stubs of
-/// the trait itself cannot exist.
+/// Checks a trait, and reports all errors at once. The returned service has the valid methods. Returns `None` if the trait
+/// itself cannot have stubs.
 pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) -> Option<Service> {
     let before = errors.len();
     errors
@@ -37,7 +37,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     );
     errors.refuse(&item.unsafety, "a service cannot be an unsafe trait");
     let is_possible = errors.len() == before;
-    // Its methods may name a lifetime or a type of a generic trait: that is one mistake, not two.
+    // A method may name a lifetime or a type of a generic trait: that is one mistake, not two.
     let mut in_generic = (!item.generics.params.is_empty()).then(Errors::default);
     let name = match &options.name {
         Some(name) if name.value().is_empty() => {
@@ -97,7 +97,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     })
 }
 
-/// Returns a method that has a visibility, which syn does not parse, and that visibility.
+/// Returns a method with a visibility, which syn does not parse, and the visibility.
 pub(crate) fn visible_method(member: &TraitItem) -> Option<(Visibility, TraitItemFn)> {
     let TraitItem::Verbatim(tokens) = member else { return None };
     let parse = |input: ParseStream<'_>| {
@@ -115,7 +115,7 @@ pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribut
     Some(attributes.remove(at))
 }
 
-/// Returns true for `#[trunkline::service]`, and for an attribute whose option `crate` says that it is the same.
+/// Returns true for `#[trunkline::service]`, and for an attribute that is the same according to its option `crate`.
 fn marks_service(attribute: &Attribute) -> bool {
     let written =
         attribute.path().segments.iter().map(|segment| segment.ident.to_string()).collect::<Vec<_>>();
@@ -130,7 +130,7 @@ fn marks_service(attribute: &Attribute) -> bool {
     })
 }
 
-/// Names of the generated clients' own functions. Those that take `self` by value would hide the method.
+/// Names of the generated clients' own functions. The ones that take `self` by value would hide the method.
 const TAKEN: [&str; 7] = ["connect", "ordered", "with", "with_timeout", "clone", "into", "try_into"];
 
 /// Parses a method. Returns `None` if it has an error.
@@ -225,7 +225,8 @@ fn take_runs(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors
     }
 }
 
-/// Returns the name of a method on the wire, from `#[name = "..."]` or its identifier, and removes the attribute.
+/// Removes the attribute `#[name = "..."]`, and returns the name of a method on the wire: the attribute's value, or the
+/// method's identifier.
 fn take_name(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors) -> String {
     let own = ident.unraw().to_string();
     let Some(at) = attributes.iter().position(|attribute| attribute.path().is_ident("name")) else {
@@ -260,13 +261,13 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
     errors.refuse(&sig.variadic, format!("`{ident}` cannot be variadic"));
     let by_reference = matches!(sig.inputs.first(), Some(FnArg::Receiver(receiver))
         if matches!(receiver.kind, ReceiverKind::Reference(_, None, None)));
-    // A lifetime of the receiver's is an error already.
+    // Lifetimes of the receiver are already reported.
     if !by_reference && sig.generics.params.is_empty() {
         errors.add(ident, format!("`{ident}` has to take `&self` first"));
     }
 }
 
-/// Returns the context, the arguments that are sent, and the items that the client streams.
+/// Returns the context, the sent arguments, and the items streamed by the client.
 fn arguments(sig: &Signature, errors: &mut Errors) -> (Option<Argument>, Vec<Argument>, Option<Items>) {
     let method = &sig.ident;
     let (mut context, mut arguments, mut items) = (None, Vec::new(), None);
@@ -337,7 +338,7 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
         ReturnType::Default => parse_quote!(()),
         ReturnType::Type(_, ty) => bare(ty).clone(),
     };
-    // The compiler finds the error in an alias.
+    // The compiler reports errors in an alias.
     let aliased = |whole: &Type| {
         let krate = krate(whole.span());
         let is_result = quote_spanned!(whole.span()=> { #krate::stub::Named::<#whole>::IS_RESULT });
@@ -360,7 +361,7 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
     }
     let failed = error.as_ref().map(ErrorType::ty).and_then(unsendable);
     if let Some((place, remedy)) = unsendable(&ty) {
-        // An opaque type is the future of a function that is not `async`, which is an error already.
+        // In a function that is not `async`, an opaque type is the future, which is already reported.
         if sig.asyncness.is_some() || !matches!(ty, Type::ImplTrait(_)) {
             errors.add(place, format!("the result of `{}` cannot be sent: {remedy}", sig.ident));
         }

@@ -1,4 +1,4 @@
-//! Types as the macro sees them: as they are written.
+//! Types as written, which is all the macro sees.
 
 use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
 
@@ -11,7 +11,7 @@ pub(crate) fn bare(ty: &Type) -> &Type {
     }
 }
 
-/// Returns the part of a type that cannot be decoded from received bytes, and the reason with the remedy.
+/// Returns the part of a type that cannot be decoded from received bytes, with the reason and the remedy.
 pub(crate) fn unsendable(ty: &Type) -> Option<(&Type, &'static str)> {
     let remedy = match bare(ty) {
         Type::Reference(reference) => match bare(&reference.elem) {
@@ -51,14 +51,14 @@ pub(crate) fn is_bytes(ty: &Type) -> bool {
     is_named(ty, "Bytes")
 }
 
-/// Does the same as [`unsendable`] for the arguments of a type with parameters.
+/// Like [`unsendable`], for the arguments of a type with parameters.
 fn in_arguments<'a>(ty: &'a Type, arguments: &'a PathArguments) -> Option<(&'a Type, &'static str)> {
     let PathArguments::AngleBracketed(list) = arguments else { return None };
     list.args.iter().find_map(|argument| match argument {
         GenericArgument::Lifetime(lifetime) if lifetime.ident != "static" => {
             Some((ty, "it borrows; take a type that owns its data, or one with the lifetime `'static`"))
         }
-        // A box owns what it points to.
+        // A box owns its content.
         GenericArgument::Type(ty) if !is_slice(ty) => unsendable(ty),
         _ => None,
     })
@@ -75,7 +75,7 @@ pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
         && path.path.segments.last().is_some_and(|last| last.ident == name && last.arguments.is_empty())
 }
 
-/// Returns the type of the items if the type is an `impl Stream`: `Some(None)` if that names none.
+/// Returns the type of the items if the type is an `impl Stream`: `Some(None)` if the type does not name one.
 pub(crate) fn stream_item(ty: &Type) -> Option<Option<&Type>> {
     let Type::ImplTrait(stream) = bare(ty) else { return None };
     let last = stream.bounds.iter().find_map(|bound| match bound {

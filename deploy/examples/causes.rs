@@ -1,4 +1,4 @@
-//! The two sides of a session that cannot be made, for `deploy/checks/52-causes.sh`, with their logs on standard error.
+//! The two sides of a session that cannot be opened, for `deploy/checks/52-causes.sh`, with their logs on standard error.
 //! Each side runs until it is killed, except for `call`.
 
 use clap::{Args, Parser};
@@ -178,7 +178,7 @@ fn expiring(authority: &str, name: String, prefix: &str, after: Duration) -> Res
     Ok(fs::write(format!("{prefix}.key"), key.serialize_pem())?)
 }
 
-/// Reports that the side is ready, and runs until the process is killed.
+/// Reports that this side is ready, and waits until the process is killed.
 fn ready() -> ! {
     println!("ready");
     loop {
@@ -186,7 +186,7 @@ fn ready() -> ! {
     }
 }
 
-/// Makes calls until the process is killed.
+/// Calls repeatedly until the process is killed.
 fn call_again(channel: Channel) -> ! {
     let client = HealthClient::new(channel).with_timeout(Duration::from_millis(500));
     println!("ready");
@@ -199,7 +199,7 @@ fn call_again(channel: Channel) -> ! {
     }
 }
 
-/// Drains the node, which a handler keeps in its grace period.
+/// Drains the node, whose handler keeps it in the grace period.
 fn drain(node: &Arc<Node>) -> ! {
     let client = EndlessClient::new(node.channel(node.local_address()));
     thread::spawn(move || block_on(client.run()));

@@ -1,6 +1,6 @@
 //! The command line of `trunkctl`: its subcommands.
 //!
-//! To add one: a module with its arguments and a `run`, a variant here, a line in `run`.
+//! To add a subcommand, write a module with its arguments and a `run`, add a variant, and add a line to `run`.
 
 #[cfg(feature = "identity")]
 use crate::keys;
@@ -75,15 +75,15 @@ impl Cli {
     }
 }
 
-/// Prints the help or the version that was asked for, or the error of an invalid command line.
+/// Prints the requested help or version, or the error of an invalid command line.
 #[must_use]
 pub fn refuse(error: &clap::Error) -> ExitCode {
-    // Nobody can be told.
+    // The error cannot be reported.
     let _closed = error.print();
     let is_probe = std::env::args_os().nth(1).is_some_and(|command| command == "health");
     match error.exit_code() {
         0 => ExitCode::SUCCESS,
-        // 2 says to those who probe that there is no session.
+        // For a probe, status 2 means that there is no session.
         _ if is_probe => ExitCode::FAILURE,
         _ => ExitCode::from(2),
     }

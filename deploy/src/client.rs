@@ -1,4 +1,4 @@
-//! The client that `trunkctl ping` and `trunkctl health` are: its options, and its node.
+//! The client side of `trunkctl ping` and `trunkctl health`: its options and its node.
 
 use clap::Args;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use trunkline::report::PeerKey;
 use trunkline::stub::CODES;
 use trunkline::{Channel, Node, Reason, StartError, Status, Target, block_on};
 
-/// The server, and what the client proves and expects.
+/// The server, and the identities that the client proves and expects.
 #[derive(Debug, Args)]
 pub struct ClientArguments {
     /// Server: a host name or an IP address, and a port; with a slash and a UDP port after it if the server's software device has
@@ -51,9 +51,9 @@ impl ClientArguments {
     /// Starts the client's node.
     ///
     /// # Errors
-    /// As for every node.
+    /// The node cannot start.
     pub(crate) fn start(&self) -> Result<Node, String> {
-        // The node serves nothing, so it may use the address of TRUNKLINE_ADDRESS, too.
+        // The node serves nothing, so it may also use the address of TRUNKLINE_ADDRESS.
         let mut builder = Node::builder().pollers(1).allow_unauthenticated(true);
         if std::env::var_os("TRUNKLINE_ADDRESS").is_none_or(|address| address.is_empty()) {
             for source in self.sources() {
@@ -76,7 +76,7 @@ impl ClientArguments {
         })
     }
 
-    /// Returns the addresses from which this host's routes lead to the server on another host. Servers dial back to them.
+    /// Returns the addresses from which this host routes to the server on another host. Servers dial back to them.
     fn sources(&self) -> BTreeSet<IpAddr> {
         self.addresses().into_iter().flatten().filter_map(source).collect()
     }
@@ -84,7 +84,7 @@ impl ClientArguments {
     /// Looks up the addresses of the server, without its UDP port.
     ///
     /// # Errors
-    /// As for every lookup.
+    /// The lookup failed.
     pub(crate) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let (address, _) = PeerKey::split_udp_port(&self.address).map_err(io::Error::other)?;
         Ok(address.to_socket_addrs()?.collect())
@@ -102,17 +102,17 @@ impl ClientArguments {
     }
 }
 
-/// Returns the address from which this host's routes lead to a server on another host. `None` stands for the node's own
-/// choice, a loopback address.
+/// Returns the address from which this host routes to a server on another host. `None` leaves the choice to the node, which
+/// uses a loopback address.
 fn source(server: SocketAddr) -> Option<IpAddr> {
     let (any, loopback) = match server {
         SocketAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), None),
-        // The own choice is of IPv4.
+        // The node's own choice is an IPv4 address.
         SocketAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), Some(IpAddr::V6(Ipv6Addr::LOCALHOST))),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     if socket.connect(server).is_err() {
-        // The node names the cause when it dials.
+        // The node reports the cause when it dials.
         return loopback;
     }
     let source = socket.local_addr().ok()?.ip();
@@ -133,9 +133,9 @@ fn host_and_port(text: &str) -> Result<String, String> {
 /// Failure of a step or of a call.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// Cause, which may have texts of the server.
+    /// Cause, which may contain texts of the server.
     pub(crate) cause: String,
-    /// Code and reason of the status of a call, by the names that `trunkctl record` has.
+    /// Code and reason of a call's status, with the names used by `trunkctl record`.
     pub(crate) code: Option<&'static str>,
     pub(crate) reason: Option<Reason>,
 }
@@ -156,7 +156,7 @@ impl From<Status> for Failure {
 /// Waits for a channel's session.
 ///
 /// # Errors
-/// The cause why there is none. After the time limit it is what is known until then.
+/// The cause of the failure, or the last known one after the time limit.
 pub(crate) fn connect(channel: &Channel, limit: Duration) -> Result<(), Failure> {
     let (sender, receiver) = mpsc::channel();
     let ready = channel.ready();

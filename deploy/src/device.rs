@@ -1,8 +1,7 @@
-//! `trunkctl device`: lists software devices, removes those that are in use, and restores them.
+//! `trunkctl device`: lists, removes and restores software devices.
 //!
-//! This tests how a program handles the removal of an RDMA device without having one. It affects devices
-//! that were opened with `TRUNKLINE_REMOVABLE=on` and this runtime directory, including those opened by the drop-in
-//! libraries.
+//! Tests how a program handles the removal of an RDMA device, without RDMA hardware. Affects devices opened with
+//! `TRUNKLINE_REMOVABLE=on` and this runtime directory, including devices of the drop-in libraries.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -17,7 +16,7 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{DeviceList, HostError, list_devices, put_back, take_away};
 use trunkline_verbs::VerbsError;
 
-/// Time limit for devices to close. A removable device checks every tenth of a second whether it was removed.
+/// Time limit for devices to close. A removable device checks ten times a second whether it was removed.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Interval at which the remaining devices are counted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -71,7 +70,7 @@ fn device_address(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| "expected an IP address".to_owned())
 }
 
-/// Runs the operation. Exit status 1 if there was nothing to do or it failed.
+/// Runs the operation. Exit status 1 if it had no effect or failed.
 #[must_use]
 pub fn run(command: &DeviceCommand) -> ExitCode {
     match outcome(command, None, PATIENCE) {
@@ -87,8 +86,8 @@ pub fn run(command: &DeviceCommand) -> ExitCode {
     }
 }
 
-/// Runs the operation and returns the text to print. `directory` is the runtime directory; `None` is the environment's
-/// choice. Removed devices have `patience` to close.
+/// Runs the operation and returns the text to print. `directory` is the runtime directory; `None` for the default of the
+/// environment. Removed devices have the time `patience` to close.
 fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration) -> Result<String, String> {
     let text = |error: HostError| error.to_string();
     let list = || list_devices(directory).map_err(text);
@@ -139,7 +138,7 @@ fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration
                 ));
             }
             put_back(directory, which.address).map_err(text)?;
-            // Restoring all devices also restored those that were removed by address before.
+            // Restoring all devices also restored devices removed by address before.
             for address in away {
                 take_away(directory, Some(*address)).map_err(text)?;
             }
@@ -163,7 +162,7 @@ struct Listing {
 #[derive(Debug, Serialize)]
 struct AtAddress {
     address: IpAddr,
-    /// `present` while a device is in use, even if it is not removable.
+    /// `present` while a device is in use, removable or not.
     state: &'static str,
     in_use: usize,
 }

@@ -1,4 +1,4 @@
-//! `trunkctl health`: asks a node for the health of a service, for exec probes.
+//! `trunkctl health`: queries a node for the health of a service, for exec probes.
 
 use crate::client::{ClientArguments, connect};
 use clap::Args;
@@ -36,13 +36,13 @@ pub struct HealthArguments {
     json: bool,
 }
 
-/// Asks for the health.
+/// Queries the health.
 #[must_use]
 pub fn run(arguments: &HealthArguments) -> ExitCode {
     let (exit, status, cause) = match ask(arguments) {
         Ok(ServingStatus::Serving) => (0, Some("serving"), None),
         Ok(_) => (4, Some("not serving"), None),
-        // It may have texts of the server.
+        // The cause may contain texts of the server.
         Err((exit, cause)) => (exit, None, Some(printable(&cause))),
     };
     let text = if arguments.json {
@@ -51,7 +51,7 @@ pub fn run(arguments: &HealthArguments) -> ExitCode {
     } else {
         status.map_or_else(|| format!("status unknown: {}", cause.unwrap_or_default()), str::to_owned)
     };
-    // A reader that has closed the pipe has the exit status.
+    // A reader that has closed the pipe still gets the exit status.
     let _closed = writeln!(io::stdout(), "{text}");
     ExitCode::from(exit)
 }

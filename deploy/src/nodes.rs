@@ -1,7 +1,7 @@
 //! `trunkctl nodes`: lists the running nodes of this user, with their peers.
 //!
-//! Each node has a socket on which its CM thread answers, so a node whose handlers are stuck answers too. Stopped processes
-//! delay the list by at most a second for each 64 nodes, twice with rates.
+//! Each node answers on a socket from its CM thread, so a node with stuck handlers answers too. Stopped processes delay the
+//! list by at most a second per 64 nodes, and by twice that with rates.
 
 use clap::Args;
 use serde_json::json;
@@ -24,7 +24,7 @@ use trunkline_transport::{NodeStatus, PathStatus, PeerStatus, utc};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 /// Ticks per second in `/proc`, on all architectures that Rust supports.
 const USER_HZ: u64 = 100;
-/// Note on the nodes that the list cannot contain.
+/// Note about nodes that the list cannot contain.
 pub(crate) const NOT_VISIBLE: &str = "not visible: nodes on NICs, in-process nodes, and those of another user, network namespace or runtime directory";
 
 /// List the running nodes of this user and network namespace: address, process, pollers, the path and the message
@@ -42,7 +42,7 @@ pub struct NodesArguments {
     interval_ms: u64,
 }
 
-/// The nodes that were found.
+/// The nodes found.
 #[derive(Debug)]
 struct Listing {
     nodes: Vec<ListedNode>,
@@ -56,9 +56,9 @@ struct Listing {
 
 #[derive(Debug)]
 struct ListedNode {
-    /// `None` in a PID namespace that this process does not see.
+    /// `None` in a PID namespace that is invisible to this process.
     pid: Option<u32>,
-    /// Its peers are those with a session, and those that the node still remembers, such as clients that ended.
+    /// Status of the node. Its peers include nodes that it still remembers, such as clients that ended.
     status: NodeStatus,
     /// Messages sent to and received from each peer per second; `None` if they were not measured.
     rates: Vec<[Option<f64>; 2]>,
@@ -68,9 +68,9 @@ struct ListedNode {
 #[derive(Debug)]
 struct UdpPort {
     at: SocketAddr,
-    /// `None` if it is unknown.
+    /// `None` if unknown.
     holder: Option<Holder>,
-    /// Other processes with devices at the address: the holder passes on what arrives for them.
+    /// Other processes with devices at the address. The holder passes received packets on to them.
     senders: BTreeSet<u32>,
 }
 
@@ -79,14 +79,14 @@ struct UdpPort {
 struct Holder {
     owner: PortOwner,
     uid: Option<u32>,
-    /// Time at which the process began.
+    /// Start time of the process.
     since: Option<String>,
-    /// True if the process is stopped, as by SIGSTOP: nothing reaches its nodes and those of the others at the address.
+    /// True if the process is stopped, as by SIGSTOP. Nodes at the address, its own and others, then receive no packets.
     is_stopped: bool,
 }
 
 impl Holder {
-    /// `silent` are the processes whose nodes do not answer: only these can be stopped.
+    /// `silent` are the processes whose nodes do not answer. Only these can be stopped.
     fn new(owner: PortOwner, silent: &[Option<u32>]) -> Self {
         let at = SocketAddr::new(owner.address, owner.port);
         let is_stopped = match owner.who {
@@ -141,10 +141,10 @@ impl fmt::Display for UdpPort {
     }
 }
 
-/// Returns the time at which a process began, in UTC.
+/// Returns the start time of a process, in UTC.
 fn began(process: &Path) -> Option<String> {
     let stat = fs::read(process.join("stat")).ok()?;
-    // The name in parentheses, the second field, may contain anything.
+    // The name in parentheses, the second field, may contain any bytes.
     let fields = str::from_utf8(stat.rsplit(|byte| *byte == b')').next()?).ok()?;
     let ticks: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
     let system = fs::read_to_string("/proc/stat").ok()?;
@@ -155,16 +155,16 @@ fn began(process: &Path) -> Option<String> {
     Some(text + "Z")
 }
 
-/// Returns the UDP ports of the nodes that answer, and those that silent processes hold. `devices` are those of the same runtime
-/// directory.
+/// Returns the UDP ports of the nodes that answer, and the ports held by silent processes. `devices` are the devices of the
+/// same runtime directory.
 fn udp_ports(nodes: &[ListedNode], silent: &[Option<u32>], devices: &DeviceList) -> Vec<UdpPort> {
     let mut all: BTreeSet<_> = nodes
         .iter()
         .map(|node| SocketAddr::new(node.status.address.ip().to_canonical(), node.status.udp_port))
         .collect();
     if !silent.is_empty() {
-        // A silent node does not tell its port. Each device has registered its ports, of which the lowest is usually the one
-        // at which it receives.
+        // A silent node does not report its port. Each device has registered its ports, of which the lowest is usually the
+        // receiving one.
         let first = |(ip, devices): (&IpAddr, &Vec<BTreeSet<u16>>)| {
             let first = devices.iter().filter_map(|ports| ports.first());
             first.map(|port| SocketAddr::new(*ip, *port)).collect::<Vec<_>>()
@@ -198,8 +198,8 @@ fn udp_ports(nodes: &[ListedNode], silent: &[Option<u32>], devices: &DeviceList)
     all.iter().copied().map(port).collect()
 }
 
-/// Lists the nodes. If the runtime directory does not exist, the list is empty, and a line on standard error says so. Exit
-/// status 1 if a process does not answer, the directory cannot be used, or the list cannot be written.
+/// Lists the nodes. If the runtime directory does not exist, the list is empty, with a note on standard error. Exit status 1
+/// if a process does not answer, the directory cannot be used, or the list cannot be written.
 #[must_use]
 pub fn run(arguments: &NodesArguments) -> ExitCode {
     let listing = match listing(None, Duration::from_millis(arguments.interval_ms)) {
@@ -220,7 +220,7 @@ pub fn run(arguments: &NodesArguments) -> ExitCode {
 /// Prints a text to standard output.
 ///
 /// # Errors
-/// The exit status with which the program ends: of success if the reader has closed the pipe and so wants no more.
+/// The exit status of the program, which is success if the reader has closed the pipe.
 pub(crate) fn print(text: &str) -> Result<(), ExitCode> {
     writeln!(io::stdout(), "{text}").map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -240,7 +240,7 @@ fn listing(directory: Option<&Path>, interval: Duration) -> Result<Listing, Host
     }
     let mut listing = list(&ask_nodes(directory, NodeRequest::Status, PATIENCE)?, &earlier);
     if !listing.nodes.is_empty() || !listing.silent_pids.is_empty() {
-        // The holders are known without the registry, too, which may be full.
+        // The holders are known even if the registry is full.
         let devices = list_devices(directory).unwrap_or_default();
         listing.ports = udp_ports(&listing.nodes, &listing.silent_pids, &devices);
     }
@@ -251,7 +251,7 @@ pub(crate) fn status(node: &FoundNode) -> Option<NodeStatus> {
     NodeStatus::parse(node.answer.as_deref()?)
 }
 
-/// Returns the nodes that were found. Rates are computed from their earlier answers, by name.
+/// Returns the nodes found. Rates are computed from earlier answers, which are matched by name.
 fn list(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Listing {
     let mut listing = Listing {
         nodes: Vec::new(),
@@ -278,12 +278,12 @@ pub(crate) fn seconds(now: &NodeStatus, earlier: &NodeStatus) -> Option<f64> {
     Some(passed_ns as f64 / 1e9)
 }
 
-/// Returns the messages per second sent to and received from a peer since the earlier answer of its node.
+/// Returns the messages per second sent to and received from a peer since the node's earlier answer.
 pub(crate) fn rates(now: &NodeStatus, peer: &PeerStatus, earlier: Option<&NodeStatus>) -> [Option<f64>; 2] {
     let since = |of: fn(&PeerStatus) -> u64| {
         let earlier = earlier?;
         let before = earlier.peers.iter().find(|before| before.address == peer.address)?;
-        // The counters of a peer that was dropped in between start from 0.
+        // The counters of a peer that was dropped in between restart at 0.
         Some(of(peer).checked_sub(of(before))? as f64 / seconds(now, earlier)?)
     };
     [since(|peer| peer.sent), since(|peer| peer.received)]
@@ -346,7 +346,7 @@ fn table(listing: &Listing) -> String {
         format!("{:<45} {:>8} {:>7} {:>4} {:>8}\n", "ADDRESS", "PID", "POLLERS", "KIND", "SESSIONS");
     for ListedNode { pid: own, status: node, rates } in &listing.nodes {
         let sessions = node.peers.iter().filter(|peer| peer.is_up).count();
-        // Whether an omitted peer has a session is unknown.
+        // It is unknown whether omitted peers have a session.
         let sessions = format!("{sessions}{}", if node.omitted > 0 { "+" } else { "" });
         let removed = if node.is_away { "  its device is removed" } else { "" };
         line(
@@ -385,7 +385,7 @@ fn table(listing: &Listing) -> String {
 }
 
 pub(crate) fn line(text: &mut String, line: fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _written = writeln!(text, "{line}");
 }
 

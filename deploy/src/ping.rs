@@ -1,4 +1,4 @@
-//! `trunkctl ping`: makes a session with a node, step by step, and measures round trips.
+//! `trunkctl ping`: opens a session with a node, shows each step, and measures round trips.
 //!
 //! The steps are events that the node logs with the target `trunkline::setup`.
 
@@ -70,25 +70,26 @@ Each server that the name leads to is tried, so steps can be repeated.";
 /// A step of the set-up.
 #[derive(Debug)]
 struct Step {
-    /// Address of the server, unless the step comes before it is known.
+    /// Address of the server; `None` in steps before the address is known.
     peer: Option<String>,
     name: String,
     detail: String,
     at: Instant,
 }
 
-/// Collects the steps that the node logs, and prints them as they come.
+/// Collects the steps logged by the node, and prints each as it happens.
 #[derive(Debug)]
 struct SetUpLog {
     steps: Mutex<Vec<Step>>,
-    /// Own certificates that servers have proved, DER, by address. Each ends a chain that was verified.
+    /// Leaf certificates proved by servers, DER, by address. Each is the end of a verified chain.
     certificates: Mutex<BTreeMap<String, Vec<u8>>>,
     began: Instant,
     is_printed: bool,
 }
 
 impl SetUpLog {
-    /// Records a step, unless it repeats one with this server: every connection of the session makes it.
+    /// Records a step, unless it repeats an earlier one with this server: every connection of the session takes the same
+    /// steps.
     fn note(&self, peer: Option<String>, name: String, detail: &str) {
         let detail = printable(detail);
         let at = Instant::now();
@@ -99,13 +100,13 @@ impl SetUpLog {
         let ms = since(steps.last().map_or(self.began, |step| step.at), at);
         if self.is_printed {
             let peer = peer.as_deref().unwrap_or_default();
-            // A reader that has closed the pipe wants no more.
+            // The reader has closed the pipe.
             let _closed = writeln!(io::stdout(), "  {name:<16} {ms:>9.3} ms   {peer} {detail}");
         }
         steps.push(Step { peer, name, detail, at });
     }
 
-    /// Returns the identity of the last server with a session; `None` without a session.
+    /// Returns the identity of the last server with a session, if any.
     fn server(&self) -> Option<ServerIdentity> {
         let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let up = steps.iter().rfind(|step| step.name == "session up")?;
@@ -123,7 +124,7 @@ impl SetUpLog {
     }
 }
 
-/// The server's side of a session, as it was proved.
+/// The proved identity of a session's server.
 #[derive(Debug, Default, Serialize)]
 struct ServerIdentity {
     /// Level of the session, as in `trunkctl nodes`.
@@ -135,7 +136,7 @@ struct ServerIdentity {
 }
 
 impl ServerIdentity {
-    /// Creates the identity in a session that came up with this detail. `certificate` is what the server has proved.
+    /// Creates the identity of a session from the detail of its step. `certificate` is the proved certificate.
     fn new(detail: &str, certificate: Option<&Vec<u8>>) -> Self {
         #[cfg(feature = "identity")]
         if let Some(Certificate { names, issuer, not_after, .. }) =
@@ -203,7 +204,7 @@ impl Visit for StepFields {
     }
 }
 
-/// Subscriber of the events of the set-up.
+/// Subscriber for the events of the set-up.
 #[derive(Debug)]
 struct SetUpSubscriber(Arc<SetUpLog>);
 
@@ -243,11 +244,11 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
     let is_printed = !arguments.json;
     let (steps, certificates) = Default::default();
     let log = Arc::new(SetUpLog { steps, certificates, began: Instant::now(), is_printed });
-    // Fails only if there is a subscriber, which only tests have.
+    // Fails only if a subscriber is set, as in tests.
     let _is_set = subscriber::set_global_default(SetUpSubscriber(Arc::clone(&log)));
     let mut trips = Vec::new();
     let failure = ping(arguments, &log, &mut trips).err();
-    // It may have texts of the server.
+    // The cause may contain texts of the server.
     let cause = failure.as_ref().map(|failure| printable(&failure.cause));
     let server = log.server();
     let last = log.steps.lock().unwrap_or_else(PoisonError::into_inner).last().map(|step| step.name.clone());
@@ -277,10 +278,10 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
     ExitCode::from(u8::from(cause.is_some()))
 }
 
-/// Makes the session, and adds round trips.
+/// Opens the session, and adds round trips.
 ///
 /// # Errors
-/// The cause why there is no session, or why a call was not answered.
+/// The cause of the missing session or of an unanswered call.
 fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) -> Result<(), Failure> {
     let limit = Duration::from_millis(arguments.timeout_ms);
     let address = &arguments.client.address;
@@ -315,10 +316,10 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
     Ok(())
 }
 
-/// Makes a call, which the server may refuse. Returns its time.
+/// Sends a call, which the server may refuse. Returns the time until the reply.
 ///
 /// # Errors
-/// When no reply came, or the node drains and refuses all calls.
+/// There was no reply, or the node drains and refuses all calls.
 fn trip(channel: &Channel, limit: Duration) -> Result<Duration, Failure> {
     let client = HealthClient::new(channel.clone()).with_timeout(limit);
     let began = Instant::now();

@@ -113,7 +113,7 @@ fn warning(rule: &Rule, by: &BTreeSet<usize>) -> String {
     )
 }
 
-/// Returns the rule that decides; without one, the cause of the denial.
+/// Returns the deciding rule, or else the cause of the denial.
 fn deciding(decision: PolicyDecision<'_>) -> Result<&Rule, String> {
     match decision {
         PolicyDecision::Allowed(rule) | PolicyDecision::Denied(DenialCause::Rule(rule)) => Ok(rule),
@@ -125,7 +125,7 @@ fn table(policy: &AccessPolicy, decision: Option<PolicyDecision<'_>>) -> String 
     let mut text = format!("{:>6}  {:<6}  {:<50}  CALLS", "LINE", "EFFECT", "PEERS");
     for Rule { line, effect, peers, calls } in policy.rules() {
         let (effect, peers) = (effect.to_string(), join(peers));
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _written = write!(text, "\n{line:>6}  {effect:<6}  {peers:<50}  {}", join(calls));
     }
     let decision = decision.map(|decision| match (decision, deciding(decision)) {

@@ -1,6 +1,6 @@
 //! `trunkctl record`: the last events of the running nodes of this user.
 //!
-//! A node answers on its CM thread from what it keeps anyway, so one whose handlers are stuck answers too.
+//! A node answers from its CM thread with events that it always records, so a node with stuck handlers answers too.
 
 use crate::nodes::{NOT_VISIBLE, PATIENCE, line, print};
 use clap::Args;
@@ -93,7 +93,7 @@ fn json(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> Value {
     })
 }
 
-/// Returns a line for each node and event.
+/// Returns a table with a line for each node and event.
 fn table(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> String {
     let pid = |pid: Option<u32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
     let mut text = String::new();

@@ -11,9 +11,9 @@ use std::time::Duration;
 use trunkline_softrdma::device::{FoundNode, HostError, NodeRequest, ask_nodes};
 use trunkline_transport::{MethodStatus, NodeStatus};
 
-/// Methods and peers of a node that the table shows, the busiest first.
+/// Maximum number of methods, and of peers, per node in the table; the busiest are shown.
 const MOST_LINES: usize = 12;
-/// Clears a terminal, and begins at its top.
+/// Clears a terminal, and moves the cursor to the top.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Show what the nodes of this user do: calls/s, latencies and errors of each method, messages/s and path of each
@@ -40,7 +40,7 @@ pub struct TopArguments {
 #[derive(Debug)]
 struct MethodRates<'a> {
     method: &'a MethodStatus,
-    /// `None` if there is no earlier status of the node.
+    /// `None` without an earlier status of the node.
     calls_per_s: Option<f64>,
     failed_per_s: Option<f64>,
     p50: Option<Duration>,
@@ -62,7 +62,7 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        // Everything is a rate, so the first answers are only the beginning of an interval.
+        // All figures are rates, so the first answers only begin an interval.
         if !earlier.is_empty() || left.is_none_or(|left| left <= arguments.count.unwrap_or(0)) {
             let text =
                 if arguments.json { json(&found, &earlier).to_string() } else { table(&found, &earlier) };
@@ -80,7 +80,7 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
     }
 }
 
-/// Returns what each method did since the earlier status, the busiest first.
+/// Returns the activity of each method since the earlier status, the busiest first.
 fn methods<'a>(now: &'a NodeStatus, earlier: Option<&NodeStatus>) -> Vec<MethodRates<'a>> {
     let since = earlier.and_then(|earlier| Some((earlier, seconds(now, earlier)?)));
     let rates = |method: &'a MethodStatus| {

@@ -1,4 +1,4 @@
-//! Names of nodes, proved by certificates, with feature `identity`.
+//! Names of nodes, proved by certificates.
 //!
 //! The two nodes of a session prove their names before it begins, and encrypt its frames. Processes of one user on one host
 //! are exempt by default, see [`NodeBuilder::exempt_local_user`](crate::NodeBuilder::exempt_local_user).

@@ -1,7 +1,6 @@
-//! RPC over RDMA XRC, with stubs generated from a Rust trait.
-//!
-//! Mark a trait with [`service`]. For a trait `Kv` the attribute generates `KvServer`, `KvClient` and `KvLocal`. Start a
-//! [`Node`], pass it servers, and connect clients.
+//! RPC over RDMA, for services that call each other across many nodes and cores, with or without RDMA cards. A service is a
+//! Rust trait, from which [`service`] generates a server and clients. Without a card, calls travel over a software RDMA
+//! device, and through shared memory between processes of one host.
 //!
 //! ```no_run
 //! use trunkline::{Node, Status};
@@ -20,23 +19,50 @@
 //! }
 //!
 //! let server = Node::builder().listen("127.0.0.1:0").serve(GreeterServer::new(Polite)).start()?;
-//! let node = Node::builder().listen("127.0.0.1:0").start()?;
+//! let node = Node::builder().start()?;
 //! let client = GreeterClient::new(node.channel(server.local_address()));
 //! println!("{}", trunkline::block_on(client.greet("trunk".into()))?);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait for it. It
-//! awaits the calls that it makes; [`block_on`] refuses to wait for them. A handler is dropped at an `await` when
-//! its call's time limit passes. If the call has a reply, the handler is also dropped when the caller drops the
-//! future or the session ends. [`spawn`] work that must run to completion.
+//! | to | see |
+//! |---|---|
+//! | declare a service | [`service`] |
+//! | start and end a node | [`Node`], [`NodeBuilder`] |
+//! | choose a server and options of calls | [`Channel`], [`Target`], [`Policy`], [`CallOptions`] |
+//! | write a handler | [`Context`], [`spawn`], [`sleep`], [`timeout`] |
+//! | handle errors | [`Status`], [`CallError`] |
+//! | stream items | [`Streaming`], [`stream::channel`] |
+//! | intercept and authorize calls | [`ClientInterceptor`], [`ServerInterceptor`], [`Authorize`] |
+//! | test | [`Node::in_process`] |
+//! | operate | [`health`], [`report`], [`device`]; nodes log through `tracing` |
 //!
-//! Calling a client's method starts the call, and dropping its future cancels it, polled or not. A call never hangs: it
-//! fails with a [`Status`] when its deadline passes or the server is lost. [`CallOptions`] choose whether a call
-//! waits for an unreachable server, and for room when its node's limits are reached.
+//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait. It is dropped at an
+//! `await` when its call's time limit passes. If the call has a reply, it is also dropped when the caller drops the future
+//! or the session ends. [`spawn`] work that must run to completion.
 //!
-//! The crate root has the API for service authors. Devices are in [`device`], reports in [`report`], and codecs in
-//! [`codec`]. Nodes log through `tracing`.
+//! A call starts when the client's method is called, is cancelled when its future is dropped, and times out after 10 s by
+//! default. A call that streams has no time limit by default.
+//!
+//! # Cargo features
+//!
+//! | feature | default | adds | needs |
+//! |---|---|---|---|
+//! | `tokio` | yes | `NodeBuilder::tokio`: tokio works in handlers | |
+//! | `identity` | yes | `identity`: certificates, encryption and `NodeBuilder::policy_file`; enables `policy` | a C compiler |
+//! | `policy` | with `identity` | `policy`: authorization by rules in a file | |
+//! | `rdma-core` | no | NICs | libibverbs, librdmacm, their headers, libclang |
+//! | `message-pack` | no | `codec::MessagePack`, which allows adding fields and variants | |
+//! | `anyhow`, `eyre` | no | the `Result` of these crates in methods, and conversions to [`Status`] | |
+//! | `opentelemetry` | no | `OpenTelemetry`: spans joined across nodes | a layer of `tracing-opentelemetry` |
+//! | `metrics` | no | metrics of calls through the `metrics` facade | a recorder |
+//! | `clap` | no | `device::DeviceFlags`: flags that choose a device | |
+//!
+//! # Book
+//!
+//! The book is in the repository: `docs/book/src/start/first-service.md` is a tutorial, `docs/book/src/guide` has a page for
+//! each subject of this API, such as `calls.md` and `streams.md`, and `docs/book/src/operate/deploying.md` begins the pages
+//! for operators. `README.md` has measurements and limits.
 
 #![forbid(unsafe_code)]
 
@@ -83,7 +109,8 @@ pub mod policy {
     //! | `local`, `local:1000` | users of this host, or one by its UID; by default all processes of the node's own user |
     //! | `unproven` | peers without a proven name |
     //!
-    //! A call is `/service/method`, `/service/*`, or `*` for all. Each of a peer's proven names counts.
+    //! A call is `/service/method`, `/service/*`, or `*` for all. Each of a peer's proven names counts. The guide is
+    //! `docs/book/src/guide/authorization.md`.
 
     pub use crate::server::policy::{
         AccessPolicy, CallPattern, DenialCause, Effect, PeerPattern, PolicyDecision, PolicyError, PolicyFile,
@@ -100,6 +127,16 @@ mod wire;
 
 pub mod device {
     //! Options for the device of a node, for [`NodeBuilder`](crate::NodeBuilder).
+    //!
+    //! ```
+    //! use trunkline::device::{PathChoice, ProviderChoice};
+    //! use trunkline::Node;
+    //!
+    //! // The software device over UDP, also to processes of this host.
+    //! let builder = Node::builder().provider(ProviderChoice::Soft).link(PathChoice::Udp);
+    //! ```
+    //!
+    //! The choice without these options: `docs/book/src/guide/servers.md`.
 
     #[cfg(feature = "clap")]
     pub use crate::node::flags::DeviceFlags;
@@ -110,6 +147,16 @@ pub mod device {
 pub mod report {
     //! The report of a node, from [`Node::report`](crate::Node::report), and its last events, from
     //! [`Node::record`](crate::Node::record).
+    //!
+    //! ```
+    //! # fn print(node: &trunkline::Node) {
+    //! let report = node.report();
+    //! println!("{} {}: {}", report.provider, report.device, report.why);
+    //! for method in &report.served {
+    //!     println!("{}: {} calls, p99 {:?}", method.method, method.calls, method.latency.quantile(0.99));
+    //! }
+    //! # }
+    //! ```
 
     pub use trunkline_transport::{
         BudgetReport, EventCounter, EventKind, FailedCalls, Histogram, LaneReport, LimitReport, MethodReport,
@@ -141,11 +188,254 @@ pub use status::nested_status;
 pub use status::reason::{Origin, Reason};
 pub use status::{Code, Status};
 pub use stream::Streaming;
-pub use trunkline_macros::service;
 pub use trunkline_transport::{
     Connect, InProcessNetwork, Limit, PollerIndex, ProviderChoice, RegisteredBuffer,
 };
 pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext};
+
+/// Turns a trait of `async fn` into a service: a server, clients, and traits for mocks.
+///
+/// ```
+/// use trunkline::{Node, Status, block_on};
+///
+/// #[trunkline::service]
+/// trait Kv {
+///     async fn get(&self, key: String) -> Result<Option<String>, Status>;
+/// }
+///
+/// struct OneKey;
+///
+/// impl Kv for OneKey {
+///     async fn get(&self, key: String) -> Result<Option<String>, Status> {
+///         Ok((key == "a").then(|| "1".into()))
+///     }
+/// }
+///
+/// let (server, node) = Node::in_process(KvServer::new(OneKey))?;
+/// let client = KvClient::new(node.channel(server.local_address()));
+/// assert_eq!(block_on(client.get("a".into()))?.as_deref(), Some("1"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The macro emits these items for a trait `Kv`:
+///
+/// | item | purpose |
+/// |---|---|
+/// | `KvServer::new(handler)` | the argument of [`NodeBuilder::serve`]; all pollers share the handler, which is `Send + Sync` |
+/// | `KvServer::shared(arc)` | the same with an [`Arc`](std::sync::Arc) that the program also keeps |
+/// | `KvServer::per_poller(make)` | one handler per poller, which need not be `Send`; `make` takes a [`PollerContext`] and returns a `Result` |
+/// | `KvClient` | calls from any thread and any executor: `new(channel)`, or `connect(&node, target)` |
+/// | `KvLocal` | calls on the thread of a handler's or task's poller: `new(local_channel)`, or `connect(&poller_context, target)` |
+/// | `KvClientWith`, `KvLocalWith` | clients with other [`CallOptions`], from `with(&options)` |
+/// | `KvCalls`, `LocalKvCalls` | the clients' methods as traits, for generic code and mocks |
+///
+/// # Methods
+///
+/// - A method is an `async fn` with `&self` and up to 12 arguments that own their data. It returns `T`,
+///   `Result<T, Status>` or `Result<T, E>`.
+/// - Arguments, results and errors implement serde's `Serialize` and `Deserialize`.
+/// - The last argument of type [`Bytes`], and results of type `Bytes` or `Option<Bytes>`, are sent as raw bytes. The macro
+///   recognizes the type by its name: a type named `Bytes` must be this one.
+/// - `cx: &Context` may precede the arguments. It is not sent, and the clients' methods do not have it. See [`Context`].
+/// - With the cargo features of these names, a method may return `anyhow::Result<T>` or `eyre::Result<T>`, written like this.
+///   The client gets a [`Status`].
+/// - Clients have functions named `clone`, `connect`, `into`, `ordered`, `try_into`, `with` and `with_timeout`. A method with
+///   such a name on the wire has another name in Rust, and `#[name = "connect"]`.
+///
+/// # Calls
+///
+/// A call starts when the client's method is called: the method encodes the arguments and hands them to a poller before it
+/// returns. The future resolves to the outcome, even if the call could not be made. It borrows only the client, so calls can
+/// overlap.
+///
+/// Dropping the future cancels the call, polled or not. A request that has not left is not sent. If it has left, the server
+/// drops the handler at its next `await`, unless the call is one-way.
+///
+/// Calls of `client.ordered()` start at the server in the order in which they were made.
+///
+/// # Errors
+///
+/// A method that returns `Result<T, Status>`, or a plain `T`, fails at the client with a [`Status`]. One with its own error
+/// type fails with a [`CallError`]: the handler's error, or the status of a call that a node ended.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+/// use trunkline::{CallError, Node, block_on};
+///
+/// #[derive(Debug, Serialize, Deserialize)]
+/// enum ShopError {
+///     OnlyLeft(u32),
+/// }
+///
+/// #[trunkline::service]
+/// trait Shop {
+///     async fn order(&self, pieces: u32) -> Result<(), ShopError>;
+/// }
+///
+/// struct Small;
+///
+/// impl Shop for Small {
+///     async fn order(&self, pieces: u32) -> Result<(), ShopError> {
+///         if pieces > 3 { Err(ShopError::OnlyLeft(3)) } else { Ok(()) }
+///     }
+/// }
+///
+/// let (server, node) = Node::in_process(ShopServer::new(Small))?;
+/// let client = ShopClient::new(node.channel(server.local_address()));
+/// match block_on(client.order(5)) {
+///     Ok(()) => println!("ordered"),
+///     Err(CallError::Handler(ShopError::OnlyLeft(pieces))) => println!("{pieces} left"),
+///     Err(CallError::Status(status)) if !status.may_have_run() => println!("not run: {status}"),
+///     Err(CallError::Status(status)) => println!("may have run: {status}"),
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Deadlines and options
+///
+/// A call times out after 10 s, or at the deadline of the handler that makes it. A call that streams has only the latter limit
+/// by default. `with_timeout` sets another limit for a client, [`CallOptions`] for one call. Neither extends a handler's
+/// deadline.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use trunkline::{CallOptions, Connect, Status};
+/// # #[trunkline::service]
+/// # trait Kv {
+/// #     async fn get(&self, key: String) -> Result<Option<String>, Status>;
+/// # }
+/// # async fn calls(client: KvClient) -> Result<(), Status> {
+/// let quick = client.clone().with_timeout(Duration::from_millis(200));
+/// let value = quick.get("a".into()).await?;
+///
+/// let patient = CallOptions::new().timeout(Duration::from_secs(30)).connect(Connect::Wait);
+/// let value = client.with(&patient).get("a".into()).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Streams
+///
+/// The server streams items if the method returns `Result<impl Stream<Item = Result<T, Status>>, E>`. The client streams
+/// items if the last argument is a [`Streaming<T>`](Streaming). A method may do both.
+///
+/// The client gets a `Streaming<T>` for the first, and passes any `Stream<Item = T> + Send + 'static` for the second.
+/// [`stream::channel`] creates one.
+///
+/// ```
+/// use trunkline::{Node, Status, Stream, Streaming, block_on, stream};
+///
+/// #[trunkline::service]
+/// trait Numbers {
+///     async fn sum(&self, numbers: Streaming<u32>) -> Result<u32, Status>;
+///     async fn echo(&self, numbers: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
+/// }
+///
+/// struct Server;
+///
+/// impl Numbers for Server {
+///     async fn sum(&self, mut numbers: Streaming<u32>) -> Result<u32, Status> {
+///         let mut sum = 0;
+///         while let Some(number) = numbers.message().await? {
+///             sum += number;
+///         }
+///         Ok(sum)
+///     }
+///
+///     async fn echo(&self, numbers: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
+///         Ok(numbers)
+///     }
+/// }
+///
+/// let (server, node) = Node::in_process(NumbersServer::new(Server))?;
+/// let client = NumbersClient::new(node.channel(server.local_address()));
+///
+/// let (sender, numbers) = stream::channel(4);
+/// let sum = client.sum(numbers);
+/// block_on(sender.send(3))?;
+/// block_on(sender.send(4))?;
+/// sender.finish(); // a sender dropped without this fails the call
+/// assert_eq!(block_on(sum)?, 7);
+///
+/// let (sender, numbers) = stream::channel(4);
+/// let mut echo = block_on(client.echo(numbers))?;
+/// block_on(sender.send(5))?;
+/// sender.finish();
+/// assert_eq!(block_on(echo.message())?, Some(5));
+/// assert_eq!(block_on(echo.message())?, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Attributes of methods
+///
+/// ```
+/// use trunkline::{Bytes, Context, Status};
+///
+/// #[trunkline::service]
+/// trait Images {
+///     /// Runs on a poller and must not block. A balanced channel may repeat the call.
+///     #[idempotent]
+///     async fn size(&self, name: String) -> Result<(u32, u32), Status>;
+///
+///     /// Computes for long: runs in the worker pool.
+///     #[offload]
+///     async fn thumbnail(&self, name: String) -> Result<Bytes, Status>;
+///
+///     /// Writes a file: keeps one worker of the pool until it returns.
+///     #[blocking]
+///     async fn store(&self, cx: &Context, name: String, image: Bytes) -> Result<(), Status>;
+///
+///     /// Sends no reply.
+///     #[oneway]
+///     async fn viewed(&self, name: String);
+///
+///     /// `connect` on the wire, a name that clients have for themselves.
+///     #[name = "connect"]
+///     async fn connect_to(&self, gallery: String) -> Result<(), Status>;
+/// }
+/// ```
+///
+/// The client's method of `viewed` returns `Result<(), Status>`. `Ok` means that the request is in the server's memory, even if
+/// the server lacks the method. A server logs one-way calls that it refuses.
+///
+/// `#[offload]` and `#[blocking]` methods have the call's [`Context::current`]. A queued call that is cancelled or has expired
+/// does not run. A `#[blocking]` method that runs continues; it can test [`Context::is_cancelled`]. A service with such
+/// methods has no `per_poller`.
+///
+/// # Options of the service
+///
+/// ```
+/// # #[derive(serde::Serialize, serde::Deserialize)]
+/// # struct Order;
+/// # use trunkline::Status;
+/// use trunkline::codec::Bincode;
+///
+/// #[trunkline::service(name = "shop.Orders", version = 3, accepts = 2..=3, codec = Bincode)]
+/// trait Orders {
+///     async fn place(&self, order: Order) -> Result<(), Status>;
+/// }
+/// ```
+///
+/// The stubs name this crate `::trunkline`. `crate` gives another path, here of a re-export:
+///
+/// ```
+/// mod facade {
+///     pub use trunkline as rpc;
+/// }
+///
+/// #[facade::rpc::service(crate = facade::rpc)]
+/// trait Greeter {
+///     async fn greet(&self, name: String) -> Result<String, facade::rpc::Status>;
+/// }
+/// # fn main() {}
+/// ```
+///
+/// Clients and servers may have different versions of a trait. Methods, and arguments at the end, can be added: a missing
+/// argument is `None` if its type is an `Option`, and refused otherwise; an unknown one is skipped. All allowed changes:
+/// `docs/book/src/guide/evolution.md`. Other pages: `services.md`, `calls.md`, `errors.md`, `streams.md` and `threads.md`.
+///
+/// # Reference
+pub use trunkline_macros::service;
 
 // Documented in `device` and `report`. These paths exist for programs that already use them.
 #[doc(hidden)]

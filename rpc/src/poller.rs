@@ -1,8 +1,8 @@
-//! A poller: it drives its transport, takes work from its queues, calls and dispatches, runs tasks.
+//! The RPC half of a poller: drives the transport, takes work from queues, sends and dispatches calls, and runs tasks.
 //!
-//! It lives on the poller's thread, and only that thread calls it. The state of a call is in
-//! `client::Calls` (calls made here) or `server::Dispatch` (calls that run here); this file only routes.
-//! It never blocks and reads no clock on a call's path: the transport has the time of the turn.
+//! Used only by the poller's thread. The state of a call is in `client::Calls` (outgoing) or `server::Dispatch` (incoming);
+//! this file only routes. It never blocks, and does not read the clock on a call's path: the transport has the time of the
+//! turn.
 
 use crate::call::context::{Entered, PollerContext};
 use crate::call::{Opening, Submission};
@@ -39,7 +39,7 @@ use trunkline_transport::{
 };
 use trunkline_verbs::{Clock, Time};
 
-/// Maximum number of calls taken from each queue in one turn, so that messages do not wait for long.
+/// Maximum number of calls taken from each queue in one turn, so that messages are handled without long delays.
 const TURN: usize = 256;
 
 /// Maximum number of tasks polled from each queue in one turn, for the same reason.
@@ -48,7 +48,7 @@ const POLLS: usize = 128;
 /// Polls of tasks between two reads of the clock.
 const LOOK_EVERY: usize = 4;
 
-/// A poller of a node: its transport, and the calls that travel on it.
+/// A poller of a node: its transport, and the calls on it.
 #[derive(Debug)]
 pub(crate) struct RpcPoller {
     transport: Transport,
@@ -68,23 +68,23 @@ struct Rpc {
     ready: Arc<Ready>,
     /// Reused to avoid an allocation per turn.
     woken: Vec<TaskId>,
-    /// Number of polls of tasks, which wraps.
+    /// Number of task polls so far; wraps around.
     polled: usize,
     calls: Calls,
     dispatch: Dispatch,
-    /// Streams that wait for room in the queue of messages.
+    /// Streams that wait for room in the message queue.
     unsent: Unsent,
-    /// Streams with an item that found no memory here, and the bytes of the item.
+    /// Streams with an item that had no memory on this node, and the size of the item in bytes.
     gaps: Vec<(Origin, u64, usize)>,
     tasks: Tasks,
     /// The node's worker pool, if its services need one.
     pool: Option<Arc<SharedPool>>,
-    /// True once the poller has reported that its handlers have ended, or were cut by the end of the grace period.
+    /// True once the poller has reported that its handlers ended, or were ended with the grace period.
     is_drained: bool,
 }
 
 impl RpcPoller {
-    /// Creates the poller that drives this transport.
+    /// Creates a poller with this transport.
     pub(crate) fn new(
         mut transport: Transport,
         inbox: Arc<Inbox>,
@@ -167,7 +167,7 @@ impl RpcPoller {
         Some(())
     }
 
-    /// Takes a round, or the rest of one. Returns `None` if the turn ends within it.
+    /// Handles a round, or the rest of one. Returns `None` if the turn ends within it.
     fn round(&mut self) -> Option<()> {
         self.deliver()?;
         if self.transport.begin_work() {
@@ -180,7 +180,7 @@ impl RpcPoller {
         if self.transport.has_events() { self.deliver() } else { Some(()) }
     }
 
-    /// Takes the steps of a shutdown.
+    /// Runs the steps of a shutdown.
     #[cold]
     fn shut_down(&mut self) {
         let Self { transport, rpc } = self;
@@ -239,7 +239,7 @@ impl Machine for RpcPoller {
 impl Rpc {
     fn take_work(&mut self, transport: &mut Transport) -> bool {
         let mut any = false;
-        // A task may have made the last call by a client that it shares, and read the clock for it.
+        // A task may have sent the last call through a shared client, which read the clock for it.
         transport.advance(self.context.queue().last_made());
         for _ in 0..TURN {
             let Some(work) = self.inbox.pop() else { break };
@@ -268,7 +268,7 @@ impl Rpc {
         }
         any |= self.take_spawned() | self.take_local(transport);
         let local = self.context.calls();
-        // Both are read, so that neither flag stays set.
+        // Both flags are read, so that neither stays set.
         let sweep = local.take_sweep() | self.inbox.take_sweep();
         if sweep {
             self.calls.sweep(transport);
@@ -277,7 +277,7 @@ impl Rpc {
         any | sweep
     }
 
-    /// Takes the tasks that this poller's tasks and handlers have spawned.
+    /// Takes the tasks spawned by this poller's tasks and handlers.
     #[inline]
     fn take_spawned(&mut self) -> bool {
         if !self.context.has_spawned() {
@@ -295,7 +295,7 @@ impl Rpc {
         if !local.has_calls() {
             return false;
         }
-        // A handler may have worked long before it made a call.
+        // A handler may have run for long before it started a call.
         transport.advance(local.last_made());
         let mut calls = local.take();
         let count = calls.len().min(TURN);
@@ -317,7 +317,7 @@ impl Rpc {
         count > 0
     }
 
-    /// Makes a call that streams items, and adds the task that sends the caller's.
+    /// Starts a call that streams items, and adds the task that sends the caller's items.
     fn open(&mut self, transport: &mut Transport, Opening { submission, sending }: Opening) {
         let mut submission = submission.erase_completion();
         if submission.route.is_some() {
@@ -330,7 +330,7 @@ impl Rpc {
         }
     }
 
-    /// Takes a frame of a stream.
+    /// Handles a frame of a stream.
     fn stream(&mut self, transport: &mut Transport, from: Origin, header: StreamHeader, item: Item<'_>) {
         let StreamHeader { call, part, .. } = header;
         if header.from_caller {
@@ -357,7 +357,7 @@ impl Rpc {
         }
         let is_up = |peer, expected| transport.is_up(peer) && calls.is_named(peer, expected);
         let serves = |peer, expected| is_up(peer, expected) && !calls.is_refused_by(peer);
-        // A balanced channel makes a call again that does not wait and has no stream.
+        // A balanced channel repeats fail-fast calls without streams itself.
         let is_repeated = call.connect == Connect::FailFast && !call.method.streams.any();
         let expected = call.expected;
         let stays = |peer| if is_repeated { is_up(peer, expected) } else { serves(peer, expected) };
@@ -371,7 +371,7 @@ impl Rpc {
         }
     }
 
-    /// Starts calls that have waited for their route.
+    /// Starts calls that waited for their route.
     fn start_all(&mut self, transport: &mut Transport, calls: Vec<Submission>) {
         for mut call in calls {
             self.calls.start(transport, &mut call, |buffer| self.inbox.keep(buffer));
@@ -390,7 +390,7 @@ impl Rpc {
         self.start_all(transport, calls);
     }
 
-    /// Makes calls again that their servers have not taken.
+    /// Repeats calls that their servers did not take.
     fn make_again(&mut self, transport: &mut Transport) {
         for mut call in self.calls.take_again() {
             if call.route.is_some() {
@@ -419,7 +419,7 @@ impl Rpc {
     }
 
     fn run_ready(&mut self, transport: &mut Transport) -> bool {
-        // Tasks that are woken meanwhile wait for the next turn.
+        // Tasks woken meanwhile wait for the next turn.
         let count = self.ready.len().min(POLLS);
         let mut woken = mem::take(&mut self.woken);
         self.ready.take_woken(&mut woken);
@@ -438,7 +438,8 @@ impl Rpc {
 
     /// Sends the items of streams, as far as their windows and the transport have room.
     fn send_items(&mut self, transport: &mut Transport) {
-        // A window can do without growth. Items that exceed theirs and arguments, which cannot wait, find room beside it.
+        // Growth of a window is optional. Items that exceed their window, and arguments, which cannot wait, use memory beside
+        // it.
         let charge =
             |peer, from, to| self.dispatch.memory().recharge_leaving(peer, from, to, Leaves::ThreeEighths);
         self.unsent.flush(self.inbox.changes(), transport, &charge);
@@ -464,27 +465,27 @@ impl Rpc {
         }
     }
 
-    /// Handles a malformed frame, or one with unknown parts. Answers it if its sender waits for a reply.
+    /// Handles a malformed frame, or a frame with unknown parts. Replies if its sender waits for a reply.
     fn unparsed(&mut self, transport: &mut Transport, from: Origin, message: &Message, error: FrameError) {
         match Header::unparsed(message.header(), message.as_slice()) {
             Some(Unparsed::Request { call, one_way }) => {
                 self.dispatch.refuse(transport, from, call, one_way, error);
             }
             Some(Unparsed::Reply { call }) => self.calls.unparsed(transport.now(), from.peer, call, error),
-            // Not a warning, because a peer could fill the log with them.
+            // Not a warning, because a peer could fill the log.
             None => {
                 tracing::debug!(peer = %from.peer, %error, "malformed message dropped");
             }
         }
     }
 
-    /// Returns true if the node is draining and this poller's handlers have ended, until that is reported.
+    /// Returns true if the node drains and this poller's handlers have ended, until that is reported.
     fn has_drained(&self) -> bool {
         !self.is_drained && self.inbox.lifecycle().is_draining() && self.dispatch.len() == 0
     }
 
-    /// Makes channels with several servers leave out one that drains, and calls that wait for a connection wait for its next
-    /// session.
+    /// Lets channels with several servers avoid a draining server, and lets calls that wait for a connection wait for its
+    /// next session.
     #[cold]
     fn leave_out(&mut self, from: Origin) {
         self.calls.drains(from);
@@ -502,14 +503,14 @@ impl Rpc {
 }
 
 impl Rpc {
-    /// Begins a turn on this thread, which lasts until the returned guard is dropped. Code of the program may run at any
-    /// time during it: when bytes that it has lent are dropped.
+    /// Begins a turn on this thread, until the returned guard is dropped. Code of the program may run at any time during the
+    /// turn, for example when borrowed bytes are dropped.
     fn enter(&self) -> (Collecting, Turn, OnPoller, Entered) {
         let poller = Entered::enter(self.context.clone());
         (self.inbox.collect_wakes(), self.ready.enter(), OnPoller::enter(self.inbox.lifecycle()), poller)
     }
 
-    /// Handles an event other than a message and its outcome.
+    /// Handles an event other than a message or its outcome.
     #[cold]
     fn rare_event(&mut self, transport: &mut Transport, event: Event) {
         match event {
@@ -550,7 +551,7 @@ impl Rpc {
         self.other_message(transport, from, message);
     }
 
-    /// Handles a message with extensions, of a rarer kind, or a malformed one.
+    /// Handles a message that is malformed, has extensions or is of a rare kind.
     #[inline(never)]
     fn other_message(&mut self, transport: &mut Transport, from: Origin, message: Message) {
         let (header, encoded) = match Header::parse(message.header(), message.as_slice()) {
@@ -561,7 +562,7 @@ impl Rpc {
             Header::Request(request) => {
                 self.dispatch.request_by_name(transport, from, request, message, encoded, &self.ready);
             }
-            // The refusal of a call that has no reply, and that may have ended.
+            // A refused call without a reply, which may already have ended.
             Header::Reply { call, by: RepliedBy::Node { reason, ran: false }, .. } if is_one_way(call) => {
                 self.inbox.lifecycle().counters.not_served_by_peers.add();
                 if reason == Some(Reason::NoMethod) {
@@ -571,7 +572,7 @@ impl Rpc {
             Header::Reply { call, code, by, number, metadata } => {
                 number.into_iter().for_each(|number| self.calls.learn(from, number));
                 if let RepliedBy::Node { reason: Some(Reason::Draining), ran: false } = by {
-                    // Before the caller makes the call again.
+                    // Done before the caller repeats the call.
                     self.leave_out(from);
                 }
                 self.calls.reply(transport.now(), from.peer, call, code, by, metadata, message, encoded);
@@ -590,8 +591,8 @@ impl Rpc {
         self.inbox.running().nobody();
     }
 
-    /// Takes an item that was READ. The reader gets its memory, unless so much is in use that a reader that stops could keep
-    /// others from receiving.
+    /// Handles an item fetched by READ. The reader gets the item's memory, unless so much memory is in use that a reader that
+    /// stops could block others.
     #[inline(never)]
     fn large_item(
         &mut self,
@@ -609,7 +610,7 @@ impl Rpc {
         self.inbox.running().nobody();
     }
 
-    /// Decides about a large message, before any of it is READ.
+    /// Decides about a large message, before its data is READ.
     #[cold]
     fn announced(&mut self, transport: &mut Transport, from: Origin) {
         let Some(announcement) = transport.announcement(from) else { return };
@@ -633,7 +634,7 @@ impl Rpc {
                 self.calls.stream_gap(from.peer, call, bytes);
             }
         }
-        // The sender of a request knows.
+        // The sender of a request holds its state.
         if let Some(Unparsed::Reply { call }) = Header::unparsed(part.header(), part.as_slice()) {
             self.calls.given_up(now, from.peer, call, bytes);
         }
@@ -656,7 +657,7 @@ impl Rpc {
             Ok((Header::Stream(StreamHeader { call, .. }), _)) => {
                 self.dispatch.item_not_sent(transport, to, call, cause);
             }
-            // The head of a reply may lack a part of what the header names.
+            // The start of a reply may lack a part named in its header.
             _ => {
                 if let Some(Unparsed::Reply { call }) = Header::unparsed(header, head) {
                     self.dispatch.reply_not_sent(transport, to, call, cause);
@@ -711,7 +712,7 @@ impl Rpc {
             self.make_again(transport);
         }
         let took = self.take_work(transport) | self.context.timers().fire(transport.now());
-        // Calls of tasks leave in the turn in which the tasks run.
+        // Tasks' calls are sent in the same turn.
         let ran = self.run_ready(transport);
         if ran {
             self.take_local(transport);
@@ -766,7 +767,7 @@ impl Rpc {
     }
 
     fn shutdown(&mut self, transport: &mut Transport) {
-        // Already done, unless the node ends because another poller has panicked.
+        // Already done, unless the node ends after a panic of another poller.
         self.inbox.lifecycle().begin_end();
         self.calls.close_to_outside(transport.now());
         self.parked.close(false);
@@ -827,7 +828,7 @@ impl Drop for Rpc {
         self.tasks.close();
         let spawned = self.context.take_spawned();
         let _ended = catch(|| drop(spawned));
-        // Dropped here, while calls that a drop may wait for are refused: no poller would make them.
+        // Dropped while calls are refused: a destructor could otherwise wait for a call that no poller would send.
         self.dispatch.drop_services();
         self.inbox.running().nobody();
         if let Some(pool) = &self.pool {

@@ -98,7 +98,7 @@ impl Cli {
         }
     }
 
-    /// Returns the time during which runs begin.
+    /// Returns the time in which runs are started.
     pub(crate) fn time(&self) -> Duration {
         let seconds = self.minutes.map_or(f64::MAX, |minutes| minutes * 60.0);
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)

@@ -1,7 +1,7 @@
-//! Events that a run has exercised, by kind.
+//! Counts the events that a run exercises, by kind.
 //!
-//! A simulation that stops exercising something proves nothing about it and still passes. Therefore a
-//! campaign counts events, and fails when too few of any kind have occurred.
+//! A simulation that no longer exercises a feature would still pass. A campaign therefore fails if too few events of any kind
+//! occurred.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,8 +27,8 @@ macro_rules! kinds {
                 }
             }
 
-            /// Returns true if the kind counts as a fault. Those of single packets do not, since they are
-            /// too frequent to tell anything.
+            /// Returns true if the kind counts as a fault. Faults of single packets do not, because they are too frequent to
+            /// be significant.
             pub(crate) const fn is_fault(self) -> bool {
                 match self {
                     $(Self::$name => $fault,)*

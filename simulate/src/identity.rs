@@ -1,7 +1,7 @@
 //! Certificates of simulated nodes, and handshakes that repeat with a seed.
 //!
 //! rustls takes randomness from its provider, except for the secret of the key exchange, which ring's X25519 takes from the
-//! operating system. So the provider here has its own X25519. Ed25519 signatures need no randomness. All else is
+//! operating system. This provider therefore implements X25519 itself. Ed25519 signatures need no randomness. The rest is
 //! ring's.
 
 use rcgen::{
@@ -31,12 +31,12 @@ const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 /// Validity of nodes' certificates.
 const VALID: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Returns the calendar time at a time of the virtual clock.
+/// Returns the calendar time for a time of the virtual clock.
 pub(crate) fn calendar(time: Time) -> UnixTime {
     UnixTime::since_unix_epoch(EPOCH + (time - Time(0)))
 }
 
-/// Calendar time by the virtual clock.
+/// Calendar time derived from the virtual clock.
 #[derive(Debug)]
 pub(crate) struct VirtualTime(pub(crate) Clock);
 
@@ -53,7 +53,7 @@ struct Seeded {
     time: HandshakeTime,
 }
 
-/// Time for which a key exchange keeps its machine busy, in place of all cryptography of a handshake.
+/// Simulated duration of all cryptography of a handshake, charged to the machine by the key exchange.
 #[derive(Debug, Clone)]
 struct HandshakeTime {
     clock: Clock,
@@ -124,10 +124,10 @@ impl ActiveKeyExchange for KeyExchange {
     }
 }
 
-/// Returns ring's cryptography with the randomness of a simulated process, whose handshakes take a time.
+/// Returns ring's cryptography with the randomness of a simulated process. Each handshake takes the given time.
 ///
-/// It has one cipher suite, because the preferred one of two depends on the processor. rustls takes `'static`
-/// references, so each call leaks some bytes: call it once per process.
+/// There is a single cipher suite, because the preferred one of two depends on the processor. rustls takes `'static`
+/// references, so each call leaks some bytes: call this once per process.
 pub(crate) fn provider(runtime: &Runtime, time: Duration) -> CryptoProvider {
     let random = Mutex::new(fastrand::Rng::with_seed(runtime.random()));
     let time = HandshakeTime { clock: runtime.clock().clone(), time };
@@ -140,7 +140,7 @@ pub(crate) fn provider(runtime: &Runtime, time: Duration) -> CryptoProvider {
     }
 }
 
-/// PEM files of a node, which outlive its processes.
+/// PEM files of a node, which persist across its processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PemFiles {
     /// Names in the certificate.
@@ -194,7 +194,7 @@ impl Authority {
         self.named(&[&dns_name(address), &address.ip().to_string()])
     }
 
-    /// Issues a certificate for names, as [`Self::issue`] does, valid in all runs.
+    /// Issues a certificate for names, like [`Self::issue`], valid in all runs.
     pub(crate) fn named(&mut self, names: &[&str]) -> PemFiles {
         self.issue(names, calendar(Time(0)), calendar(Time(0) + VALID))
     }
@@ -220,7 +220,7 @@ impl Authority {
     }
 }
 
-/// Makes an Ed25519 key.
+/// Generates an Ed25519 key.
 fn key(random: &mut fastrand::Rng) -> KeyPair {
     let mut seed = [0; 32];
     random.fill(&mut seed);

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs what the command line asks for; returns the exit code.
+/// Runs the requested command and returns the exit code.
 fn act(cli: &Cli) -> Result<u8, String> {
     cli.check()?;
     match cli.mutant.as_deref() {
@@ -86,7 +86,7 @@ fn list(cli: &Cli) -> Result<u8, String> {
     Ok(PASSED)
 }
 
-/// Silences the panics that the workload provokes. All others are printed.
+/// Silences the panics that the workload provokes. Others are printed.
 fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -96,8 +96,7 @@ fn quiet_panics() {
     }));
 }
 
-/// Returns the day's seed, so that a campaign without a given seed is repeatable, and yet tries new seeds
-/// each day.
+/// Returns the seed of the day, so that a campaign without a given seed is repeatable but uses new seeds each day.
 #[expect(clippy::disallowed_methods, reason = "read before any run")]
 fn seed_of_the_day() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -117,7 +116,7 @@ fn known_mutant(cli: &Cli) -> Result<Option<&str>, String> {
     ))
 }
 
-/// Runs one seed, and writes its trace if one was asked for. Returns the checksum, too.
+/// Runs one seed, and writes its trace if requested. Also returns the checksum.
 fn run_one(cli: &Cli, seed: u64, mutant: Option<&str>) -> Result<(Summary, String), String> {
     mutants::choose(mutant);
     let trace = match &cli.trace {
@@ -141,7 +140,7 @@ fn run_one(cli: &Cli, seed: u64, mutant: Option<&str>) -> Result<(Summary, Strin
     Ok((summary, format!("{:08x}", outcome.checksum)))
 }
 
-/// Prints a line for a reader: on standard output, or on standard error if that is for JSON.
+/// Prints a human-readable line: on standard output, or on standard error if standard output is JSON.
 fn tell(cli: &Cli, line: &str) -> Result<(), String> {
     if cli.json {
         output::err(line);
@@ -154,7 +153,7 @@ fn interrupt() -> Result<Interrupt, String> {
     Interrupt::on_signals().map_err(|error| format!("cannot wait for signals: {error}"))
 }
 
-/// Runs one seed or a campaign, and reports it.
+/// Runs one seed or a campaign, and reports the result.
 fn simulate(cli: &Cli) -> Result<u8, String> {
     let mutant = known_mutant(cli)?;
     let first = cli.seed.unwrap_or_else(seed_of_the_day);

@@ -20,7 +20,7 @@ use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::Memory;
 
-/// Large calls that a hostile peer makes at once, and large calls that are made to it.
+/// Number of concurrent large calls of a hostile peer, and to it.
 pub(crate) const LARGE_CALLS: u32 = 16;
 pub(crate) const LENT_CALLS: u32 = 4;
 /// Maximum number of memory regions of a node's device, plus some for each poller. Each argument and each
@@ -33,20 +33,18 @@ const FIRST_PORT: u16 = 7471;
 /// Grace period of a shutdown.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
-/// Memory for decoded arguments: enough for two calls that keep `client::TEXTS` for one peer, and for three
-/// from a host. The part left to growing windows has room for the large items of all streams of the phases
-/// without faults.
+/// Memory for decoded arguments: enough for two calls from one peer that keep `client::TEXTS`, and for three from a host. The
+/// part left to growing windows has room for the large items of all streams in the phases without faults.
 const DECODED_BYTES: Limit = Limit { per_peer: 800 << 10, in_all: 2560 << 10 };
 
-/// Maximum number of queued messages: more than clients make, fewer than the replies that a hostile peer does
-/// not take.
+/// Maximum number of queued messages: more than clients send, fewer than the replies that a hostile peer does not accept.
 pub(crate) const QUEUED: Limit = Limit { per_peer: 256, in_all: 1024 };
 
 /// A node of the run, running or not.
 pub(crate) struct SimNode {
     pub(crate) plan: NodePlan,
     rc: bool,
-    /// Clients that the process's handlers share with its program.
+    /// Clients shared by the process's handlers and its program.
     shared: SharedClients,
     /// Address on which it listens.
     pub(crate) address: SocketAddr,
@@ -55,7 +53,7 @@ pub(crate) struct SimNode {
     /// Certificate of the node, if the run's nodes have identities.
     files: Option<PemFiles>,
     running: Option<Running>,
-    /// A process that was shut down and has not ended.
+    /// A process that is shutting down.
     ending: Option<Running>,
 }
 
@@ -67,7 +65,7 @@ struct Running {
 }
 
 impl SimNode {
-    /// Creates a node that does not run yet.
+    /// Creates a node that is not running.
     pub(crate) fn new(index: usize, plan: NodePlan, rc: bool, authority: Option<&mut Authority>) -> Self {
         let [upper, last] = u16::try_from(plan.host + 1).unwrap_or(u16::MAX).to_be_bytes();
         let port = FIRST_PORT + u16::try_from(index).unwrap_or(0);
@@ -84,12 +82,12 @@ impl SimNode {
         }
     }
 
-    /// Replaces the certificate that later processes of the node present.
+    /// Replaces the certificate that later processes of the node use.
     pub(crate) fn present(&mut self, files: PemFiles) {
         self.files = Some(files);
     }
 
-    /// Creates clients of these servers for its handlers to share.
+    /// Creates clients of these servers, shared by its handlers.
     pub(crate) fn share_clients(&self, servers: &[SocketAddr]) {
         let Some((_, node)) = self.running() else { return };
         for server in servers {
@@ -104,19 +102,19 @@ impl SimNode {
         self.running.as_ref().map(|running| (running.process, &running.node))
     }
 
-    /// Returns the process, if one is running or about to end.
+    /// Returns the process that runs or is ending.
     pub(crate) fn process(&self) -> Option<u64> {
         self.running.as_ref().or(self.ending.as_ref()).map(|running| running.process)
     }
 
-    /// Starts the node unless it runs. If a number of stores is given, its process dies after as many stores
-    /// to memory that it shares with others of its host.
+    /// Starts the node unless it runs. If `stores` is given, its process dies after that number of stores to memory shared on
+    /// its host.
     pub(crate) fn start(&mut self, scheduler: &mut Scheduler, stores: Option<u64>) {
         if self.running.is_some() {
             return;
         }
         if let Some(ending) = self.ending.take() {
-            // A new start gives up the last process.
+            // A new start abandons the last process.
             self.end(scheduler, ending);
         }
         self.slot.restore();
@@ -134,7 +132,7 @@ impl SimNode {
             runtime: runtime.clone(),
             path: if self.plan.shares_memory { PathChoice::Auto } else { PathChoice::Udp },
             max_shards: self.plan.shards,
-            // Few, so that a key that outlives its registration is noticed.
+            // Few, so that a key that outlives its registration is detected.
             max_regions: Some(REGIONS + REGIONS_OF_POLLER * u32::from(self.plan.pollers)),
             ..SoftOptions::default()
         };
@@ -158,7 +156,7 @@ impl SimNode {
             .rendezvous_bytes(self.plan.rendezvous_bytes)
             .session_loss_time(self.plan.session_loss_time);
         let options = match credentials {
-            // In half of the runs processes of a host need no handshake.
+            // In half of the runs, processes of a host are exempt from the handshake.
             Some(credentials) => options
                 .credentials(credentials)
                 .exempt_local_user(self.plan.exempts_local_user)
@@ -196,7 +194,7 @@ impl SimNode {
         };
         let node = node.serve(ChainServer::per_poller(link)).serve(PooledServer::new(thinker));
         let node = node.serve(FeedServer::new(feeder)).workers(WORKERS).queued_jobs(QUEUED_JOBS);
-        // Method numbers differ in every other process.
+        // Method numbers differ in every second process.
         let node = if process.is_multiple_of(2) { node } else { node.serve(IdleServer::new(Idler)) };
         let node = node.serve(WorkServer::per_poller(make).limit_few(FEW)).start();
         match node {
@@ -224,7 +222,7 @@ impl SimNode {
         }
     }
 
-    /// Ends the rest of a process.
+    /// Removes the rest of a process.
     fn end(&self, scheduler: &mut Scheduler, running: Running) {
         count_events(scheduler, &running);
         scheduler.oracle.disturbed(self.address);
@@ -233,8 +231,7 @@ impl SimNode {
         drop(running);
     }
 
-    /// Makes its process die after a number of further stores to shared memory. Returns false if it does not
-    /// run.
+    /// Makes the process die after a number of further stores to shared memory. Returns false if the node is not running.
     pub(crate) fn tear(&self, scheduler: &mut Scheduler, stores: u64) -> bool {
         let Some(Running { process, member, .. }) = &self.running else { return false };
         member.kill_after_stores(stores);
@@ -245,12 +242,12 @@ impl SimNode {
         true
     }
 
-    /// Makes its process overwrite a word of each shared area. Returns the number of areas.
+    /// Makes the process overwrite a word of each shared area. Returns the number of areas.
     pub(crate) fn scribble(&self, choose: impl FnMut(usize) -> (usize, u64)) -> usize {
         self.running.as_ref().map_or(0, |running| running.member.scribble(choose))
     }
 
-    /// Returns the areas that its process shares with others.
+    /// Returns the areas that the process shares with others.
     pub(crate) fn areas(&self) -> Vec<Arc<Memory>> {
         self.running.as_ref().map_or_else(Vec::new, |running| running.member.areas())
     }
@@ -260,19 +257,19 @@ impl SimNode {
         self.plan.shards.unwrap_or(self.plan.pollers.into())
     }
 
-    /// Returns one of its counters, or of its device's.
+    /// Returns a counter of the node or of its device.
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
         node.report().counter(name).unwrap_or(0)
     }
 
-    /// Returns the paths of its packets to an address.
+    /// Returns the paths of packets to an address.
     pub(crate) fn paths_to(&self, address: IpAddr) -> Vec<PathReport> {
         let Some((_, node)) = self.running() else { return Vec::new() };
         node.report().paths.into_iter().filter(|path| path.address.host() == address).collect()
     }
 
-    /// Begins to drain. The node runs on.
+    /// Begins to drain. The node keeps running.
     pub(crate) fn begin_drain(&self, scheduler: &Scheduler) {
         let Some((process, node)) = self.running() else { return };
         scheduler.trace.line(scheduler.now(), "fault", format_args!("drain {}", self.address));
@@ -296,7 +293,7 @@ impl SimNode {
         self.ending = Some(running);
     }
 
-    /// Records that a process has ended, by a shutdown or by a death between two stores.
+    /// Records the end of a process, by a shutdown or by a death between two stores.
     pub(crate) fn settle(&mut self, scheduler: &mut Scheduler) {
         let is_dead = |running: &Running| !running.member.is_alive();
         if self.running.as_ref().or(self.ending.as_ref()).is_some_and(is_dead) {
@@ -310,7 +307,7 @@ impl SimNode {
         }
     }
 
-    /// Releases a process that has ended. Returns what it should not have left, if anything.
+    /// Releases an ended process. Returns what it should have released, if anything.
     pub(crate) fn forget(&mut self, scheduler: &Scheduler) -> Option<String> {
         let ending = self.ending.take()?;
         count_events(scheduler, &ending);
@@ -320,8 +317,7 @@ impl SimNode {
         (left > 0).then(|| format!("{left} QPs are left at {} after its end", self.address))
     }
 
-    /// Returns the number of calls that its process refused because a budget was used up: handlers, or queued
-    /// messages.
+    /// Returns the number of calls refused because a budget was used up: handlers, or queued messages.
     pub(crate) fn refused_calls(&self) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
         let report = node.report();

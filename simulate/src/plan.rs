@@ -1,4 +1,4 @@
-//! The plan of a run: everything that its seed decides in advance.
+//! The plan of a run: all decisions made in advance from its seed.
 
 use crate::network::Conditions;
 use crate::trace::{START, Since, Trace};
@@ -9,8 +9,8 @@ use std::time::Duration;
 use trunkline::Limit;
 use trunkline_testkit::Hostility;
 
-/// Maximum number of running handlers: more than the calls of the phases without faults need, also if all
-/// come from one host, and fewer than clients make while handlers hang.
+/// Maximum number of running handlers: more than the calls of the phases without faults need, even from a single host, and
+/// fewer than clients use while handlers hang.
 pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
 /// Time after which names are proved again.
 const RENEW_AFTER: Duration = Duration::from_secs(2);
@@ -20,7 +20,7 @@ const RENEW_AFTER: Duration = Duration::from_secs(2);
 pub(crate) enum Forgery {
     /// A packet of a connection with another PSN.
     Packet,
-    /// A connection request in the name of a node, as if that node had been restarted.
+    /// A connection request in the name of a node, as if the node had been restarted.
     Request,
     /// Another message of the connection manager, with guessed ids.
     Message,
@@ -30,26 +30,26 @@ pub(crate) enum Forgery {
 pub(crate) const FORGED: [Forgery; 4] =
     [Forgery::Packet, Forgery::Packet, Forgery::Request, Forgery::Message];
 
-/// An event that happens to nodes. The trace shows it by its fields.
+/// An event that happens to nodes. Its fields are shown in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Stops one machine of a node.
     StopMachine { node: usize, pause: Duration },
     /// Stops all machines of a node.
     StopProcess { node: usize, pause: Duration },
-    /// Kills a node's process, and starts it again after a while.
+    /// Kills a node's process, and starts it again after a delay.
     Kill { node: usize, restart_after: Duration },
-    /// Kills a node's process. Its successor dies after a number of stores to memory shared on its host, and
-    /// the next one is started after a while.
+    /// Kills a node's process. Its successor dies after a number of stores to memory shared on its host, and the next one is
+    /// started after a delay.
     KillTwice { node: usize, stores: u64, restart_after: Duration },
-    /// Shuts a node down, and starts it again after a while.
+    /// Shuts a node down, and starts it again after a delay.
     ShutDown { node: usize, restart_after: Duration },
-    /// Drains a node, shuts it down after a while, and starts it again.
+    /// Drains a node, shuts it down after a delay, and starts it again.
     Drain { node: usize, shut_down_after: Duration, restart_after: Duration },
     /// Cuts two nodes off from each other for a while.
     Partition { a: usize, b: usize, lasts: Duration },
-    /// Sends connection requests of strangers to a node: a number from an unused address, one in the name of
-    /// another node, and one from the stranger's own address, where it gets the answer.
+    /// Sends connection requests of strangers to a node: some from an unused address, one in the name of another node, and
+    /// one from the stranger's own address, where it receives the answer.
     Forge { node: usize, other: usize, requests: u8 },
     /// Sends requests in the name of many nodes, from a host that proves its address and leaves their
     /// sessions half-open.
@@ -58,12 +58,11 @@ pub(crate) enum Fault {
     RemoveDevice { node: usize, lasts: Duration },
     /// Overwrites words of the memory that a node's process shares with others.
     Scribble { node: usize },
-    /// Kills a node's process after a number of further stores to shared memory, and starts it again after a
-    /// while.
+    /// Kills a node's process after a number of further stores to shared memory, and starts it again after a delay.
     Tear { node: usize, stores: u64, restart_after: Duration },
     /// Sends a forged packet.
     ForgeOne(Forgery),
-    /// Shuts down a node that drains, and starts it again after a while.
+    /// Shuts down a draining node, and starts it again after a delay.
     Leave { node: usize, restart_after: Duration },
     /// Starts a node again.
     Restart { node: usize },
@@ -74,7 +73,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Returns true for the second half of a fault, which must follow the first.
+    /// Returns true for the second half of a fault.
     pub(crate) fn is_end(self) -> bool {
         matches!(self, Self::Leave { .. } | Self::Restart { .. } | Self::Join { .. } | Self::Restore { .. })
     }
@@ -94,17 +93,17 @@ pub(crate) struct NodePlan {
     /// True if it reaches other processes of its host through shared memory.
     pub(crate) shares_memory: bool,
     pub(crate) clients: usize,
-    /// True if each of its processes listens at a free port, as programs do that only call.
+    /// True if each of the node's processes listens on a free port, as programs do that only call.
     pub(crate) is_client: bool,
     /// Limit of running handlers.
     pub(crate) handlers: Limit,
-    /// Limit of calls under way; `None` for the default.
+    /// Limit on calls in flight; `None` for the default.
     pub(crate) calls: Option<Limit>,
     /// Limit of queued bytes; `None` for the default.
     pub(crate) queued_bytes: Option<Limit>,
     /// Limit of its SRQs' depth; `None` for the default.
     pub(crate) srq_depth_limit: Option<u32>,
-    /// True if a node with an identity makes sessions without a handshake with processes of its host.
+    /// True if a node with an identity exempts processes of its host from the handshake.
     pub(crate) exempts_local_user: bool,
     /// Time for which a handshake keeps its CM machine busy.
     pub(crate) handshake: Duration,
@@ -115,7 +114,7 @@ pub(crate) struct NodePlan {
 }
 
 impl NodePlan {
-    /// Returns a node with much room, which shares no memory. No client of it calls.
+    /// Returns a node with large limits and no shared memory, which clients of the plan do not call.
     pub(crate) fn extra(host: usize, pollers: u16) -> Self {
         Self {
             host,
@@ -138,7 +137,7 @@ impl NodePlan {
     }
 }
 
-/// Pollers of the nodes: one number for the first, third, ..., another for the rest.
+/// Pollers of the nodes: one number for the first, third, and so on, another for the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pollers(u16, u16);
 
@@ -186,31 +185,30 @@ pub(crate) struct Plan {
     pub(crate) forgeries: Vec<(Duration, Forgery)>,
     /// Misbehaviour of the hostile peer, in a run that has one.
     pub(crate) hostility: Option<Hostility>,
-    /// True if two more nodes with little room call each other. One run of eight has them, since they take as
-    /// long as many faults.
+    /// True if two more nodes with small limits call each other. One run in eight has them, because they take as long as many
+    /// faults.
     pub(crate) has_chains: bool,
-    /// True if four more nodes are the servers of a balanced channel and their caller, which one run of eight
-    /// has.
+    /// True if four more nodes are the servers of a balanced channel and their caller. One run in eight has them.
     pub(crate) has_replicas: bool,
-    /// True if four more nodes are a server with a shallow SRQ and its callers, two of one host, which one run of
-    /// eight has.
+    /// True if four more nodes are a server with a shallow SRQ and its callers, two of them on one host. One run in eight has
+    /// them.
     pub(crate) has_crowded_host: bool,
-    /// True if one or two more nodes call from behind a firewall, which every second run has.
+    /// True if one or two more nodes call from behind a firewall. Every second run has them.
     pub(crate) has_firewall: bool,
-    /// True if one more node calls over a path that carries less than the interfaces at its ends, which every second
-    /// run has.
+    /// True if one more node calls over a path that carries smaller packets than the interfaces at its ends. Every second run
+    /// has it.
     pub(crate) has_narrow_path: bool,
-    /// True if several nodes call one through a link of little bandwidth.
+    /// True if several nodes call one node through a link with low bandwidth.
     pub(crate) has_bottleneck: bool,
-    /// True if the nodes have identities, so that sessions begin with a handshake, as in one run of three.
+    /// True if the nodes have identities, so that sessions begin with a handshake. One run in three has them.
     pub(crate) has_identities: bool,
     /// Duration of the phase with faults.
     pub(crate) lasts: Duration,
 }
 
 impl Plan {
-    /// Returns true if every node has enough receives that no sender waits for unused credit of others, which
-    /// decays within 100 ms.
+    /// Returns true if every node has enough receives that senders do not wait for unused credit of others, which decays
+    /// within 100 ms.
     pub(crate) fn has_room(&self) -> bool {
         self.nodes.iter().all(|node| node.srq_depth >= 256)
     }
@@ -229,7 +227,7 @@ impl Plan {
         })
     }
 
-    /// Writes the top of a trace: the legend, the nodes with their addresses, and the self.
+    /// Writes the start of a trace: the legend, the nodes with their addresses, and the plan.
     pub(crate) fn write(&self, trace: &Trace, seed: u64, addresses: &[SocketAddr]) {
         if !trace.is_kept() {
             return;
@@ -290,7 +288,7 @@ impl Plan {
         line("plan", format_args!("at {}: faults end", Since(START + self.lasts)));
     }
 
-    /// Replaces the numbers of pollers, if others are given.
+    /// Replaces the numbers of pollers, if given.
     pub(crate) fn with_pollers(mut self, pollers: Option<Pollers>) -> Self {
         for (at, node) in self.nodes.iter_mut().enumerate() {
             node.pollers = pollers.map_or(node.pollers, |pollers| pollers.of(at));
@@ -344,9 +342,9 @@ impl Plan {
     }
 }
 
-/// Draws the packets that an attacker forges during faults, in four of five runs.
+/// Draws the packets that an attacker forges during faults, in four runs of five.
 fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
-    // Separate random numbers, so that the rest of the plan does not change.
+    // Separate random numbers, so that the rest of the plan stays the same.
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6174_7461);
     let count = if random.u8(..5) > 0 { random.usize(10..60) } else { 0 };
     let all = (0..count).map(|_| {
@@ -363,7 +361,7 @@ fn hostility(seed: u64) -> Option<Hostility> {
     seed.is_multiple_of(6).then(|| kinds[turn])
 }
 
-/// Draws the time at which a crowd of strangers comes, in one of four runs.
+/// Draws the arrival time of a crowd of strangers, in one run of four.
 fn crowd(seed: u64, lasts: Duration, nodes: usize) -> Option<(Duration, Fault)> {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6372_6f77);
     let at = Duration::from_micros(random.u64(..as_us(lasts)));
@@ -382,7 +380,7 @@ fn divide(seed: u64, nodes: &mut [NodePlan]) {
     }
 }
 
-/// Draws which nodes share memory, in two of three runs, and the faults of that memory.
+/// Draws the nodes that share memory, in two runs of three, and the faults of that memory.
 fn share_memory(seed: u64, lasts: Duration, nodes: &mut [NodePlan]) -> Vec<(Duration, Fault)> {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6d65_6d6f);
     if random.u8(..3) == 0 {
@@ -420,7 +418,7 @@ fn conditions(random: &mut fastrand::Rng) -> Conditions {
     }
 }
 
-/// Draws the hosts of the nodes. In half of the runs each node has its own.
+/// Draws the hosts of the nodes. In half of the runs each node has its own host.
 fn hosts(random: &mut fastrand::Rng, nodes: usize) -> Vec<usize> {
     let are_shared = random.bool();
     let mut all = vec![0];

@@ -1,7 +1,7 @@
 //! Commands between a node's machines, and the handles of the machines.
 //!
-//! Every other module may use this. It holds queues and wakers and decides nothing: pollers perform
-//! [`Command`]s, the CM machine performs [`CmCommand`]s, and neither waits for the other.
+//! All modules may use these queues and wakers. Pollers perform [`Command`]s, the CM machine performs
+//! [`CmCommand`]s, without waiting for each other.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "identity")]
@@ -47,9 +47,9 @@ pub(crate) struct SessionUp {
 /// A command to a poller.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A TGT was created: messages through it come from this peer's poller. Comes before the peer can send.
+    /// A TGT was created: messages through it come from this peer's poller. Sent before the peer can send.
     TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
-    /// A TGT is destroyed, and its session goes on without it.
+    /// A TGT is destroyed, and its session continues without it.
     TargetDropped { target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
@@ -65,21 +65,21 @@ pub(crate) enum Command {
     /// The peer of a session has proved its names again, in the exchange of this number. Each lane switches to its keys.
     #[cfg(feature = "identity")]
     Renewed { peer: PeerKey, number: u32, identity: PeerIdentity, exchange: u32 },
-    /// The TGTs of a session are destroyed, so nothing more is received from the peer or READ by it. The
-    /// `PeerDown` that follows has the same cause.
+    /// The TGTs of a session are destroyed: the peer can no longer send or READ. The `PeerDown` that follows
+    /// has the same cause.
     SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },
     /// The session is over, or could not be created. Comes after its `SessionClosed`. After a failed attempt,
     /// `next` is the earliest time of another.
     PeerDown { peer: PeerKey, number: u32, cause: PeerDown, next: Option<Time> },
-    /// The peer will not come back under this key.
+    /// The CM machine has removed the peer.
     Forget { peer: PeerKey },
-    /// The device was removed: take what has arrived, and report that.
+    /// The device was removed: take the frames that have arrived, and report this.
     DeviceLost,
     /// Frames that another poller had for us when its device was removed, and that did not fit the ring. All
     /// of them came after those in the ring.
     HandedOn(Vec<Crossing>),
-    /// All pollers have taken what had arrived. Comes before the sessions are closed: take the frames that
-    /// others handed on.
+    /// All pollers have taken their frames. Sent before the sessions are closed: take the frames that others
+    /// handed on.
     TakeHandedOn,
     /// The device was removed, and all sessions are closed: release everything on it and report that.
     ReleaseDevice,
@@ -99,14 +99,15 @@ pub(crate) type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
 pub(crate) enum CmCommand {
     /// A poller has something to send to this peer, or is about to.
     Want { peer: PeerKey, connect: Connect },
-    /// Resolving the address of a peer has ended, for one INI of a session.
+    /// Result of resolving a peer's address, for one INI of a session.
     Resolved { peer: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome },
     /// A poller found a session unusable.
     Broken { peer: PeerKey, number: u32, cause: PeerDown },
     /// A handshake frame arrived through the TGT of poller 0, of a session that is not up.
     #[cfg(feature = "identity")]
     Handshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
-    /// The peer has acknowledged this many handshake frames of a session, and no other one waits at poller 0.
+    /// Number of handshake frames of a session that the peer has acknowledged, when poller 0 has sent all of
+    /// them.
     #[cfg(feature = "identity")]
     HandshakeSent { peer: PeerKey, number: u32, acknowledged: u32 },
     /// All lanes of a session at one poller have switched to the keys of the last renewal, in both directions.
@@ -115,11 +116,11 @@ pub(crate) enum CmCommand {
     /// New handshakes use these credentials.
     #[cfg(feature = "identity")]
     Credentials(Arc<Credentials>),
-    /// A poller has taken what the removed device had received.
+    /// A poller has taken the frames that the removed device had received.
     Emptied { poller: PollerIndex },
     /// A poller has released the removed device.
     Released { poller: PollerIndex },
-    /// A poller has nothing in progress any more, after the command to shut down.
+    /// A poller has drained, after the command to shut down.
     Drained { poller: PollerIndex },
     /// The node shuts down, and its grace period ends at the deadline. Close everything soon after it, even
     /// if not every poller has reported.
@@ -183,8 +184,8 @@ impl PollerHandle {
         self.0.index
     }
 
-    /// Makes sure that the poller looks at its queues again and sees everything pushed before this call.
-    /// Makes a system call only if the poller sleeps.
+    /// Ensures that the poller checks its queues again and takes everything pushed before this call. Enters
+    /// the kernel only if the poller sleeps.
     pub fn wake(&self) {
         self.0.waker.wake();
     }
@@ -202,7 +203,7 @@ impl PollerHandle {
         !self.0.commands.is_empty()
     }
 
-    /// Returns the waker of the poller, for code that does not know pollers.
+    /// Returns the waker of the poller, for code that does not depend on pollers.
     pub(crate) fn waker(&self) -> &Waker {
         &self.0.waker
     }

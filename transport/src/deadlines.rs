@@ -1,13 +1,13 @@
 //! Deadlines: a few ordered lists, and a timer wheel for the rest.
 //!
-//! Adding and removing takes constant time, and allocates only when there are more deadlines than ever
-//! before. Deadlines are the times of calls plus their time limits, of which a program has few. So most
-//! deadlines are no earlier than the last one of one of the lists, the *runs*, and are appended there. The
-//! others go to the wheel. It divides time into ticks of about a millisecond. The first level has a list for
-//! each of 64 ticks, the next one for each of 64 times 64, and so on. A later deadline moves to a finer level
-//! when its time comes near. Expiry times themselves are exact.
+//! Adding and removing takes constant time, and allocates only when the number of deadlines reaches a new
+//! maximum. A deadline is the time of a call plus its time limit, and programs use few different limits. So
+//! most deadlines are appended to one of a few sorted lists, the *runs*. The others go to the wheel. It
+//! divides time into ticks of about a millisecond. The first level has a list for each of 64 ticks, the next
+//! one for each of 64 times 64, and so on. A later deadline moves to a finer level when its time comes near.
+//! Expiry times themselves are exact.
 //!
-//! Not lock-free, and not shared: each poller has its own.
+//! Each poller has its own deadlines, without locks.
 #![forbid(unsafe_code)]
 
 use slab::Slab;
@@ -22,7 +22,7 @@ const LISTS: usize = 1 << LEVEL_BITS;
 const LEVELS: u32 = 4;
 /// Number of runs: lists to which deadlines are appended in order.
 const RUNS: usize = 4;
-/// Index that stands for no entry.
+/// Index of a missing entry.
 const NONE: usize = usize::MAX;
 
 /// Key of a deadline, valid until it expires or is removed.
@@ -114,14 +114,13 @@ impl<T> Deadlines<T> {
         self.entries.len()
     }
 
-    /// Returns true if there are no deadlines.
+    /// Returns true if empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Returns a time that no deadline is earlier than, for the next call of [`Self::due`]. `None` if there
-    /// are no deadlines.
+    /// Returns a lower bound of the deadlines, for the next call of [`Self::due`]; `None` without deadlines.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let of_wheel = (self.in_wheel > 0).then_some(self.earliest);
@@ -235,7 +234,7 @@ impl<T> Deadlines<T> {
         ((self.tick >> (LEVELS * LEVEL_BITS)) + 1) << (LEVELS * LEVEL_BITS)
     }
 
-    /// Advances to this tick. No entry is in a list in between.
+    /// Advances to this tick, over empty lists only.
     fn advance(&mut self, tick: u64) {
         let is_next_round = tick >= self.next_round();
         self.tick = tick;
@@ -342,7 +341,7 @@ mod tests {
         Sleep,
     }
 
-    /// Returns durations from nothing to days, with no preference.
+    /// Returns durations from zero to days.
     fn duration() -> impl Strategy<Value = u64> {
         (0..50_u32, any::<u64>()).prop_map(|(bits, number)| number & ((1 << bits) - 1))
     }

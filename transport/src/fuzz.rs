@@ -187,7 +187,7 @@ pub fn credit(data: &[u8]) {
                 pairs.extend(grantor.open(now_ms, target, peer));
             }
             (1, Some(pair)) => {
-                // A violation would end a real session; here the peer goes on.
+                // A violation would end a real session. Here the peer continues.
                 let released = (step[0] & 4 == 0).then_some(u16::from(step[2]));
                 let _ = grantor.apply_header(pair, now_ms, step[3], released);
             }

@@ -94,7 +94,7 @@ pub enum Reach {
     Up,
     /// An attempt is in progress.
     UnderWay,
-    /// The last attempt has failed, and the node pauses before the next one.
+    /// The last attempt failed, and the node pauses before the next one.
     Away {
         /// Cause of the failure.
         cause: PeerDown,
@@ -110,9 +110,9 @@ pub enum Report {
     #[default]
     Always,
     /// All outcomes, except the delivery of a message that left at once. [`Accepted::left`] then names its
-    /// session. The message was delivered if the session ends before it has failed.
+    /// session. The message was delivered unless its failure is reported before the session ends.
     Failure,
-    /// No outcome.
+    /// Outcomes are not reported.
     Never,
 }
 
@@ -146,9 +146,8 @@ pub struct Outgoing<'a> {
     pub peer: PeerKey,
     /// Destination poller.
     pub destination: Destination,
-    /// Session of the message; `None` for the one that is up, or the next one. A message for a session that
-    /// is over is refused, or fails if it has waited: an answer must not reach a later incarnation of the
-    /// peer than the one that asked.
+    /// Session of the message; `None` for the current or the next session. A message for an ended session is
+    /// refused, or fails if it was queued, so that an answer never reaches a later incarnation of the peer.
     pub session: Option<SessionNumber>,
     /// Behaviour when the peer cannot be reached.
     pub connect: Connect,
@@ -244,7 +243,7 @@ pub enum SendError {
     /// The queue of this peer, or of all peers, is full.
     #[error("too much waits to be sent: {0}")]
     QueueFull(Exhausted),
-    /// The last attempt to connect has failed, and the next one may not begin yet.
+    /// The last attempt to connect failed, and the next one may not begin yet.
     #[error("{cause}")]
     BackingOff {
         /// Cause of the last failure.
@@ -292,8 +291,8 @@ pub enum PeerDown {
          drops packets to the UDP port of its device, 4791 by default; `trunkctl doctor` and `trunkctl nodes` on that host tell which"
     )]
     Unreachable,
-    /// No process receives at this address and UDP port of the peer's device. Its host reports that, or a firewall that
-    /// rejects packets in this way.
+    /// The UDP port of the peer's device is closed at this address, as reported by its host or by a firewall
+    /// that rejects packets in this way.
     #[error(
         "nothing listens on UDP port {} of {}: start the node there, or have its firewall accept the port",
         .0.port(),
@@ -325,7 +324,7 @@ pub enum PeerDown {
         /// Address and UDP port of the peer's device, or of this node's.
         address: SocketAddr,
     },
-    /// This node has no address of the peer's family, IPv4 or IPv6, to connect from.
+    /// This node lacks an address of the peer's family, IPv4 or IPv6, to connect from.
     #[error(
         "this node has no {} address to call from: it listens on {listens_on}; listen on an {} address as well, if this host has one",
         other_family(listens_on),
@@ -344,13 +343,13 @@ pub enum PeerDown {
         "this node reaches peers through shared memory only (TRUNKLINE_LINK=shm, or setting link), which it cannot share with the peer: {0}"
     )]
     NotShared(&'static str),
-    /// The peer's host answers, but no node listens on that port.
+    /// The peer's host answers, but its port is closed.
     #[error("nobody listens on that port at the peer: start the node there, or correct the port")]
     NotListening,
     /// The peer refused the session, because of authentication or limits.
     #[error("the peer refused the session: {0}")]
     Refused(&'static str),
-    /// The peer requires an identity, and this node has none.
+    /// The peer requires an identity, which this node lacks.
     #[error("the peer refused the session: {NO_IDENTITY}")]
     IdentityRequired,
     /// The handshake failed, in which both nodes prove their names.
@@ -366,7 +365,7 @@ pub enum PeerDown {
     /// The peer refused the session because it is shutting down.
     #[error("the peer is shutting down")]
     Leaving,
-    /// The two nodes have no protocol version in common.
+    /// The two nodes lack a common protocol version.
     #[error(
         "the peer speaks {} of the protocol, this node {}: update one of them",
         Range(theirs),
@@ -388,14 +387,14 @@ pub enum PeerDown {
     /// was silent.
     #[error("the peer gave up the session and began another")]
     Replaced,
-    /// The peer stopped answering when packets became larger than any that had got through. Only NICs; software devices find
-    /// out that the peer answers ([`Self::PathMtu`]).
+    /// The peer stopped answering when packets became larger than all delivered before. Only on NICs;
+    /// software devices detect that the peer still answers ([`Self::PathMtu`]).
     #[error(
         "the peer stopped answering, and no packet with {bytes} bytes of payload has got through in this session: if the \
          peer is up, the path carries less than the interfaces at its ends; lower the MTU of one of them to that of the path"
     )]
     FullPacketsLost {
-        /// Payload of such a packet, in bytes.
+        /// Payload of the larger packets, in bytes.
         bytes: u32,
     },
     /// Large packets vanish on the way between the nodes, although the peer answers. The next sessions have the next smaller path
@@ -404,13 +403,13 @@ pub enum PeerDown {
     PathMtu {
         /// Path MTU of the session.
         mtu: Mtu,
-        /// True if the peer has found out, and said so when it closed the session. Nothing proves that.
+        /// True if the peer reported this when it closed the session. The report is not authenticated.
         is_told: bool,
     },
     /// The peer closed the session in an orderly way, or its process died and a device reported that.
     #[error("the peer closed the session, or its process has ended")]
     Closed,
-    /// The peer closed the session, and named the cause. Nothing proves that the cause is the peer's.
+    /// The peer closed the session and named the cause. The cause is not authenticated.
     #[error("the peer closed the session, and says: {0}")]
     ClosedFor(&'static str),
     /// The session ended while this node was stopped, or right after: the peer had given it up.
@@ -427,25 +426,25 @@ pub enum PeerDown {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Misbehaved(&'static str),
-    /// A sealed frame, or a part of a sealed message, is not what the peer has sent.
+    /// A sealed frame, or a part of a sealed message, was altered on the way.
     #[cfg(feature = "identity")]
     #[error("{0}")]
     Altered(&'static str),
-    /// The peer sent a frame of a kind that this node does not know and must not ignore.
+    /// The peer sent a critical frame of an unknown kind.
     #[error("the peer sent a frame of kind {0:#04x}, which this node does not know and must not ignore")]
     UnknownFrame(u8),
-    /// The peer's settings have an entry that this node does not know and must not ignore.
+    /// The peer's settings have a critical entry that is unknown to this node.
     #[error(
         "the peer has setting {0}, which this node does not know and must not ignore: update one of them"
     )]
     UnknownSetting(u16),
-    /// This node's settings have an entry that the peer does not know and must not ignore.
+    /// This node's settings have a critical entry that is unknown to the peer.
     #[error("the peer does not know setting {0} of this node and must not ignore it: update one of them")]
     SettingRefused(u16),
     /// The message's deadline passed before it could leave.
     #[error("the deadline passed before the message could leave")]
     Deadline,
-    /// The message is larger than the peer accepts. That was known only when the session came up.
+    /// The message exceeds the peer's limit, which arrived only when the session came up.
     #[error("message of {bytes} bytes exceeds the peer's limit of {limit} (its max_message_bytes)")]
     TooLarge {
         /// Size of the message.
@@ -453,7 +452,7 @@ pub enum PeerDown {
         /// The peer's limit.
         limit: usize,
     },
-    /// The peer had no memory for the large message until the deadline.
+    /// The peer lacked memory for the large message until the deadline.
     #[error(
         "the peer had no buffer free for the message in time (its rendezvous_bytes or rendezvous_bytes_per_peer)"
     )]
@@ -515,8 +514,9 @@ impl PeerDown {
         self.is_of_this_node() || self.is_incompatible()
     }
 
-    /// Returns the path MTU of the next sessions if large packets have vanished in one. `asked` is the path MTU that its peer has
-    /// asked for. A peer can tell of the connections with that one only, so a forged DREQ lowers it by one step at most.
+    /// Returns the path MTU of the next sessions if large packets have vanished in one. `asked` is the path
+    /// MTU that the session's peer requested. A DREQ counts only for the path MTU of its connection, so a
+    /// forged one lowers it by one step at most.
     pub(crate) fn next_mtu(self, asked: Option<Mtu>) -> Option<Mtu> {
         let Self::PathMtu { mtu, is_told } = self else { return None };
         mtu.smaller().filter(|_| !is_told || asked == Some(mtu))
@@ -527,7 +527,7 @@ impl PeerDown {
         matches!(self, Self::Version { .. } | Self::UnknownSetting(_) | Self::SettingRefused(_))
     }
 
-    /// Returns true if no pause before the next attempt can help, because the peer was not asked.
+    /// Returns true if the cause lies in this node, so that a pause before the next attempt cannot help.
     pub(crate) fn is_of_this_node(self) -> bool {
         matches!(self, Self::ShuttingDown | Self::NoAddress { .. })
     }
@@ -545,7 +545,7 @@ impl fmt::Display for Range<'_> {
     }
 }
 
-/// A text for a path MTU that is too large, and true if the peer has said so.
+/// Text for a path MTU that is too large, with true if the peer reported it.
 struct PathMtuText(Mtu, bool);
 
 impl fmt::Display for PathMtuText {
@@ -574,7 +574,7 @@ fn other_family(address: &SocketAddr) -> &'static str {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerIdentity {
-    /// The peer has proved no name. Its address is all that is known of it.
+    /// The peer is unauthenticated, and identified only by its address.
     #[default]
     Unproven,
     /// The peer is a process of this user on this host, as this host has proved. It has this uid.
@@ -614,8 +614,8 @@ pub enum PeerEvent {
         /// Identity of the peer.
         identity: PeerIdentity,
     },
-    /// The session has ended, or an attempt to connect has failed. The outcome of each message in flight was
-    /// reported by [`Event::Sent`] before, except for messages that wait for the next session
+    /// The session ended, or an attempt to connect failed. The outcome of each message in flight was reported
+    /// through [`Event::Sent`] before, except for messages that wait for the next session
     /// ([`Connect::Wait`]).
     Down {
         /// Cause of the loss.
@@ -718,12 +718,13 @@ pub enum Screening {
 /// The kind of message that a driver awaits from a peer. It decides how soon a silent peer is probed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Awaited {
-    /// Nothing. Only the node that accepted the session probes the peer, at the idle interval.
+    /// The driver is idle. Only the node that accepted the session probes the peer, at the idle interval.
     #[default]
     Nothing,
-    /// Nothing, but it holds state for the peer, such as a running handler. The peer is probed at the idle interval.
+    /// The driver holds state for the peer, such as a running handler. The peer is probed at the idle
+    /// interval.
     Interest,
-    /// An item of a stream, which may not come for long. The peer is probed after 2 s of silence.
+    /// The driver awaits an item of a stream, which may take long. The peer is probed after 2 s of silence.
     Item,
     /// A reply. The peer is probed after 500 ms of silence.
     Reply,
@@ -735,14 +736,15 @@ pub enum Event {
     /// A message has arrived.
     Message(Origin, Message),
     /// A large message was announced, and the driver decides about it before the rest of it is READ:
-    /// [`Transport::announcement`](crate::Transport::announcement). Only if it has asked for such decisions.
+    /// [`Transport::announcement`](crate::Transport::announcement). Sent only to drivers that screen
+    /// announcements.
     Announced(Origin),
     /// The outcome of a sent message.
     Sent(Token, SendOutcome),
     /// A peer has changed.
     Peer(PeerKey, PeerEvent),
-    /// A large message is lost, which got no memory in time, or was one of too many that were announced. Its sender
-    /// knows.
+    /// A large message was dropped, for lack of memory or because too many were announced. Its sender is
+    /// notified.
     GivenUp {
         /// Its sender.
         from: Origin,
@@ -751,8 +753,8 @@ pub enum Event {
         /// Size of the message.
         bytes: usize,
     },
-    /// A message with [`Report::Never`] cannot be sent, in a session that goes on. Ordered messages that were sent
-    /// after it still leave.
+    /// A message with [`Report::Never`] cannot be sent, in a session that continues. Ordered messages that
+    /// were sent after it still leave.
     NotSent {
         /// Poller that it was for.
         to: Origin,
@@ -769,7 +771,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Announcement {
     pub(crate) from: Origin,
-    /// The part of it that has come.
+    /// The received part of the message.
     pub(crate) part: Message,
 }
 
@@ -780,7 +782,7 @@ impl Announcement {
         self.from
     }
 
-    /// Returns the part of the message that has come with it.
+    /// Returns the part of the message that the announcement carries.
     #[must_use]
     pub fn part(&self) -> &Message {
         &self.part

@@ -19,7 +19,7 @@ pub(crate) const MOST_THREADS: usize = 256;
 pub(crate) enum CallerKind {
     /// Tasks on the client node's poller.
     Poller,
-    /// Threads that block, one for each call under way.
+    /// Threads that block, one for each outstanding call.
     Thread,
     /// Tasks of a tokio runtime with one thread.
     Tokio,

@@ -147,7 +147,7 @@ impl Measurement {
         self.recorders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the reason for which nothing can be measured.
+    /// Records the cause of a failed measurement.
     pub(crate) fn failed(&self, why: String) {
         self.recorders().all.failed(why);
     }
@@ -231,8 +231,8 @@ fn due_ns(call: u64, per_s: f64) -> u64 {
 /// Step of the order of members: a prime larger than any sum of weights, hence coprime to each.
 const STEP: u64 = 982_451_653;
 
-/// Returns the member of the call with this number. In any cycle of calls, as long as the sum of the weights, each member occurs as
-/// often as its weight says, spread out.
+/// Returns the member of the call with this number. In each cycle, as long as the sum of the weights, each member occurs
+/// according to its weight, spread out.
 fn member(members: &[Member], call: u64) -> usize {
     let sum = members.iter().map(|member| u64::from(member.weight)).sum::<u64>().max(1);
     let mut place = call % sum * STEP % sum;

@@ -116,7 +116,7 @@ fn with_server<R>(
     with_sleeping_server(core, serve, measure, || ())
 }
 
-/// Does the same for a server that sleeps, and calls `wake` when the flag is set.
+/// Like [`with_server`], for a server that sleeps. Calls `wake` when the flag is set.
 fn with_sleeping_server<R>(
     core: Option<usize>,
     serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send,

@@ -46,7 +46,7 @@ fn quota(text: &str) -> Result<f64, String> {
 }
 
 impl Load {
-    /// Returns true if the sides do not have their cores for themselves.
+    /// Returns true if the sides share their cores with other load.
     pub(crate) const fn is_any(&self) -> bool {
         self.neighbours > 0 || self.quota.is_some()
     }
@@ -97,7 +97,7 @@ impl Neighbours {
     }
 }
 
-/// A quota for this process, and the same for its server. Dropping it ends both.
+/// A quota for this process, and an equal one for its server. Dropping it ends both.
 #[derive(Debug)]
 pub(crate) struct Quota {
     /// Former group of this process.

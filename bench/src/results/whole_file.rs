@@ -29,7 +29,7 @@ fn tried(path: &Path) -> io::Result<()> {
     fs::remove_file(&partial)
 }
 
-/// Returns the name of a file until it is complete.
+/// Returns the temporary name of a file that is being written.
 fn partial(target: &Path) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));
@@ -58,7 +58,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
     })
 }
 
-/// Writes JSON in the same way, over several lines.
+/// Writes JSON like [`write()`], over several lines.
 ///
 /// # Errors
 /// See [`write()`].

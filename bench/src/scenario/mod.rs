@@ -70,7 +70,7 @@ pub(crate) struct Scenario<'a> {
     pub(crate) bar: ProgressBar,
 }
 
-/// Contents of a file: the keys that all scenarios have, and those of one.
+/// Contents of a file: the keys common to all scenarios, and the keys of one scenario.
 #[derive(Debug, Serialize)]
 struct Contents<'a, T> {
     command: &'static str,
@@ -132,8 +132,8 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    /// Ends a scenario with what `measured` tells: prints the table and writes the files, also after a failure. Without `what` there is no
-    /// last line on standard output.
+    /// Ends a scenario with the outcome `measured`: prints the table and writes the files, also after a failure. Without
+    /// `what`, the last line on standard output is left out.
     ///
     /// # Errors
     /// Fails with the failure of the measurement, which decides the exit code, or if a file cannot be written.

@@ -1,5 +1,5 @@
-//! `trunkline-codegen`: writes the stubs of the services in a file to another file. The stubs are the same as those of the
-//! attribute macro and of the `build.rs` helper.
+//! `trunkline-codegen`: writes the stubs of the services in a file to another file. The attribute macro and the `build.rs`
+//! helper generate the same stubs.
 
 #![forbid(unsafe_code)]
 
@@ -60,7 +60,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, BuildError> {
     let input = &arguments.input;
     match &arguments.output {
         None => match io::stdout().write_all(generate_file(input)?.as_bytes()) {
-            // A reader such as `head` has read enough.
+            // A reader such as `head` has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => {
                 written.map_err(|cause| BuildError::file("write", Path::new("standard output"), cause))?

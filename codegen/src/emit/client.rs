@@ -28,7 +28,7 @@ impl StubKind {
 /// The receiver of a stub's methods.
 #[derive(Debug, Clone, Copy)]
 enum Through {
-    /// A client, which calls the same method of its `with`, with the usual options.
+    /// A client. Calls the same method of its `with`, with the default options.
     Client,
     /// The return value of the client's `with`, with other options.
     With,
@@ -159,13 +159,13 @@ pub(super) fn result(service: &Service, method: &Method) -> TokenStream {
     quote_spanned!(span_of(method)=> ::core::result::Result<#ty, #error>)
 }
 
-/// Returns the type of a client method's error. It exists for any type of a handler's error, so that only
-/// an assertion fails if the type cannot be sent.
+/// Returns the type of a client method's error. It is defined for any type of a handler's error, so that only an assertion
+/// fails if the type cannot be sent.
 fn error(service: &Service, method: &Method) -> TokenStream {
     let span = span_of(method);
     let krate = krate(service, span);
     match &method.output.error {
-        // If another type is named `Status`, that is reported once, where the declaration is checked.
+        // Another type named `Status` is reported once, at the check of the declaration.
         None | Some(ErrorType::Status(_) | ErrorType::Report(_)) => quote_spanned!(span=> #krate::Status),
         Some(ErrorType::Other(error)) => quote_spanned! {span=>
             <#error as #krate::stub::MethodError<{ #krate::stub::Named::<#error>::IS_STATUS }>>::Call
@@ -179,11 +179,11 @@ pub(super) fn span_of(method: &Method) -> Span {
         Some(ErrorType::Status(ty) | ErrorType::Report(ty) | ErrorType::Other(ty)) => ty.span(),
         None => method.output.whole.span(),
     };
-    // Emitted variables belong to the stubs even if the type was passed to a `macro_rules!` macro.
+    // Variables in the output belong to the stubs, even if the type was passed to a `macro_rules!` macro.
     written.resolved_at(Span::call_site())
 }
 
-/// Returns the generics and the last argument of a client method to which the caller passes a stream.
+/// Returns the generics and the last argument of a client method that takes a stream.
 pub(super) fn items_of(service: &Service, method: &Method) -> (TokenStream, TokenStream) {
     let Some(Items { ident, item: StreamItem { ty, .. }, .. }) = &method.items else {
         return (TokenStream::new(), TokenStream::new());
@@ -254,7 +254,7 @@ fn function(service: &Service, method: &Method, kind: StubKind, through: Through
     };
     let (generics, items) = items_of(service, method);
     let captured = method.items.as_ref().map(|_| quote!(, __Items));
-    // The span makes the compiler report errors about the future at the type that the author wrote.
+    // With this span, the compiler reports errors of the future at the type as written.
     let (span, bound, result) = (span_of(method), kind.bound(span_of(method)), result(service, method));
     let future = quote_spanned! {span=>
         impl ::core::future::Future<Output = #result> #bound + use<#lifetime #captured>

@@ -1,4 +1,4 @@
-//! Emits a fallback for a trait with errors, so that the compiler reports these errors and no others.
+//! Emits a fallback for a trait with errors, so that the compiler reports only these errors.
 
 use super::{quiet, stubs};
 use crate::model::{Runs, Service};
@@ -26,20 +26,20 @@ pub(crate) fn fallback(mut item: ItemTrait, service: Option<&Service>) -> TokenS
                 let is_plain = matches!(&*typed.pat, Pat::Ident(pattern)
                     if pattern.mutability.is_none() && arguments.insert(pattern.ident.unraw().to_string()));
                 if !is_plain {
-                    // Functions without a body take no patterns.
+                    // Functions without a body must not have patterns.
                     *typed.pat = parse_quote!(_);
                 }
             }
         }
         names.insert(function.sig.ident.unraw().to_string())
     });
-    // `Self` in an argument is an error already.
+    // `Self` in an argument is already reported.
     item.supertraits.push(parse_quote!(::core::marker::Sized));
     item.colon_token.get_or_insert_with(Default::default);
     let stubs = service.map(|service| {
         // The same bound as on the trait of a service.
         item.supertraits.push(parse_quote!('static));
-        // The trait as it is written does not promise that futures are `Send`.
+        // The futures of the trait as written need not be `Send`.
         let mut service = service.clone();
         service.methods.iter_mut().for_each(|method| method.runs = Runs::Poller);
         stubs(&service)

@@ -1,8 +1,8 @@
 //! Emits Rust from the model.
 //!
 //! The output for a trait `Kv` is the trait, `KvServer`, `KvClient` and `KvLocal`, the last two with options as
-//! `KvClientWith` and `KvLocalWith`, and the caller traits `KvCalls` and `LocalKvCalls`. Private statics name the service
-//! and its methods on the wire, and assertions check its types.
+//! `KvClientWith` and `KvLocalWith`, and the caller traits `KvCalls` and `LocalKvCalls`. Private statics hold the names of
+//! the service and its methods on the wire, and assertions check the types.
 
 mod callers;
 mod client;
@@ -26,8 +26,8 @@ pub(crate) fn service(service: &Service) -> TokenStream {
     quote! { #declaration #stubs }
 }
 
-/// Repeats the `cfg` attributes of a trait at each item of its stubs. The compiler removes those above the attribute macro,
-/// but not those below it, nor any in a file.
+/// Repeats the `cfg` attributes of a trait at each item of its stubs. The compiler removes the `cfg` attributes above the
+/// attribute macro, but not the ones below it or in a file.
 fn conditional(service: &Service, stubs: TokenStream) -> TokenStream {
     let is_condition = |attribute: &&Attribute| attribute.path().is_ident("cfg");
     let conditions = service.attributes.iter().filter(is_condition).collect::<Vec<_>>();
@@ -36,7 +36,7 @@ fn conditional(service: &Service, stubs: TokenStream) -> TokenStream {
     }
     match syn::parse2::<File>(stubs.clone()) {
         Ok(File { items, .. }) => items.iter().map(|item| quote!(#(#conditions)* #item)).collect(),
-        // The compiler reports what is wrong.
+        // The compiler reports the error.
         Err(_) => stubs,
     }
 }
@@ -83,8 +83,8 @@ fn declaration(service: &Service) -> TokenStream {
     }
 }
 
-/// Emits the codec alias and the statics that name the service and its methods on the wire. They are not in a module, so
-/// that a service may be declared in a function.
+/// Emits the codec alias and the statics with the names of the service and its methods on the wire. They are not in a module,
+/// so that a service can be declared in a function.
 fn names(service: &Service) -> TokenStream {
     let (service_name, codec) = (service_name(service), codec_alias(service));
     let krate = krate(service, Span::call_site());
@@ -114,7 +114,7 @@ fn names(service: &Service) -> TokenStream {
             };
         }
     });
-    // A path that does not exist is one error at this import: the compiler reports none where the alias is used.
+    // The compiler reports a path that does not exist once, at this import, and not at the uses of the alias.
     let import = service.krate.as_ref().map(|path| {
         let alias = crate_path(&service.ident, Some(path), Span::call_site());
         quote!(#[allow(unused_imports)] use #path as #alias;)
@@ -144,7 +144,7 @@ fn names(service: &Service) -> TokenStream {
     }
 }
 
-/// Emits the shapes of what a method sends by the codec.
+/// Emits the shapes of the types that a method sends.
 fn shapes(service: &Service, method: &Method) -> TokenStream {
     let krate = krate(service, Span::call_site());
     let Method { arguments, items, output, one_way, .. } = method;
@@ -195,8 +195,8 @@ fn codec_type(service: &Service) -> TokenStream {
     )
 }
 
-/// Returns the name of the service's static. Statics of methods have an underscore after the trait's name, so that no method
-/// has this one.
+/// Returns the name of the service's static. Statics of methods have an underscore after the trait's name, so that their
+/// names differ.
 fn service_name(service: &Service) -> Ident {
     format_ident!("__{}Service", service.ident.unraw())
 }
@@ -206,7 +206,7 @@ fn codec_alias(service: &Service) -> Ident {
     format_ident!("__{}Codec", service.ident.unraw())
 }
 
-/// Returns the path of the crate `trunkline` in emitted code, for errors at `span`.
+/// Returns the path of the crate `trunkline` for generated code, with errors at `span`.
 fn krate(service: &Service, span: Span) -> TokenStream {
     crate_path(&service.ident, service.krate.as_ref(), span)
 }
@@ -223,18 +223,18 @@ fn put(service: &Service, StreamItem { ty, raw }: &StreamItem) -> TokenStream {
     quote!(|__item: #ty, __buffer: &mut #krate::stub::ItemBuffer| __buffer.#put)
 }
 
-/// Emits a use of a type in the codec: a constant, or a call of a function.
+/// Emits a use of a type with the codec: a constant, or a call of a function.
 fn coding(service: &Service, ty: &Type, used: &TokenStream) -> TokenStream {
     of_codec(service, ty, "Coding", used)
 }
 
-/// Emits a use of a method's error type in the codec.
+/// Emits a use of a method's error type with the codec.
 fn failing(service: &Service, ty: &Type, used: &TokenStream) -> TokenStream {
     of_codec(service, ty, "Failing", used)
 }
 
 fn of_codec(service: &Service, ty: &Type, name: &str, used: &TokenStream) -> TokenStream {
-    // The compiler finds references within a tuple or a struct at each use. With one span it reports them once.
+    // The compiler finds references within a tuple or a struct at each use. With a single span it reports them once.
     let span = Span::call_site();
     let (krate, codec, name) = (krate(service, span), codec_alias(service), Ident::new(name, span));
     quote!(#krate::stub::coded!(#name, #codec, #ty, #used))

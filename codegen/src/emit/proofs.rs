@@ -1,7 +1,7 @@
-//! Emits assertions about the types of a service, because the macro sees only their names.
+//! Emits assertions about the types of a service, because the macro sees only the names of types.
 //!
-//! Each assertion names its method and argument, and fails at the type as written. No other part of the stubs fails to
-//! compile for the same reason.
+//! Each assertion names its method and argument, and fails at the type as written. The rest of the stubs compiles in spite of
+//! the same error.
 
 use super::{coding, failing, krate};
 use crate::model::{ErrorType, Method, Payload, Service, StreamItem};
@@ -142,7 +142,7 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
         );
         holds(ty, quote!(#named::IS_BORROWED || #is_possible), text);
     }
-    // The type of a stream has no name.
+    // The type of a stream cannot be named.
     if method.output.error.is_some() && method.output.items.is_none() {
         let whole = &method.output.whole;
         let text = format!("{what}: {}", standard("Result"));
@@ -151,7 +151,7 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
     all
 }
 
-/// Returns the remedy for a type that has the name of one of the standard library's.
+/// Returns the remedy for a type with the name of a standard library type.
 fn standard(name: &str) -> String {
     format!(
         "a type named `{name}` must be the standard library's; rename your own type, for example by `use ... as Own{name}`"

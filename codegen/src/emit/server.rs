@@ -52,7 +52,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
             #register
             {
                 #(#entries)*
-                // A service may have no methods.
+                // Used if the service has no methods.
                 let _ = (handler, methods);
             }
 
@@ -85,7 +85,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
-/// Emits `per_poller`, which a service with methods in the pool refuses, because its handler is shared by all threads.
+/// Emits `per_poller`. It is refused for a service with methods in the pool, whose handler is shared by all threads.
 fn per_poller(service: &Service) -> TokenStream {
     let Service { visibility, ident, .. } = service;
     let names = service_name(service);
@@ -96,7 +96,7 @@ fn per_poller(service: &Service) -> TokenStream {
             quote!(#ident + #refuses),
             quote!(_, _),
             quote!({
-                // No handler has the bound.
+                // Handlers never satisfy the bound.
                 let _ = make;
                 ::core::result::Result::Err(::core::convert::Into::into(
                     "methods of the service run in the worker pool",
@@ -139,7 +139,7 @@ fn refuses(service: &Service) -> Ident {
     format_ident!("__{}PerPoller", service.ident.unraw())
 }
 
-/// Emits a trait that no handler implements, so that the compiler error at the call names the methods.
+/// Emits a trait without implementations, so that the compiler error at the call names the methods.
 fn refusal(service: &Service) -> TokenStream {
     let (visibility, refuses) = (&service.visibility, refuses(service));
     let methods = service
@@ -203,7 +203,7 @@ fn limit(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// Emits the registration of one method: decode the arguments, call the handler, encode the result.
+/// Emits the registration of one method: decodes the arguments, calls the handler, encodes the result.
 fn entry(service: &Service, method: &Method) -> TokenStream {
     let (trait_ident, ident) = (&service.ident, &method.ident);
     let krate = krate(service, Span::call_site());
@@ -251,7 +251,7 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
             }
         };
         let (named, ty) = match &method.output.items {
-            // The type of a stream has no name.
+            // The type of a stream cannot be named.
             Some(_) => (quote!(__value), quote!(_)),
             None => (quote_spanned!(at=> #krate::stub::Named::<#whole>::result(__value)), quote!(#ty)),
         };
@@ -275,7 +275,7 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
         let put = put(service, item);
         quote!(__writer.send(__value, #put).await?;)
     });
-    // The span makes the compiler report errors about sending a call to another thread at the method.
+    // With this span, the compiler reports errors about sending a call to another thread at the method.
     let at = ident.span();
     let own = quote!(let __handler = ::std::sync::Arc::clone(&*__handler); let __given = ::core::clone::Clone::clone(&__context););
     let called = quote_spanned!(at=> #trait_ident::#ident(&*__handler, #context #(#all),*).await);

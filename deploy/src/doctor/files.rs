@@ -1,4 +1,4 @@
-//! Checks that read /proc and /sys. A file that cannot be read gives no finding.
+//! Checks that read /proc and /sys. Unreadable files are skipped.
 
 use super::{Finding, Host};
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ pub(super) const CHECKS: &[fn(&Host) -> Vec<Finding>] = &[
     reverse_paths,
 ];
 
-/// Descriptors of a node without sessions, rounded up.
+/// Descriptors used by a node without sessions, rounded up.
 const NODE_DESCRIPTORS: u64 = 64;
-/// Descriptors of a session with another process of the host.
+/// Descriptors used by a session with another process of the host.
 const SESSION_DESCRIPTORS: u64 = 3;
-/// The usual soft limit of descriptors.
+/// Usual soft limit on descriptors.
 const USUAL_DESCRIPTORS: u64 = 1024;
 /// Buffers that a poller registers at its start, in bytes: docs/book/src/operate/memory.md.
 const REGISTERED_AT_START: u64 = 23_000_000;
@@ -40,7 +40,7 @@ const SMALL_MTU: u64 = 1120;
 
 const DEVICES: &str = "sys/class/infiniband";
 
-/// RDMA devices that the kernel has, as sysfs shows them.
+/// Checks the RDMA devices of the kernel, as shown in sysfs.
 fn rdma_devices(host: &Host) -> Vec<Finding> {
     let finding = |name: &String| {
         let folder = format!("{DEVICES}/{name}");
@@ -78,7 +78,7 @@ fn rdma_devices(host: &Host) -> Vec<Finding> {
     host.names(DEVICES).iter().map(finding).collect()
 }
 
-/// Modules of the RDMA subsystem. A module may be built into the kernel.
+/// Checks the modules of the RDMA subsystem. A module may be built into the kernel.
 fn kernel_modules(host: &Host) -> Vec<Finding> {
     let list = host.text("proc/modules").unwrap_or_default();
     let has = |name: &str| {
@@ -146,7 +146,7 @@ fn descriptors(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Memory of the machine and of the control groups, compared with the default budgets.
+/// Compares the memory of the machine and the control groups with the default budgets.
 fn memory(host: &Host) -> Vec<Finding> {
     let memory = host_memory::read_below(&host.root);
     let (Some(free), Some(whole)) = (memory.free, memory.whole) else { return Vec::new() };
@@ -192,7 +192,7 @@ fn cpus(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// The smallest quota of CPU time, of this process's control group and those above it.
+/// Reports the smallest quota of CPU time among this process's control group and its ancestors.
 fn cpu_quota(host: &Host) -> Vec<Finding> {
     let quota = |group: &host_memory::ControlGroup| {
         let number = |file: &str| host.number(group.folder.join(file));
@@ -201,7 +201,7 @@ fn cpu_quota(host: &Host) -> Vec<Finding> {
             let (quota, period) = text.split_once(' ')?;
             (quota.parse().ok()?, period.parse().ok()?)
         } else {
-            // -1, which is no number here, means no quota.
+            // The value -1, which does not parse, means that there is no quota.
             (number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?)
         };
         (period > 0).then(|| quota as f64 / period as f64)
@@ -219,7 +219,7 @@ fn cpu_quota(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Idle states and the frequency governor. Information only: waking from a deep state delays a call.
+/// Reports idle states and the frequency governor. Information only: waking from a deep state delays a call.
 fn idle_states(host: &Host) -> Vec<Finding> {
     let cpu = "sys/devices/system/cpu/cpu0";
     let governor = host.text(format!("{cpu}/cpufreq/scaling_governor"));
@@ -234,7 +234,7 @@ fn idle_states(host: &Host) -> Vec<Finding> {
     vec![Finding::ok("CPU idle states", format!("{idle}, {governor}"))]
 }
 
-/// Limits of socket buffers, compared with the sizes that the software device requests.
+/// Compares limits of socket buffers with the sizes that the software device requests.
 fn socket_buffers(host: &Host) -> Vec<Finding> {
     let asked = [
         (
@@ -276,8 +276,8 @@ fn mtus(host: &Host) -> Vec<Finding> {
     interfaces.into_keys().filter_map(finding).collect()
 }
 
-/// Strict reverse path filters where replies may leave by another interface or address. The kernel applies the larger
-/// of the values of `all` and the interface: 1 is strict, 2 loose.
+/// Reports strict reverse path filters on hosts where replies may leave through another interface or address. The kernel
+/// applies the larger of the values of `all` and the interface: 1 is strict, 2 loose.
 fn reverse_paths(host: &Host) -> Vec<Finding> {
     let mut counts: BTreeMap<&String, usize> = BTreeMap::new();
     for at in host.addresses.iter().filter(|at| at.ip.is_ipv4() && !at.ip.is_loopback()) {

@@ -1,7 +1,7 @@
 //! Checks of the running host: environment, device, runtime directory, UDP ports, and calls.
 //!
-//! The nodes of a call have a runtime directory of this check, so they do not meet running nodes. They take the
-//! UDP port of devices only at addresses where it is free.
+//! The nodes of a call use a temporary runtime directory, so they do not interfere with running nodes. They bind the UDP port
+//! of devices only at addresses where it is free.
 
 use super::{Finding, Host, HostAddress, Severity};
 use nix::ifaddrs::getifaddrs;
@@ -24,7 +24,7 @@ use trunkline_softrdma::device::{HostError, SoftOptions, runtime_directory};
 use trunkline_softrdma::link::{Owner, PortOwner, ROCE_PORT};
 use trunkline_transport::{NodeOptions, host_has, preview_device};
 
-/// The checks of this module that bind no port.
+/// The checks of this module that do not bind a port.
 pub(super) const CHECKS: &[fn(&Host) -> Vec<Finding>] = &[
     environment,
     device,
@@ -34,14 +34,14 @@ pub(super) const CHECKS: &[fn(&Host) -> Vec<Finding>] = &[
     #[cfg(feature = "rdma-core")]
     nics,
 ];
-/// The checks that make calls.
+/// The checks that call nodes.
 pub(super) const CALLS: &[fn(&Host) -> Vec<Finding>] = &[loopback_calls, own_address_calls];
 
-/// Time limit of the first call, which makes the connections.
+/// Time limit of the first call, which opens the connections.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Calls of which the median time is reported.
+/// Number of calls over which the median time is taken.
 const CALLS_TIMED: usize = 100;
-/// Space that the runtime directory takes, in bytes: docs/book/src/operate/processes.md.
+/// Size of the runtime directory, in bytes: docs/book/src/operate/processes.md.
 const DIRECTORY_BYTES: u64 = 3 << 20;
 
 impl Host {
@@ -57,7 +57,7 @@ impl Host {
         Ok(Self { root: PathBuf::from("/"), addresses: addresses.collect() })
     }
 
-    /// Returns the addresses that a device can have: link-local ones are never used.
+    /// Returns the addresses that a device can have, which excludes link-local ones.
     fn usable(&self) -> BTreeSet<IpAddr> {
         let is_local = |ip: &IpAddr| match ip {
             IpAddr::V4(v4) => v4.is_link_local(),
@@ -67,7 +67,7 @@ impl Host {
     }
 }
 
-/// Variables of the environment that nodes read.
+/// Checks the environment variables that nodes read.
 fn environment(_: &Host) -> Vec<Finding> {
     let subject = "environment";
     let addresses = match (NodeOptions::new().or_from_env(), SoftOptions::from_env()) {
@@ -92,9 +92,9 @@ fn environment(_: &Host) -> Vec<Finding> {
     vec![Finding::ok(subject, if set.is_empty() { "no variable is set".to_owned() } else { set })]
 }
 
-/// The device that a client would get with this environment.
+/// Checks the device that a client would get in this environment.
 fn device(_: &Host) -> Vec<Finding> {
-    // The check of the environment reports this error.
+    // This error is reported by the check of the environment.
     let Ok(options) = NodeOptions::new().allow_unauthenticated(true).or_from_env() else { return Vec::new() };
     vec![match preview_device(&options, &[]) {
         Ok(why) => Finding::ok("device of a node", why),
@@ -109,7 +109,7 @@ fn directory_of_environment(_: &Host) -> Vec<Finding> {
     vec![directory(None)]
 }
 
-/// The runtime directory (`None`: the environment's): its mode and owner, and the free space.
+/// Checks the runtime directory (`None`: the environment's default): mode, owner and free space.
 fn directory(named: Option<&Path>) -> Finding {
     let subject = "runtime directory";
     let (path, existing, state) = match runtime_directory(named) {
@@ -152,7 +152,7 @@ fn directory(named: Option<&Path>) -> Finding {
     Finding::ok(subject, seen)
 }
 
-/// Addresses at which nodes can be reached.
+/// Reports the addresses at which nodes can be reached.
 fn addresses(host: &Host) -> Vec<Finding> {
     let (loopback, other): (Vec<_>, Vec<_>) = host.usable().into_iter().partition(IpAddr::is_loopback);
     let mut findings = Vec::new();
@@ -170,13 +170,13 @@ fn addresses(host: &Host) -> Vec<Finding> {
     findings
 }
 
-/// Returns the UDP port of devices with this environment.
+/// Returns the UDP port of devices in this environment.
 fn device_port() -> u16 {
-    // The check of the environment reports an error.
+    // An error is reported by the check of the environment.
     SoftOptions::from_env().map_or(ROCE_PORT, |options| options.receiving_port())
 }
 
-/// UDP port of devices at each address.
+/// Checks the UDP port of devices at each address.
 fn ports(host: &Host) -> Vec<Finding> {
     let own = runtime_directory(None).map(|path| fs::canonicalize(&path).unwrap_or(path)).ok();
     let at = |ip| SocketAddr::new(ip, device_port());
@@ -218,12 +218,12 @@ fn port(at: SocketAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding
     }
 }
 
-/// RDMA devices as libibverbs opens them.
+/// Checks RDMA devices by opening them through libibverbs.
 #[cfg(feature = "rdma-core")]
 fn nics(_: &Host) -> Vec<Finding> {
     use trunkline_verbs::{DeviceCapabilities, GidKind, Provider as _};
     let provider = trunkline_rdma_core::RdmaCore;
-    // Without devices the finding about the device of a node has the reason.
+    // If there are no devices, the finding about a node's device has the reason.
     let Ok(devices) = provider.devices() else { return Vec::new() };
     let finding = |name: String| {
         let subject = format!("RDMA device {name}, opened");
@@ -258,7 +258,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> io::Result<Self> {
-        // Other users cannot guess the name, so they cannot create it first.
+        // Unpredictable, so that other users cannot create the directory first.
         let number = RandomState::new().hash_one(std::process::id());
         let path = std::env::temp_dir().join(format!("trunkline-doctor-{number:016x}"));
         fs::DirBuilder::new().mode(0o700).create(&path)?;
@@ -272,7 +272,7 @@ impl Drop for Folder {
     }
 }
 
-/// Two nodes of this process, of which one calls the other.
+/// Two nodes of this process; one calls the other.
 struct Pair {
     provider: ProviderChoice,
     path: PathChoice,
@@ -280,7 +280,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Makes calls. Returns the time until the first reply, and the median time of further calls.
+    /// Calls the server. Returns the time until the first reply, and the median time of further calls.
     fn call(&self) -> Result<(Duration, Duration), String> {
         let folder = Folder::new()
             .map_err(|error| format!("no temporary directory in {:?}: {error}", std::env::temp_dir()))?;
@@ -328,10 +328,10 @@ impl Pair {
     }
 }
 
-/// Calls between loopback addresses, through UDP sockets and through shared memory.
+/// Checks calls between loopback addresses, through UDP sockets and through shared memory.
 fn loopback_calls(_: &Host) -> Vec<Finding> {
     let [a, b, c, ..] = RandomState::new().hash_one(0).to_le_bytes();
-    // Other processes are unlikely to have these. A host without IPv4 has ::1 only.
+    // Addresses that other processes are unlikely to use. A host without IPv4 has only ::1.
     let v4 = |last| IpAddr::from(Ipv4Addr::new(127, a.clamp(1, 254), b, last));
     let last = c.clamp(2, 253);
     let mut addresses = [v4(last), v4(last + 1)];
@@ -359,14 +359,15 @@ fn loopback_calls(_: &Host) -> Vec<Finding> {
     for path in paths {
         found.push(call(path));
         if found.iter().any(|finding| finding.severity == Severity::Failure) {
-            // Connections to a process that shares memory are made by UDP as well.
+            // Connections to a process that shares memory are set up over UDP as well.
             break;
         }
     }
     found
 }
 
-/// Calls at an address of the host beyond the loopback: on the software device, and on the RDMA device that has it.
+/// Checks calls at an address of the host beyond the loopback: on the software device, and on the RDMA device with that
+/// address.
 fn own_address_calls(host: &Host) -> Vec<Finding> {
     let mut own: Vec<_> = host.usable().into_iter().filter(|ip| !ip.is_loopback()).collect();
     let soft_subject = "call at an own address";

@@ -1,8 +1,7 @@
-//! `trunkctl doctor`: tells why nodes would not run well on this host, with a remedy for each fault.
+//! `trunkctl doctor`: reports problems of this host for nodes, with a remedy for each.
 //!
-//! A check returns findings. Checks of `files` read /proc and /sys below `Host::root`, so that tests can plant
-//! faults. Checks of `live` use the host itself: its UDP ports, its runtime directory, and calls between nodes that
-//! share no directory with others.
+//! A check returns findings. Checks of `files` read /proc and /sys below `Host::root`, so that tests can plant faults. Checks
+//! of `live` use the host itself: its UDP ports, its runtime directory, and calls between nodes with a separate directory.
 
 mod files;
 mod live;
@@ -47,9 +46,9 @@ pub struct DoctorArguments {
 #[serde(rename_all = "lowercase")]
 enum Severity {
     Ok,
-    /// Nodes run, but slower or with less room.
+    /// Nodes run, but slower or with less memory.
     Warning,
-    /// A node does not start, or is not reached.
+    /// A node does not start or cannot be reached.
     Failure,
 }
 
@@ -59,7 +58,7 @@ struct Finding {
     severity: Severity,
     subject: String,
     seen: String,
-    /// `None` if there is nothing to do.
+    /// `None` if no action is needed.
     remedy: Option<String>,
 }
 
@@ -77,7 +76,7 @@ impl Finding {
         Self { severity: Severity::Failure, ..Self::warning(subject, seen, remedy) }
     }
 
-    /// Returns the line for people. Control characters are escaped, since names of programs and devices are printed.
+    /// Returns a human-readable line. Control characters are escaped, because names of programs and devices are printed.
     fn line(&self) -> String {
         let mark = match self.severity {
             Severity::Ok => "ok     ",
@@ -94,10 +93,10 @@ impl Finding {
     }
 }
 
-/// The host that is examined.
+/// The host to examine.
 #[derive(Debug)]
 struct Host {
-    /// Directory that stands for `/`.
+    /// Directory used as `/`.
     root: PathBuf,
     addresses: Vec<HostAddress>,
 }
@@ -120,7 +119,7 @@ impl Host {
         self.text(path)?.parse().ok()
     }
 
-    /// Returns the sorted names in a directory; none if it cannot be read.
+    /// Returns the sorted names in a directory; empty if it cannot be read.
     fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = std::fs::read_dir(self.root.join(path)).into_iter().flatten().flatten();
         let mut names: Vec<_> =
@@ -164,7 +163,7 @@ impl Diagnosis {
     }
 }
 
-/// Examines the host. Exit status 1 if there is a failure, or the findings cannot be written.
+/// Examines the host. Exit status 1 after a failure, or if the findings cannot be written.
 #[must_use]
 pub fn run(arguments: &DoctorArguments) -> ExitCode {
     let findings = match Host::this() {
@@ -178,7 +177,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     let text = if arguments.json { serde_json::to_string(&diagnosis) } else { Ok(diagnosis.text()) };
     let written = text.map_err(io::Error::from).and_then(|text| writeln!(io::stdout(), "{text}"));
     match written {
-        // A reader that has closed the pipe wants no more.
+        // The reader has closed the pipe.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             eprintln!("trunkctl: the findings cannot be written: {error}");
             ExitCode::FAILURE
@@ -188,7 +187,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     }
 }
 
-/// Makes all checks on another thread, behind a progress bar on standard error.
+/// Runs all checks on another thread, behind a progress bar on standard error.
 fn examine(host: Host, with_calls: bool) -> Vec<Finding> {
     let checks: Vec<fn(&Host) -> Vec<Finding>> = match with_calls {
         true => [files::CHECKS, live::CHECKS, live::CALLS].concat(),

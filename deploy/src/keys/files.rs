@@ -1,7 +1,7 @@
 //! Files of certificates and keys: complete, or absent.
 //!
-//! A file is written to a temporary one in its folder, created by `O_EXCL` with its final mode. So it follows no symbolic
-//! link, a key is never readable by others, and a full disk leaves the old files.
+//! Each is first written to a temporary file in the same folder, created with `O_EXCL` and its final mode. Symbolic links are
+//! not followed, keys are never readable by other users, and a full disk leaves the old files intact.
 
 use super::Failure;
 use std::ffi::OsString;

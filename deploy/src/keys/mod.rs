@@ -27,7 +27,7 @@ use x509_parser::time::ASN1Time;
 /// Time by which certificates are valid early, in seconds, for nodes whose clocks are behind.
 const EARLY_S: i64 = 3600;
 const DAY_S: i64 = 86_400;
-/// Longest common name, in characters (RFC 5280, ub-common-name).
+/// Maximum length of a common name, in characters (RFC 5280, ub-common-name).
 const LONGEST_COMMON_NAME: usize = 64;
 
 /// The operation on certificates.
@@ -160,7 +160,7 @@ fn authority_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a name as channels do, and a DNS name with a wildcard as webpki does.
+/// Parses a name like channels do, and a DNS name with a wildcard like webpki does.
 fn name(text: &str) -> Result<Name, String> {
     let is_spiffe = |text: &str| text.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("spiffe:"));
     let is_dns = |text: &&str| text.contains('.') && !is_spiffe(text) && text.parse::<IpAddr>().is_err();
@@ -178,7 +178,7 @@ fn name(text: &str) -> Result<Name, String> {
     })
 }
 
-/// Sorts names as [`Proven`](trunkline_transport::identity::Proven) does: the principal comes first.
+/// Sorts names like [`Proven`](trunkline_transport::identity::Proven): the principal comes first.
 fn sort(names: &mut [Name]) {
     names.sort_by_key(|name| match name {
         Name::Spiffe(_) => 0,
@@ -187,7 +187,7 @@ fn sort(names: &mut [Name]) {
     });
 }
 
-/// Generates a key of ECDSA with P-256. All TLS stacks accept it. Several lack Ed25519, and OpenSSL does not read ring's
+/// Generates an ECDSA key with P-256, which all TLS stacks accept. Several lack Ed25519, and OpenSSL does not read ring's
 /// encoding of Ed25519 keys.
 fn generate() -> Result<KeyPair, Failure> {
     KeyPair::generate().map_err(|error| Failure::new(format!("no key can be generated: {error}")))
@@ -219,7 +219,7 @@ fn init(arguments: &InitArguments) -> Result<PathBuf, Failure> {
     }
     let key = generate()?;
     let now_s = ASN1Time::now().timestamp();
-    // The first byte tells the form of the point.
+    // The first byte is the form of the point.
     let number = show::hex(&key.public_key_raw()[1..5], "");
     let name = name.clone().unwrap_or_else(|| format!("Trunkline root {number}"));
     let mut params = params(now_s - EARLY_S, now_s + i64::from(*days) * DAY_S, Some(name));
@@ -301,7 +301,7 @@ fn issue(arguments: &IssueArguments) -> Result<PathBuf, Failure> {
     Ok(pair.certificate)
 }
 
-/// Verifies a certificate as peers do.
+/// Verifies a certificate like peers do.
 fn check(
     pem: &str,
     key: &str,
@@ -323,7 +323,8 @@ fn check(
     }
 }
 
-/// Refuses to overwrite files without `--replace`, and with it those of an authority or of another principal.
+/// Refuses to overwrite files without `--replace`. With it, refuses to overwrite files of an authority or of another
+/// principal.
 fn check_replaced(pair: &Pair, replace: bool, principal: &Name) -> Result<(), Failure> {
     let Some(existing) = pair.existing()? else { return Ok(()) };
     let existing = existing.display();
@@ -356,7 +357,7 @@ fn alternative_name(name: &Name) -> SanType {
     }
 }
 
-/// Returns a name as the name of a file in the authority's folder.
+/// Returns the file name of a name in the authority's folder.
 fn file_name(name: &Name) -> PathBuf {
     let text = name.to_string();
     let text = text.strip_prefix("spiffe://").unwrap_or(&text);

@@ -1,4 +1,4 @@
-//! Description of certificates, revocation lists, and of whether a key matches.
+//! Describes certificates and revocation lists, and reports whether a key matches.
 
 use super::{DAY_S, Failure, files, name, sort};
 use ring::digest::{SHA256, digest};
@@ -22,7 +22,7 @@ struct ShownFile {
     path: String,
     certificates: Vec<Certificate>,
     revocation_lists: Vec<RevocationList>,
-    /// The key file beside it; `None` without one.
+    /// The key file beside the PEM file, if any.
     key: Option<KeyFile>,
 }
 
@@ -32,13 +32,13 @@ pub(crate) struct Certificate {
     pub(crate) names: Vec<String>,
     subject: String,
     pub(crate) issuer: String,
-    /// True if an authority among the files has signed the certificate; `None` if none of them is one.
+    /// True if an authority among the files signed the certificate; `None` if none of the files is an authority.
     is_issuer_given: Option<bool>,
     serial: String,
     not_before: String,
     pub(crate) not_after: String,
     days_left: i64,
-    /// Empty if the certificate is for any use.
+    /// Empty if any use is allowed.
     uses: Vec<String>,
     is_ca: bool,
     key_type: String,
@@ -90,7 +90,7 @@ pub(super) fn print(paths: &[PathBuf], json: bool) -> u8 {
         shown.files.iter().map(text).collect()
     };
     match io::stdout().write_all(text.as_bytes()) {
-        // A reader that has closed the pipe wants no more.
+        // The reader has closed the pipe.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             eprintln!("trunkctl: the output cannot be written: {error}");
             status.max(1)
@@ -99,7 +99,7 @@ pub(super) fn print(paths: &[PathBuf], json: bool) -> u8 {
     }
 }
 
-/// Notes for each certificate if an authority among the files has signed it.
+/// Sets for each certificate whether an authority among the files signed it.
 fn find_issuers(files: &mut [ShownFile]) {
     let certificates = files.iter().flat_map(|file| &file.certificates);
     let authorities: Vec<_> = certificates.filter(|one| one.is_ca).map(|one| one.der.clone()).collect();
@@ -154,20 +154,20 @@ fn describe(path: &Path) -> Result<ShownFile, Failure> {
     Ok(ShownFile { path: path.display().to_string(), certificates, revocation_lists, key })
 }
 
-/// Returns true if the key is that of the first certificate.
+/// Returns true if the key belongs to the first certificate.
 pub(super) fn matches(certificates: &[u8], key: &[u8]) -> Result<bool, IdentityError> {
     const END: &str = "-----END CERTIFICATE-----";
     let text = String::from_utf8_lossy(certificates);
     let first = text.find(END).map_or(&*text, |at| &text[..at + END.len()]);
     match Identity::from_pem(first.as_bytes(), key) {
-        // Names are judged after the key.
+        // Names are checked after the key.
         Ok(_) | Err(IdentityError::Refused(_)) => Ok(true),
         Err(IdentityError::KeyMismatch) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Returns the principal of the first certificate, or `None` for one of an authority or without a name.
+/// Returns the principal of the first certificate, or `None` for an authority or a certificate without a name.
 pub(super) fn principal(pem: &[u8]) -> Result<Option<Name>, String> {
     let first = Pem::iter_from_buffer(pem).next().ok_or("no PEM")?.map_err(|error| error.to_string())?;
     let parsed = first.parse_x509().map_err(|error| error.to_string())?;
@@ -280,7 +280,7 @@ fn key_type(key: &SubjectPublicKeyInfo<'_>) -> String {
     }
 }
 
-/// Returns a time by RFC 3339.
+/// Formats a time as in RFC 3339.
 fn time(time: ASN1Time) -> String {
     let utc = ASN1Time::from_timestamp(time.timestamp()).unwrap_or(time).to_datetime();
     let (year, month, day) = (utc.year(), u8::from(utc.month()), utc.day());
@@ -300,7 +300,7 @@ fn ascii(json: &str) -> String {
             escaped.push(letter);
         } else {
             for unit in letter.encode_utf16(&mut [0; 2]) {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _written = write!(escaped, "\\u{unit:04x}");
             }
         }
@@ -311,7 +311,7 @@ fn ascii(json: &str) -> String {
 fn text(file: &ShownFile) -> String {
     let mut text = format!("{}\n", file.path);
     let mut line = |name: &str, value: &str| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _written = writeln!(text, "  {name:<10} {}", printable(value));
     };
     let or = |text: String, other: &str| if text.is_empty() { other.to_owned() } else { text };

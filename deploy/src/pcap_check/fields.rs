@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use trunkline_roce::wire::cm::{CmMessage, TransportType};
 use trunkline_roce::wire::{Aeth, Attribute, Mad, Packet, Syndrome};
 
-/// Fields in both formats: JSON without fields that the packet does not have, and text.
+/// Fields in both formats: as text, and as JSON without the fields that the packet lacks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fields {
     pub(super) json: Map<String, Value>,
@@ -73,8 +73,8 @@ impl Fields {
         self.put("service_id", service, &format!(" service {service:#018x}"));
     }
 
-    /// Adds the fields that identify a connection, unless the management datagram is of another class. Keys are
-    /// those of the specification.
+    /// Adds the fields that identify a connection, unless the management datagram is of another class. Keys are the names in
+    /// the specification.
     pub(super) fn add_cm(&mut self, mad: &Mad, message: &CmMessage) {
         if !mad.header.is_cm() {
             return;

@@ -11,7 +11,7 @@ use trunkline_roce::pcap::{Datagram, PcapError, PcapReader, RoceFilter};
 /// Number of frames between two readings of the clock.
 const FRAMES_PER_TICK: u64 = 1024;
 
-/// Reason for which the check of a file ended early.
+/// Cause of an early end of a file's check.
 enum Stop {
     /// The file is malformed, which is a result.
     File(PcapError),
@@ -25,8 +25,8 @@ impl From<PcapError> for Stop {
     }
 }
 
-/// Names and checks each packet. The outer error is a failed output; the inner error is a failure to read the file. A
-/// malformed file is reported in the summary.
+/// Names and checks each packet. The outer error is a failed output, the inner error an unreadable file. A malformed file is
+/// reported in the summary.
 pub(super) fn check<W: Write>(
     path: &Path,
     output: &mut Output<W>,

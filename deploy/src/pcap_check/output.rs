@@ -40,7 +40,7 @@ impl<W: Write> Output<W> {
             return self.line("packet", Some(file), packet);
         }
         if self.quiet {
-            // No other line names the file in this mode.
+            // Only this line names the file in this mode.
             write!(self.to, "{file}: ")?;
         }
         writeln!(self.to, "{packet}")

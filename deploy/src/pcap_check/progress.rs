@@ -25,7 +25,7 @@ impl Progress {
         Self { bar, wanted, began: Instant::now() }
     }
 
-    /// Counts what is read from `file`, whose length is known unless it is a pipe.
+    /// Counts the bytes read from `file`, whose length is known unless it is a pipe.
     pub(super) fn watch<R: Read>(&self, file: R, name: &str, length: Option<u64>) -> impl Read + use<R> {
         self.bar.set_message(name.to_owned());
         self.bar.inc_length(length.unwrap_or(0));

@@ -7,7 +7,7 @@ use std::fmt;
 use std::time::Duration;
 use trunkline::{NodeReport, PathReport};
 
-/// The report, made of what both halves have measured.
+/// The report, built from the measurements of both halves.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) node: NodeReport,

@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time for a half to end after it was asked to. Then it is killed.
+/// Time for a half to end after a request. It is killed then.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs both halves with this process's own arguments and returns the exit status.
@@ -30,7 +30,7 @@ pub(crate) fn run(stop: &Stop) -> Result<u8, Failure> {
         }
         Ended::Server(status) => {
             eprintln!("demo: the server ended before the client ({status})");
-            // The client notices by itself and reports it.
+            // The client detects the failure and reports it.
             client.finish(GRACE)?;
             Ok(1)
         }

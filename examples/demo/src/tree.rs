@@ -1,7 +1,6 @@
 //! The served directory tree: its files and their contents.
 //!
-//! A client names a file by its position in the listing, never by a path, so it cannot ask for anything
-//! outside of the tree.
+//! A client identifies a file by its position in the listing, never by a path, so files outside of the tree are inaccessible.
 
 use crate::service::Entry;
 use std::ffi::OsStr;
@@ -22,8 +21,8 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Walks `root`, without the directories in it that are named in `skips`. Skips links and special files,
-    /// since a link could lead out of the tree.
+    /// Walks `root`, without the top-level directories named in `skips`. Skips links and special files, because a link could
+    /// lead out of the tree.
     pub(crate) fn walk(root: &Path, skips: &[&str]) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let mut files = Vec::new();

@@ -1,4 +1,4 @@
-//! Delivery of a call's outcome: to any thread, or to a task of the same poller.
+//! Delivers a call's outcome to any thread, or to a task of the same poller.
 
 use crate::call::response::Response;
 use crate::executor::wakes;
@@ -21,7 +21,7 @@ pub(crate) type Outcome = Result<Response, Status>;
 pub(crate) enum Completion {
     /// A waiter on any thread.
     Shared(Setter<Outcome>),
-    /// A task of the same poller.
+    /// A task on the same poller.
     Local(Rc<LocalCell>),
     /// The stream of a call, on any thread.
     Stream(StreamCompletion),
@@ -46,7 +46,7 @@ impl From<StreamCompletion> for Completion {
 }
 
 impl Completion {
-    /// Returns the stream of a call that has one.
+    /// Returns the stream of the call, if any.
     pub(crate) fn stream(&self) -> Option<&Arc<CallStream>> {
         if let Self::Stream(completion) = self { completion.stream() } else { None }
     }
@@ -56,7 +56,7 @@ impl Completion {
     pub(crate) fn complete(self, outcome: Outcome) {
         match self {
             Self::Shared(setter) => {
-                // If nobody waits any more, the outcome is dropped.
+                // The outcome is dropped if the waiter is gone.
                 let _ = setter.set_and(outcome, wakes::wake);
             }
             Self::Local(cell) => cell.complete(outcome),
@@ -74,13 +74,13 @@ impl Completion {
         }
     }
 
-    /// Returns true if another attempt at the same call has given its outcome.
+    /// Returns true if another attempt at the same call has delivered the outcome.
     pub(crate) fn is_superseded(&self) -> bool {
         matches!(self, Self::Shared(setter) if setter.is_superseded())
     }
 }
 
-/// A completion cell that is used by one thread only.
+/// A completion cell for use on one thread.
 #[derive(Default)]
 pub(crate) struct LocalCell {
     outcome: Cell<Option<Outcome>>,
@@ -94,7 +94,7 @@ impl LocalCell {
         if let Some(waker) = self.waker.take() {
             // The waker may belong to any executor, such as one within a handler, and may panic.
             let _ended = catch(|| waker.wake_by_ref());
-            // Cells are reused, often by the same task, which then need not clone its waker again.
+            // A cell is often reused by the same task, which then keeps the waker instead of cloning it again.
             let newer = self.waker.take();
             self.waker.set(newer.or(Some(waker)));
         }

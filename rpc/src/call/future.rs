@@ -1,4 +1,4 @@
-//! The future of a call in progress. Both kinds of channel use the same type.
+//! The future of a call in progress, shared by both kinds of channel.
 
 use super::completion::Outcome;
 use super::interceptors::{EndHooks, interceptor_panicked};
@@ -13,19 +13,19 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A wait for the outcome of a call that was handed to a poller. Dropping it before the outcome arrives cancels the
-/// call.
+/// A future of the outcome of a queued call. Dropping it before the outcome arrives cancels the call.
 pub trait Wait: Unpin {
     /// Returns the outcome, once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
 
-    /// Stores the work for the end of a call that continues after its outcome, such as a stream. Returns the work otherwise.
+    /// Stores the work to do at the end of a call that continues after its outcome, such as a stream. Returns the work
+    /// otherwise.
     #[doc(hidden)]
     fn defer(&mut self, after: Box<After>) -> Option<Box<After>> {
         Some(after)
     }
 
-    /// Ends a call that has work for its end, and returns its outcome.
+    /// Runs the work at the end of a call, and returns its outcome.
     #[doc(hidden)]
     #[cold]
     #[inline(never)]
@@ -44,12 +44,12 @@ pub trait Wait: Unpin {
 #[must_use = "a call ends when its future is dropped"]
 pub struct Call<W> {
     made: Option<Result<W, Status>>,
-    /// Work for its end; `None` if neither its caller nor its channel has any.
+    /// Work for the end of the call; `None` if there is none.
     after: Option<Box<After>>,
 }
 
 impl<W> Call<W> {
-    /// Creates a call of a server's method, or of the status with which it could not be made.
+    /// Creates the future of a queued call, or of the status of a call that failed to start.
     pub(crate) fn new(
         made: Result<W, Status>,
         method: &MethodName,
@@ -68,7 +68,7 @@ impl<W> Call<W> {
         self
     }
 
-    /// Returns a future that resolves to the value that `decode` makes of the response.
+    /// Returns a future that resolves to the response as decoded by `decode`.
     pub fn decoded<T, E, F>(self, decode: F) -> Decoded<W, F>
     where
         F: Fn(Response) -> Result<T, E>,
@@ -103,7 +103,7 @@ impl<W: Wait> Future for Call<W> {
     }
 }
 
-/// Returns the outcome of a call that could not be made, or that was polled after its end.
+/// Returns the outcome of a call that failed to start, or was polled after its end.
 #[cold]
 #[inline(never)]
 fn not_made(status: Option<Status>, after: Option<Box<After>>) -> Outcome {
@@ -115,11 +115,11 @@ fn not_made(status: Option<Status>, after: Option<Box<After>>) -> Outcome {
     outcome
 }
 
-/// Work for the end of a call, also of one whose future is dropped.
+/// Work for the end of a call, also if its future is dropped.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct After {
-    /// Place for the metadata of the response, if the caller wants it.
+    /// Storage for the metadata of the response, if requested.
     metadata: Option<ResponseMetadata>,
     /// Closures of interceptors.
     hooks: EndHooks,
@@ -128,7 +128,7 @@ pub struct After {
 impl After {
     #[cold]
     fn storing(place: &ResponseMetadata) -> Box<Self> {
-        // Metadata of an earlier call must not pass for this call's.
+        // Metadata of an earlier call must not be mistaken for this call's.
         place.store(ReplyMetadata::default());
         Box::new(Self { metadata: Some(place.clone()), hooks: EndHooks::default() })
     }
@@ -177,7 +177,7 @@ impl Drop for After {
     fn drop(&mut self) {
         if !self.hooks.is_empty() {
             let status = Status::ran(Code::Cancelled, "the caller gave up").because(Reason::Cancelled);
-            // No caller receives the outcome, even if a closure panics.
+            // The caller does not get the outcome, even if a closure panics.
             let _ended = self.hooks.run(Err(&status));
         }
     }

@@ -1,4 +1,4 @@
-//! Interceptors of either side, and the closures that they leave for the end of a call.
+//! Interceptors of either side, and their closures for the end of a call.
 
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -24,7 +24,7 @@ impl EndHooks {
     /// Runs the closures, the last one first.
     ///
     /// # Errors
-    /// Returns an error if a closure has panicked. All have run nonetheless.
+    /// Returns an error if a closure panicked. The other closures still run.
     pub(crate) fn run(&mut self, outcome: Result<(), &Status>) -> Result<(), Panicked> {
         let mut ended = Ok(());
         for hook in self.0.drain(..).rev() {
@@ -40,7 +40,7 @@ impl fmt::Debug for EndHooks {
     }
 }
 
-/// Interceptors of one kind, in the order in which they were installed. Without any it is a null pointer.
+/// Interceptors of one kind, in the order of installation. A null pointer if there are none.
 pub(crate) struct Interceptors<I: ?Sized>(Option<Arc<Vec<Arc<I>>>>);
 
 impl<I: ?Sized> Interceptors<I> {
@@ -51,7 +51,7 @@ impl<I: ?Sized> Interceptors<I> {
         self.0.is_none()
     }
 
-    /// Returns these interceptors with another one behind them.
+    /// Returns these interceptors followed by another one.
     #[must_use]
     pub(crate) fn with(&self, interceptor: Arc<I>) -> Self {
         let mut all = self.0.as_ref().map_or_else(Vec::new, |all| all.to_vec());
@@ -62,7 +62,7 @@ impl<I: ?Sized> Interceptors<I> {
     /// Runs `intercept` on all of them until one refuses the call.
     ///
     /// # Errors
-    /// Returns the status of the one that refuses the call, or the status of `panicked`.
+    /// Returns the status of the interceptor that refuses the call, or the status of `panicked`.
     pub(crate) fn run(
         &self,
         intercept: impl FnMut(&Arc<I>) -> Result<(), Status>,
@@ -87,7 +87,7 @@ impl<I: ?Sized> fmt::Debug for Interceptors<I> {
     }
 }
 
-/// Returns the status of a call whose interceptor has panicked, before its handler ran or not.
+/// Returns the status of a call whose interceptor panicked, before or after its handler.
 #[cold]
 pub(crate) fn interceptor_panicked(may_have_run: bool) -> Status {
     let text = "an interceptor panicked";

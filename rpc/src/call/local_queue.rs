@@ -1,4 +1,4 @@
-//! The queue between a poller's tasks and the poller itself, and the buffers that it reuses. One thread uses them.
+//! The queue from a poller's tasks to the poller, and its reused buffers. Used on one thread.
 
 use super::completion::LocalCell;
 use super::submission::{AdmissionClass, Submission, too_many};
@@ -15,7 +15,7 @@ const DEPTH: usize = 65_536;
 /// Maximum number of completion cells kept for later calls.
 const MAX_POOLED_CELLS: usize = 256;
 
-/// Calls that tasks of a poller have made since its last turn.
+/// Calls of a poller's tasks since its last turn.
 #[derive(Debug, Default)]
 pub(crate) struct LocalQueue {
     calls: RefCell<VecDeque<Submission>>,
@@ -24,9 +24,9 @@ pub(crate) struct LocalQueue {
     made: Cell<Time>,
     buffers: BufferPool,
     cells: RefCell<Vec<Rc<LocalCell>>>,
-    /// Ordered channels so far.
+    /// Number of ordered channels so far.
     orders: Cell<u32>,
-    /// The server that was called last.
+    /// The last server called.
     server: Cell<Option<PeerKey>>,
 }
 
@@ -37,13 +37,13 @@ impl LocalQueue {
         !self.calls.borrow().is_empty()
     }
 
-    /// Takes all calls that wait, in order.
+    /// Takes all waiting calls, in order.
     #[inline]
     pub(crate) fn take(&self) -> VecDeque<Submission> {
         self.calls.take()
     }
 
-    /// Puts back calls that were not made in this turn, with the allocation of those that were.
+    /// Puts back calls left over in this turn, in the list of the calls that were taken.
     #[inline]
     pub(crate) fn put_back(&self, mut calls: VecDeque<Submission>) {
         let mut newer = self.calls.borrow_mut();
@@ -53,13 +53,13 @@ impl LocalQueue {
         *newer = calls;
     }
 
-    /// Returns the poller's key of a server if it was called last, or else `server`.
+    /// Returns the poller's key of `server`, or `server` itself if another server was called last.
     #[inline]
     pub(crate) fn key_of(&self, server: PeerKey) -> PeerKey {
         self.server.get().filter(|last| *last == server).unwrap_or(server)
     }
 
-    /// Records the poller's key of the server that was called last.
+    /// Records the poller's key of the last server called.
     #[inline]
     pub(crate) fn called(&self, server: PeerKey) {
         self.server.set(Some(server));
@@ -76,18 +76,18 @@ impl LocalQueue {
         self.made.replace(Time(0))
     }
 
-    /// Returns true if a task has dropped a call since the last time; resets it.
+    /// Returns true if a task dropped a call since the last check, and resets the flag.
     #[inline]
     pub(crate) fn take_sweep(&self) -> bool {
         self.sweep.take()
     }
 
-    /// Records that a task has dropped a call.
+    /// Records that a task dropped a call.
     pub(crate) fn ask_for_sweep(&self) {
         self.sweep.set(true);
     }
 
-    /// Returns true if there are calls, or a dropped call.
+    /// Returns true if there are calls or a dropped call.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.sweep.get() || !self.calls.borrow().is_empty()
@@ -119,8 +119,8 @@ impl LocalQueue {
         }
     }
 
-    /// Returns the status of a call that finds the queue full. A call that waits for room is queued nonetheless: its
-    /// task would hold it otherwise.
+    /// Returns the status of a call for which the queue is full. A call that waits for room is queued nonetheless, because
+    /// its task would hold it otherwise.
     #[inline]
     pub(crate) fn refusal(&self, entry: AdmissionClass) -> Option<Status> {
         (self.calls.borrow().len() >= DEPTH && entry != AdmissionClass::Waits).then(|| too_many(DEPTH))
@@ -149,7 +149,7 @@ impl BufferPool {
         self.0.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Keeps a buffer for later.
+    /// Keeps a buffer for reuse.
     #[inline]
     pub(crate) fn keep(&self, mut buffer: Encoded) {
         let mut kept = self.0.borrow_mut();

@@ -1,7 +1,7 @@
-//! The parts of a call that callers, pollers and the inbox between them share.
+//! The parts of a call shared by callers, inboxes and pollers.
 //!
-//! A caller fills a [`Submission`] and holds a [`Call`]. A poller takes the submission and completes its
-//! [`Completion`]. Nothing here sends or receives.
+//! A caller fills a [`Submission`] and holds a [`Call`]. A poller takes the submission and completes its [`Completion`]. This
+//! module does no I/O.
 
 mod completion;
 pub(crate) mod context;

@@ -12,15 +12,15 @@ use std::fmt;
 use std::ops::Range;
 use trunkline_transport::Message;
 
-/// The message of a handler's reply. Stubs decode the value or the error from it.
+/// The message of a handler's reply. Stubs decode the value or the error.
 pub struct Response {
     message: Message,
     encoded: Range<usize>,
-    /// Metadata before the encoded part, which has been checked.
+    /// Sizes of the checked metadata before the encoded part.
     metadata: MetadataBytes,
     /// Maximum size of the decoded value, in bytes.
     most_decoded: usize,
-    /// True if it is an error of the handler.
+    /// True if the response is an error of the handler.
     is_error: bool,
 }
 
@@ -46,7 +46,7 @@ impl Response {
         Self { metadata, ..self }
     }
 
-    /// Returns a copy of its metadata.
+    /// Returns a copy of the metadata.
     pub(crate) fn metadata(&self) -> ReplyMetadata {
         let parsed = ReplyMetadata::parse(self.metadata, self.message.as_slice(), self.encoded.start);
         parsed.unwrap_or_default()
@@ -55,8 +55,8 @@ impl Response {
     /// Decodes the value.
     ///
     /// # Errors
-    /// `Internal` when the server's bytes do not decode, `ResourceExhausted` when the value takes more memory than
-    /// a reply may.
+    /// `Internal` when the server's bytes do not decode, `ResourceExhausted` when the value exceeds the memory limit of a
+    /// reply.
     pub fn value<D: DecodeValue>(self, _decoder: D) -> Result<D::Value, Status> {
         self.refuse_error()?;
         self.decode::<D>()
@@ -65,7 +65,7 @@ impl Response {
     /// Returns the raw bytes after the encoded part.
     ///
     /// # Errors
-    /// `Internal` if the server has sent a typed error.
+    /// `Internal` if the server sent a typed error.
     #[inline(always)]
     pub fn bytes(self) -> Result<Bytes, Status> {
         self.refuse_error()?;
@@ -85,17 +85,17 @@ impl Response {
         }
     }
 
-    /// Returns true if it has an encoded part or a body.
+    /// Returns true if the response has an encoded part or a body.
     pub(crate) fn has_value(&self) -> bool {
         self.encoded.start < self.message.as_slice().len()
     }
 
-    /// Returns true if it is an error of the handler.
+    /// Returns true if the response is an error of the handler.
     pub(crate) fn is_error(&self) -> bool {
         self.is_error
     }
 
-    /// Returns the error in it, if it is not a success.
+    /// Returns the error, if the response is not a success.
     pub(crate) fn error<D: DecodeValue>(&self) -> Option<Result<D::Value, Status>> {
         self.is_error.then(|| self.decode::<D>())
     }
@@ -128,7 +128,7 @@ impl Response {
     }
 }
 
-/// Writes no bytes of the message: metadata may be secret.
+/// Omits the bytes of the message: metadata may be secret.
 impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")

@@ -1,4 +1,4 @@
-//! The opening of a stream by a client.
+//! Opening of streams by a client.
 
 use super::completion::{Outcome, StreamCompletion};
 use super::future::{After, Wait};
@@ -19,12 +19,12 @@ use std::time::Duration;
 /// A task that sends items.
 pub(crate) type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The items that a call sends: the result of [`outgoing`] or of [`no_items`].
+/// The items sent by a call, created with [`outgoing`] or [`no_items`].
 pub struct Outgoing(Option<Box<MakeSending>>);
 
 type MakeSending = dyn FnOnce(Arc<CallStream>, &'static MethodName) -> Sending + Send;
 
-/// Returns the items of a stream, which `put` encodes.
+/// Returns the items of a stream, encoded with `put`.
 pub fn outgoing<S, P>(items: S, put: P) -> Outgoing
 where
     S: Source + Send + 'static,
@@ -61,7 +61,7 @@ pub(crate) struct NewStream {
 }
 
 impl NewStream {
-    /// Creates the stream of a call that the poller of `owner` makes.
+    /// Creates the stream of an outgoing call on the poller of `owner`.
     pub(crate) fn new(
         owner: Arc<dyn StreamHost>,
         method: &'static MethodName,
@@ -78,7 +78,7 @@ impl NewStream {
     }
 }
 
-/// A wait for the reply to a call that streams items, or for its handler's stream.
+/// A future of the reply to a call that streams items, or of the handler's stream.
 #[derive(Debug)]
 pub struct StreamWait {
     /// `None` after the outcome.
@@ -120,7 +120,7 @@ impl Drop for StreamWait {
     }
 }
 
-/// A stream that a call opens, for the reader of its items.
+/// An opened stream, for the reader of its items.
 #[derive(Debug)]
 pub struct Opened(Arc<CallStream>);
 
@@ -130,7 +130,7 @@ impl Opened {
         Streaming::coded::<D>(Arc::clone(&self.0))
     }
 
-    /// Returns the items, which are raw bytes.
+    /// Returns the items as raw bytes.
     #[must_use]
     pub fn bytes<T>(&self, value: fn(Bytes) -> T) -> Streaming<T> {
         Streaming::raw(Arc::clone(&self.0), value)

@@ -1,8 +1,8 @@
-//! A call that is submitted to a poller, and its admission: its share of the node's budgets, and whether it waits when that is
-//! used up.
+//! A call submitted to a poller, and its admission: its share of the node's budgets, and its behaviour when the share is used
+//! up.
 //!
-//! A handler's call that waited for room could wait for itself: A calls B, whose handler calls A, whose handler calls B.
-//! Handlers' calls therefore never wait, and a share of each budget is reserved for them.
+//! If handlers' calls waited for room, a cycle of calls could deadlock: A calls B, whose handler calls A, whose handler calls
+//! B. Handlers' calls therefore never wait, and a share of each budget is reserved for them.
 
 use super::Completion;
 use crate::client::routes::id::{ExpectedId, RouteId};
@@ -17,38 +17,38 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use trunkline_transport::{Body, Connect, EAGER_BYTES, Leaves, PeerKey, PollerChoice, SendError};
 use trunkline_verbs::Time;
 
-/// A call that is submitted to a poller, from any thread or from a task of the poller itself.
+/// A call submitted to a poller, from any thread or from a task on the same poller.
 #[derive(Debug)]
 pub(crate) struct Submission<C = Completion> {
-    /// The server; a placeholder while the route of the call has no address.
+    /// The server; a placeholder until the route of the call has an address.
     pub(crate) server: PeerKey,
-    /// The route of the call; `None` for a call to an address, and for one that may not move from its server any more.
+    /// The route of the call; `None` for a call to an address, and for a call that must stay at its server.
     pub(crate) route: Option<RouteId>,
-    /// Name that its channel expects of the server.
+    /// Name that the channel expects of the server.
     pub(crate) expected: ExpectedId,
     pub(crate) method: &'static MethodName,
     pub(crate) one_way: bool,
-    /// The arguments that the codec encoded, after the metadata.
+    /// The encoded arguments, after the metadata.
     pub(crate) encoded: Encoded,
     /// Size of the metadata, in bytes.
     pub(crate) metadata: u32,
-    /// The raw argument; empty without one.
+    /// The raw argument; empty if there is none.
     pub(crate) body: Body,
-    /// Time at which the call fails without an outcome.
+    /// Time at which the call fails if it has no outcome.
     pub(crate) deadline: Time,
-    /// Behaviour if the server cannot be reached.
+    /// Behaviour if the server is unreachable.
     pub(crate) connect: Connect,
-    /// Number of an ordered channel, which chooses the peer's poller.
+    /// Number of an ordered channel, which selects the peer's poller.
     pub(crate) order: Option<PollerChoice>,
-    /// True if a handler or task of this node makes the call, which then continues while the node shuts down.
+    /// True for a call of a handler or task of this node, which continues while the node shuts down.
     pub(crate) nested: bool,
-    /// Behaviour without room.
+    /// Admission class of the call.
     pub(crate) entry: AdmissionClass,
     /// Completion for the outcome; `None` once it has been taken.
     pub(crate) completion: Option<C>,
 }
 
-/// The server of a call whose route has not led to one.
+/// The server of a call whose route has no address yet.
 pub(crate) const NOWHERE: PeerKey = PeerKey::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 
 /// The compiler moves values of up to 128 bytes without a call of `memcpy`. Only feature `identity` needs more.
@@ -63,13 +63,13 @@ impl<C: Into<Completion>> Submission<C> {
 }
 
 impl Submission {
-    /// Returns true if its future was dropped.
+    /// Returns true if the future of the call was dropped.
     #[inline]
     pub(crate) fn is_abandoned(&self) -> bool {
         self.completion.as_ref().is_none_or(Completion::is_abandoned)
     }
 
-    /// Moves the call out, and leaves one without a completion.
+    /// Moves the call out, and leaves a call without a completion.
     pub(crate) fn take(&mut self) -> Self {
         Self {
             encoded: mem::take(&mut self.encoded),
@@ -79,7 +79,7 @@ impl Submission {
         }
     }
 
-    /// Drops the trace of a request that is too large, because a caller of the caller may have chosen it. Returns true if
+    /// Drops the trace of a request that is too large, because a remote caller may have chosen the trace. Returns true if
     /// there was one.
     pub(crate) fn drops_trace(&mut self, error: SendError) -> bool {
         let SendError::TooLarge { bytes, limit } = error else { return false };
@@ -117,13 +117,13 @@ impl<C> Submission<C> {
         }
     }
 
-    /// Returns true if it has a server, and goes by its route to another one if that dies before the request has left.
+    /// Returns true if the call moves to another server on its route when this server is lost before the request is sent.
     #[inline]
     pub(crate) fn is_chosen(&self) -> bool {
         self.route.is_some() && self.server != NOWHERE
     }
 
-    /// Returns the same call with another completion. Its arguments are copied to this empty buffer.
+    /// Returns a copy of the call with another completion. The arguments are copied to this empty buffer.
     pub(crate) fn copy<D>(&self, mut encoded: Encoded, completion: Option<D>) -> Submission<D> {
         encoded.buffer().extend_from_slice(self.encoded.part());
         Submission {
@@ -157,7 +157,7 @@ impl<C> Submission<C> {
     }
 }
 
-/// Returns the status of a call that a full queue refuses.
+/// Returns the status of a call refused by a full queue.
 pub(crate) fn too_many(most: usize) -> Status {
     let text = format!(
         "{most} calls wait for this poller to take them, a limit that no setting changes; make them with \
@@ -169,18 +169,18 @@ pub(crate) fn too_many(most: usize) -> Status {
 /// Admission class of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdmissionClass {
-    /// Made outside of handlers: it waits for room.
+    /// A call from outside of handlers that waits for room.
     Waits,
-    /// Made outside of handlers: it fails without room.
+    /// A call from outside of handlers that fails without room.
     Tries,
-    /// Made by a handler of this node: it has a reserved share, and fails beyond that.
+    /// A call of a handler of this node: it has a reserved share, and fails beyond it.
     Reserved,
-    /// Made by the node itself: the call limit does not apply, and it fails if too much waits to be sent.
+    /// A call of the node itself: it is exempt from the call limit, but fails if too many messages wait to be sent.
     Exempt,
 }
 
 impl AdmissionClass {
-    /// Returns the class of a call made by this thread. `is_nested` is true on a poller of the call's node.
+    /// Returns the class of a call from this thread. `is_nested` is true on a poller of the call's node.
     #[inline]
     pub(crate) fn here(admission: Option<Admission>, is_nested: bool) -> Self {
         match admission {
@@ -191,7 +191,7 @@ impl AdmissionClass {
         }
     }
 
-    /// Returns the share of the call limit that is reserved for other classes, or `None` if the limit does not apply.
+    /// Returns the share of the call limit reserved for other classes, or `None` if the limit does not apply.
     #[inline]
     pub(crate) fn leaves_calls(self) -> Option<Leaves> {
         match self {
@@ -201,8 +201,8 @@ impl AdmissionClass {
         }
     }
 
-    /// Returns the share of the message queue that is reserved for other classes: an eighth for replies, one for handlers, and
-    /// one for small calls.
+    /// Returns the share of the message queue reserved for other classes: an eighth for replies, an eighth for handlers, and
+    /// an eighth for small calls.
     #[inline]
     pub(crate) fn leaves_queue(self, is_large: bool) -> Leaves {
         match (self, is_large) {
@@ -213,7 +213,7 @@ impl AdmissionClass {
     }
 }
 
-/// The behaviour of a call when a limit of its node on calls in flight or queued messages is reached. See
+/// The behaviour of a call when a limit of its node on calls in flight or queued messages is reached, for
 /// [`CallOptions::admission`](crate::CallOptions::admission).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Admission {

@@ -1,11 +1,11 @@
-//! A call of a balanced channel: an attempt that fails without having run is followed by one at another server. If the
-//! method is `#[idempotent]`, so is one that was lost or that its server has failed.
+//! Retries a call of a balanced channel at other servers. An attempt that has not run is followed by one at another server.
+//! An attempt of an `#[idempotent]` method is also followed by another if it was lost or failed at its server.
 //!
-//! The arguments are kept until the call ends. Nothing here waits: the next attempt begins when the future of the call is
-//! polled and finds that the last one has failed.
+//! The arguments are kept until the call ends. This code never blocks: the next attempt begins when the call's future is
+//! polled and the last attempt has failed.
 //!
 //! A hedged call has two attempts in progress. A timer of the call's poller wakes the future for the second one. The first
-//! outcome that is final ends the call, and the other attempt is dropped. Other outcomes leave the call to the other attempt.
+//! final outcome ends the call and drops the other attempt. After any other outcome the call waits for the other attempt.
 
 use super::new_call::check_inbox;
 use crate::call::{Outcome, Submission, too_many};
@@ -23,18 +23,18 @@ use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
 use trunkline_verbs::{Clock, Time};
 
-/// The last cause of a call that may have run and was not made again. `Status` says that it may have run.
+/// Last cause in the status of a call that may have run and was not repeated.
 const NOT_REPEATED: &str = "no other server was tried, because only #[idempotent] methods are repeated";
 
 /// An attempt in progress.
 type Attempt = (Chosen, Getter<Outcome>);
 
-/// The second attempt at a call that has no outcome after a while.
+/// The second attempt of a hedged call, sent if the first has no outcome after a delay.
 #[derive(Debug)]
 struct Hedge {
-    /// `None` once the time has come.
+    /// Time until the second attempt; `None` once it has passed.
     delay: Option<Sleep>,
-    /// `None` unless it is in progress.
+    /// The second attempt while it is in progress.
     attempt: Option<Attempt>,
 }
 
@@ -43,23 +43,23 @@ struct Hedge {
 pub(super) struct Attempts {
     balance: Arc<Balanced>,
     clock: Clock,
-    /// The call without its completion, to be made again.
+    /// The call without its completion, kept for further attempts.
     call: Submission<()>,
     tried: Tried,
-    /// Attempt in progress; `None` once it has ended.
+    /// Attempt in progress, if any.
     current: Option<Attempt>,
-    /// Present if the call is hedged or may be.
+    /// Second attempt of a call that is or may be hedged.
     hedge: Option<Box<Hedge>>,
     /// True if an earlier attempt may have run.
     may_have_run: bool,
-    /// True if a server has failed an earlier attempt.
+    /// True if an earlier attempt failed at its server.
     has_failed: bool,
-    /// Last error of a server. It says more than the failure to reach another one.
+    /// Last error from a server. It is more specific than a failure to reach another server.
     answer: Option<Status>,
 }
 
 impl Attempts {
-    /// Makes the first attempt at a call.
+    /// Starts the first attempt at a call.
     ///
     /// # Errors
     /// The inbox is full.
@@ -72,7 +72,7 @@ impl Attempts {
         let (balance, clock, tried) =
             (Arc::clone(balance), clock.clone(), Tried::new(call.connect, call.method.service.name));
         let now = clock.now();
-        // Before the call is queued, so that the poller sees the timer.
+        // Done before the call is queued, so that the poller sees the timer.
         let hedge = balance.hedge_after.and_then(|delay| Hedge::begin(&call, inbox, now + delay));
         let (current, may_have_run, has_failed, answer) = (None, false, false, None);
         let mut attempts =
@@ -81,14 +81,14 @@ impl Attempts {
         if attempts.make(inbox, now) { Ok(attempts) } else { Err(too_many(Inbox::DEPTH)) }
     }
 
-    /// Makes the next attempt. Returns false if there is no server for it.
+    /// Starts the next attempt. Returns false if no server is left for it.
     fn make(&mut self, inbox: &Inbox, now: Time) -> bool {
         let chosen = self.balance.choose(&mut self.tried, now);
         self.current = chosen.and_then(|chosen| self.send(inbox, chosen));
         self.current.is_some()
     }
 
-    /// Hands an attempt to the poller. Returns `None` if the inbox is full.
+    /// Passes an attempt to the poller. Returns `None` if the inbox is full.
     fn send(&self, inbox: &Inbox, chosen: Chosen) -> Option<Attempt> {
         let (setter, getter) = inbox.cell();
         let (server, route) = chosen.to;
@@ -102,7 +102,7 @@ impl Attempts {
         Some((chosen, getter))
     }
 
-    /// Makes the second attempt of a hedged call when its time has come. Returns true if it has been made.
+    /// Starts the second attempt of a hedged call once its delay has passed. Returns true if it does.
     fn makes_hedge(&mut self, context: &mut Context<'_>, inbox: &Inbox) -> bool {
         let Some(hedge) = &mut self.hedge else { return false };
         if hedge.delay.as_mut().is_none_or(|delay| Pin::new(delay).poll(context).is_pending()) {
@@ -123,7 +123,7 @@ impl Attempts {
         self.hedge.as_mut().map(|hedge| hedge.attempt.insert(attempt)).is_some()
     }
 
-    /// Returns an attempt that has ended, and true if it is the second one of a hedged call.
+    /// Returns an attempt that has ended, and true if it is the second attempt of a hedged call.
     fn poll_attempts(&mut self, context: &mut Context<'_>) -> Option<(Attempt, Outcome, bool)> {
         let hedged = self.hedge.as_mut().map(|hedge| &mut hedge.attempt);
         for (attempt, is_hedge) in iter::once((&mut self.current, false)).chain(hedged.map(|at| (at, true))) {
@@ -141,7 +141,7 @@ impl Attempts {
         self.current.is_some() || self.hedge.as_ref().is_some_and(|hedge| hedge.attempt.is_some())
     }
 
-    /// Polls the attempts in progress, and makes the next one if they have failed in a way that allows it.
+    /// Polls the attempts in progress, and starts the next one if they failed in a way that allows it.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, inbox: &Inbox) -> Poll<Outcome> {
         if !self.is_in_progress() {
             return Poll::Pending;
@@ -188,7 +188,7 @@ impl Attempts {
         }
     }
 
-    /// Drops the attempt that is still in progress, because the other one has ended the call.
+    /// Drops the other attempt after one attempt has ended the call.
     fn drop_other(&mut self, inbox: &Inbox) {
         let Some(hedge) = self.hedge.take() else { return };
         let first =
@@ -202,7 +202,7 @@ impl Attempts {
         }
     }
 
-    /// Records an attempt that failed while the call goes on. Returns true if it may have run.
+    /// Records a failed attempt of a call that continues. Returns true if the attempt may have run.
     fn note(&mut self, status: Status) -> bool {
         self.has_failed |= is_failure(&status);
         let may_have_run = status.may_have_run();
@@ -212,7 +212,7 @@ impl Attempts {
         may_have_run
     }
 
-    /// Returns the status of the call, whose last attempt ended with this one.
+    /// Returns the status of a call whose last attempt ended with `status`.
     fn last_of(&mut self, status: Status) -> Status {
         let is_unreached = !status.may_have_run()
             && (status.reason() == Some(Reason::Unreachable) || status.code() == Code::DeadlineExceeded);
@@ -220,15 +220,14 @@ impl Attempts {
         if self.may_have_run { status.after_run() } else { status }
     }
 
-    /// Makes another attempt if there is a server for it and the budget allows it. Returns true if the last one may have
-    /// run.
+    /// Starts another attempt if a server is left and the budget allows it. Returns true if the last attempt may have run.
     ///
     /// # Errors
-    /// Returns the status of the call, which ends.
+    /// Returns the final status of the call.
     fn make_another(&mut self, inbox: &Inbox, now: Time, status: Status) -> Result<bool, Status> {
         self.tried.refused(&status);
-        // A server that leaves is no sign of overload, a call that has not left loads none, and each server gets one attempt
-        // at most, unless the call waits again.
+        // No budget is needed after a refusal by a draining server, which is no sign of overload, or for a call that has not
+        // left this node. Each server gets at most one attempt, unless the call waits again.
         let is_free = !status.may_have_run()
             && !self.tried.has_waited()
             && match status.reason() {
@@ -248,8 +247,8 @@ impl Attempts {
         Err(status)
     }
 
-    /// Returns the status of a call that is not made again. It names the rule if another server would have got the call, had
-    /// its method been idempotent.
+    /// Returns the status of a call that is not repeated. If it is not repeated only because its method is not idempotent,
+    /// the status says so.
     fn without_repeat(&self, status: Status, now: Time) -> Status {
         let is_lost = is_away(&status) && status.may_have_run();
         if is_lost && self.balance.has_another(&self.tried, now) {
@@ -259,25 +258,25 @@ impl Attempts {
         }
     }
 
-    /// Returns true if another server may do better, and the call cannot run twice unless that does no harm.
+    /// Returns true if another server may succeed, and repeating the call is safe.
     fn allows_another(&self, status: &Status) -> bool {
         let may_run_twice = self.call.method.idempotent || mutant!(calls_that_may_have_run_move_on);
         if status.may_have_run() && !may_run_twice {
             return false;
         }
         if is_failure(status) {
-            // Arguments that every server fails at cost one further attempt.
+            // Arguments that fail at every server cost only one further attempt.
             let is_first = !self.has_failed && !mutant!(failed_calls_are_not_made_again);
             return is_first || self.is_in_progress();
         }
-        // This node's own limits are the same for every server.
+        // The limits of this node apply to every server.
         let has_no_room = status.origin() == Origin::Peer && status.reason() == Some(Reason::Overloaded);
         is_away(status) || has_no_room && !status.may_have_run()
     }
 
-    /// Gives the call up. Returns true if an attempt was in progress.
+    /// Gives up the call. Returns true if an attempt was in progress.
     pub(super) fn give_up(&mut self) -> bool {
-        // The getters are dropped first: a sweep finds the calls whose getter is gone.
+        // The getters are dropped first: a sweep looks for calls whose getter is dropped.
         let attempts = [self.current.take(), self.hedge.take().and_then(|hedge| hedge.attempt)];
         let mut any = false;
         for (chosen, getter) in attempts.into_iter().flatten() {
@@ -294,7 +293,7 @@ impl Attempts {
 }
 
 impl Hedge {
-    /// Sets the timer of a call that may be hedged at this time.
+    /// Sets the hedging timer of a call that may be hedged.
     fn begin(call: &Submission<()>, inbox: &Inbox, at: Time) -> Option<Box<Self>> {
         let may_run_twice = call.method.idempotent && !call.one_way;
         let timers = inbox.timers().filter(|_| may_run_twice && at < call.deadline)?;
@@ -302,8 +301,8 @@ impl Hedge {
     }
 }
 
-/// Returns true if a server has failed a call and another one may do better. A call whose time limit has passed, here or in
-/// the handler, has used its time up.
+/// Returns true if a call failed at its server and another server may succeed. A call whose time limit has passed, here or in
+/// the handler, is not repeated.
 fn is_failure(status: &Status) -> bool {
     is_fault(status) && !is_away(status) && status.code() != Code::DeadlineExceeded
 }

@@ -1,5 +1,5 @@
-//! A reply must find the call that it belongs to, and a late reply must find none. Each call in flight has a slot
-//! here, and its number on the wire is the slot and a generation. The poller's RPC half owns the calls.
+//! A reply must be matched to its call, and a late reply must be ignored. Each call in flight has a slot in this table. Its
+//! number on the wire consists of the slot and a generation. The RPC half of the poller owns the table.
 
 #[cfg(feature = "identity")]
 mod names;
@@ -50,12 +50,12 @@ use trunkline_verbs::Time;
 /// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
 
-/// Least time between two searches of many calls in flight for those whose deadline has passed.
+/// Minimum time between two searches of many calls in flight for passed deadlines.
 const SEARCH_EVERY: Duration = Duration::from_millis(1);
-/// Number of calls in flight that are searched at each deadline.
+/// Maximum number of calls in flight that are searched at each deadline.
 const FEW: usize = 256;
 
-/// The calls in flight, and those that wait to be sent.
+/// The calls in flight and the calls waiting to be sent.
 pub(crate) struct Calls {
     /// Budget of calls in flight.
     budget: Share,
@@ -66,8 +66,8 @@ pub(crate) struct Calls {
     /// Memory that peers' items are charged to.
     memory: Rc<ArgumentMemory>,
     pending: Slab<PendingCall>,
-    /// Lower bound of the deadlines of the calls in flight. They are searched after this time: most calls end long before
-    /// their deadline, and then it costs them nothing.
+    /// Lower bound of the deadlines of the calls in flight, and the time of their next search. Most calls end long before
+    /// their deadline and are never searched.
     next_due: Time,
     /// Time of the last search.
     searched: Time,
@@ -76,17 +76,17 @@ pub(crate) struct Calls {
     /// Calls that wait for their server's next session.
     held: Held,
     generation: u32,
-    /// Sessions with the peers that are up.
+    /// Current sessions, by peer.
     sessions: PeerMap<Session>,
     drained: DrainedPollers,
-    /// Numbers of methods at peers that are up.
+    /// Method numbers, by peer.
     numbers: Numbers,
     counters: Counters,
     scratch: Vec<u8>,
     accept_mode: AcceptMode,
-    /// Cancellations of streams that found no room.
+    /// Cancellations of streams that found the message queue full.
     cancels: Cancels,
-    /// Names that peers have proved; `None` if this node has no identity.
+    /// Names proved by peers; `None` if this node has no identity.
     #[cfg(feature = "identity")]
     names: Option<Box<names::Names>>,
 }
@@ -122,12 +122,12 @@ impl Calls {
         }
     }
 
-    /// Returns the number of calls in flight and of those that wait for room or a session.
+    /// Returns the number of calls in flight, and of calls that wait for room or a session.
     pub(crate) fn len(&self) -> usize {
         self.pending.len() + self.waiting.len() + self.held.len()
     }
 
-    /// Returns true if waiting calls may find room or are made again.
+    /// Returns true if waiting calls may have room, or calls are to be repeated.
     pub(crate) fn is_ready(&self) -> bool {
         self.waiting.is_ready() || self.held.is_ready()
     }
@@ -170,7 +170,8 @@ impl Calls {
         }
     }
 
-    /// Holds or fails a call whose server takes no more calls in this session. Returns false if the server is still asked.
+    /// Holds or fails a call whose server accepts no more calls in this session. Returns false if the request is still to be
+    /// sent.
     #[cold]
     fn is_stopped(&mut self, peer: PeerKey, call: &mut Submission) -> bool {
         if call.connect == Connect::Wait && call.order.is_none() {
@@ -187,24 +188,24 @@ impl Calls {
         }
     }
 
-    /// Takes the calls to be made again.
+    /// Takes the calls to be repeated.
     pub(crate) fn take_again(&mut self) -> Vec<Submission> {
         self.held.take_ready()
     }
 
-    /// Returns true if a peer refuses calls in its session.
+    /// Returns true if a peer refuses calls in the current session.
     pub(crate) fn is_refused_by(&self, peer: PeerKey) -> bool {
         self.drained.refuses(peer)
     }
 
-    /// Records that a peer refuses further calls in its session, because it drains.
+    /// Records that a peer drains, and refuses further calls in its session.
     pub(crate) fn drains(&mut self, from: Origin) {
         if self.session_of(from).is_some() {
             self.drained.insert(from.peer, None);
         }
     }
 
-    /// Queues a call for room, or fails it.
+    /// Queues a call until there is room, or fails it.
     #[inline(never)]
     fn no_room(&mut self, peer: PeerKey, call: Submission, why: Backpressure, now: Time) {
         match call.entry {
@@ -213,7 +214,7 @@ impl Calls {
         }
     }
 
-    /// Fails a call that may not begin. Returns true if it may not.
+    /// Fails a call that may not start. Returns true if it may not.
     pub(crate) fn refuses(&mut self, call: &mut Submission, now: Time) -> bool {
         if call.is_abandoned() {
             self.end_with(call, gave_up());
@@ -222,7 +223,7 @@ impl Calls {
         self.refusal(call, now).map(|status| self.end_with(call, status)).is_some()
     }
 
-    /// Returns the status of a call that may not begin.
+    /// Returns the status of a call that may not start.
     #[inline]
     fn refusal(&self, call: &Submission, now: Time) -> Option<Status> {
         let is_taken = match self.accept_mode {
@@ -236,11 +237,11 @@ impl Calls {
         (call.deadline <= now).then(expired)
     }
 
-    /// Sends or queues the request of a call for which there is room, and takes the call's completion. Only a buffer is
-    /// left of the call. Returns true if the request is queued.
+    /// Sends or queues the request of a call that has room. Takes the completion out of the call, and leaves only a buffer.
+    /// Returns true if the request is queued.
     ///
     /// # Errors
-    /// Returns the missing room, and leaves the call unchanged.
+    /// Returns the limit that has no room, and leaves the call unchanged.
     #[inline]
     fn attempt(
         &mut self,
@@ -262,7 +263,7 @@ impl Calls {
         }
     }
 
-    /// Handles a request that the transport did not accept.
+    /// Handles a request that the transport refused.
     #[cold]
     #[inline(never)]
     fn not_taken(
@@ -274,7 +275,7 @@ impl Calls {
         leaves: Leaves,
     ) -> Result<bool, Backpressure> {
         if error == SendError::SessionOver && self.compares_names() && submission.order.is_none() {
-            // The name of the next session is compared first.
+            // The name that the peer proves in the next session must be compared first.
             self.put_back(peer, submission.entry.leaves_calls());
             self.waiting.there_is_room();
             self.forget_numbers(peer);
@@ -283,7 +284,8 @@ impl Calls {
         }
         let may_follow = submission.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
-            // Chosen by its hash, it waits for the next session. An ordered call must not follow others there.
+            // Without a number the call may wait for the next session. An ordered call must not, because earlier calls may be
+            // lost.
             self.send(transport, peer, submission, MethodRef::from(submission.method), None, leaves)
         } else {
             Err(error)
@@ -304,8 +306,8 @@ impl Calls {
         })
     }
 
-    /// Hands the request of a call to the transport, which puts the call in flight. Returns true if the request waits
-    /// to be sent.
+    /// Passes the request of a call to the transport, which puts the call in flight. Returns true if the request waits to be
+    /// sent.
     #[inline]
     fn send(
         &mut self,
@@ -323,14 +325,13 @@ impl Calls {
         let call = number(slot.key(), self.generation, one_way);
         let now = transport.now();
         let opens = method.streams.any();
-        // An ordered call must not follow others to another session.
-        // A balanced channel repeats other calls.
+        // An ordered call must not move to another session. A balanced channel repeats other calls itself.
         let waits = submission.connect == Connect::Wait || (is_chosen && opens);
         let may_repeat = waits && order.is_none();
-        // The route of a call waits, and not its server.
+        // The call waits for its route, not for this server.
         let connect = if is_chosen { Connect::FailFast } else { submission.connect };
         let again = may_repeat.then(|| Box::new(submission.copy(Encoded::default(), None)));
-        // A stream may have no deadline.
+        // A stream can have no deadline.
         let is_timed = !opens || deadline != Time::MAX;
         let header = RequestHeader { call, one_way, opens, method_ref, metadata };
         let to = Joined {
@@ -380,7 +381,7 @@ impl Calls {
         Ok(accepted.left.is_none())
     }
 
-    /// Allows frames of a call's stream to follow its request, which has left.
+    /// Lets frames of a call's stream follow its request, which has been sent.
     #[cold]
     fn opened(&mut self, now: Time, call: u64, session: Option<SessionNumber>) {
         let Some(pending) = self.pending(call) else { return };
@@ -390,7 +391,7 @@ impl Calls {
         }
     }
 
-    /// Takes a frame of a stream from its server.
+    /// Handles a frame that the server sent on a stream.
     pub(crate) fn stream_frame(
         &mut self,
         transport: &mut Transport,
@@ -407,7 +408,7 @@ impl Calls {
         };
         let Some(pending) = waiting else { return };
         let Some(stream) = pending.completion.stream() else { return self.without_stream(transport, call) };
-        // The server may allow more than this side.
+        // The server's limit may be higher than this side's.
         let most = if part == StreamPart::Accept { most_metadata } else { usize::MAX };
         let received = check_metadata(item.as_slice().len(), most)
             .map_err(Status::after_run)
@@ -418,7 +419,7 @@ impl Calls {
         }
     }
 
-    /// Ends a call without a stream, for which a frame of one came.
+    /// Ends a unary or one-way call for which a stream frame arrived.
     #[cold]
     fn without_stream(&mut self, transport: &mut Transport, call: u64) {
         let Some(pending) = self.pending(call) else { return };
@@ -428,13 +429,13 @@ impl Calls {
         self.abandon(transport, call, &unsent, |_| (status.code(), Reason::OtherProtocol, text));
     }
 
-    /// Ends a call whose stream has an item that found no memory on this node in time.
+    /// Ends a call after this node had no memory in time for an item of its stream.
     pub(crate) fn stream_gap(&mut self, from: PeerKey, call: u64, bytes: usize) {
         let status = Status::ran(Code::ResourceExhausted, no_memory(bytes)).because(Reason::Overloaded);
         self.abort_stream(from, call, status);
     }
 
-    /// Ends a call whose stream has lost an item on this node.
+    /// Ends a call after this node dropped an item of its stream.
     pub(crate) fn abort_stream(&mut self, peer: PeerKey, call: u64, status: Status) {
         let Some(pending) = self.waiting(peer, call) else { return };
         if let Some(stream) = pending.completion.stream() {
@@ -442,7 +443,7 @@ impl Calls {
         }
     }
 
-    /// Returns the way a request names its method, and the session that it is bound to by that.
+    /// Returns how a request identifies its method, and the session that this binds the request to.
     fn method_ref(
         &mut self,
         peer: PeerKey,
@@ -455,7 +456,7 @@ impl Calls {
         }
     }
 
-    /// Sends the requests of waiting calls while there is room. Returns true if a round has begun.
+    /// Sends the requests of waiting calls while there is room. Returns true if it began a round.
     pub(crate) fn admit(&mut self, transport: &mut Transport, mut rest: impl FnMut(Encoded)) -> bool {
         if !self.waiting.begin_round(transport.now()) || mutant!(admission_is_lost) {
             return false;
@@ -465,7 +466,7 @@ impl Calls {
         }
         for _ in 0..ROUND {
             let Some((seat, mut call, leaves)) = self.waiting.next() else { break };
-            // The transport may have forgotten a peer that nothing was sent to for long.
+            // The transport may have forgotten a peer that has been idle for long.
             transport.peer(call.server);
             if call.is_abandoned() {
                 self.waiting.leave(seat, None);
@@ -475,7 +476,7 @@ impl Calls {
             let is_away = call.is_chosen() && !transport.is_up(seat.peer);
             if is_away || (self.drained.refuses(seat.peer) && self.is_stopped(seat.peer, &mut call)) {
                 self.waiting.leave(seat, None);
-                // A call that was stopped has no completion any more.
+                // A stopped call no longer has a completion.
                 self.held.make_again(call);
                 continue;
             }
@@ -497,7 +498,7 @@ impl Calls {
         true
     }
 
-    /// Takes the outcome of sending a request.
+    /// Handles the outcome of sending a request.
     pub(crate) fn sent(&mut self, transport: &Transport, token: Token, outcome: SendOutcome) {
         let now = transport.now();
         let Some(pending) = self.pending(token.0) else { return };
@@ -509,7 +510,7 @@ impl Calls {
                     let peer = pending.peer;
                     self.opened(now, token.0, self.compared_session(peer));
                 }
-                // It may have waited in the queue.
+                // The call may have waited in the message queue.
                 self.waiting.there_is_room();
             }
             SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
@@ -534,13 +535,13 @@ impl Calls {
                     _ => Status::unreachable(pending.name(), cause, may_have_run),
                 };
                 self.finish(now, token.0, Err(status));
-                // Its session may be over before this poller has been told.
+                // The session may have ended before this poller was notified.
                 self.forget_numbers(peer);
             }
         }
     }
 
-    /// Takes a handler's successful reply.
+    /// Handles a successful reply of a handler.
     #[inline]
     pub(crate) fn succeeded(
         &mut self,
@@ -555,7 +556,7 @@ impl Calls {
         }
     }
 
-    /// Takes a reply.
+    /// Handles a reply.
     pub(crate) fn reply(
         &mut self,
         now: Time,
@@ -597,7 +598,7 @@ impl Calls {
         self.finish(now, call, outcome);
     }
 
-    /// Returns the call that waits for a reply of this peer.
+    /// Returns the call that waits for this reply of a peer.
     #[inline]
     fn waiting(&mut self, from: PeerKey, call: u64) -> Option<&mut PendingCall> {
         let (slot, generation) = parts(call)?;
@@ -607,35 +608,35 @@ impl Calls {
         self.pending.get_mut(slot).filter(is_asked)
     }
 
-    /// Handles a reply that cannot be read.
+    /// Handles a reply that cannot be parsed.
     pub(crate) fn unparsed(&mut self, now: Time, from: PeerKey, call: u64, error: FrameError) {
         let Some(pending) = self.waiting(from, call) else { return };
         let status = unreadable(&pending.name(), error);
         self.finish(now, call, Err(status));
     }
 
-    /// Ends a call whose reply found no memory on this node in time.
+    /// Ends a call after this node had no memory in time for its reply.
     pub(crate) fn given_up(&mut self, now: Time, from: PeerKey, call: u64, bytes: usize) {
         let Some(pending) = self.waiting(from, call) else { return };
         let text = format!("{} at {}: {}", pending.method, pending.peer, no_memory(bytes));
         self.finish(now, call, Err(Status::ran(Code::ResourceExhausted, text).because(Reason::Overloaded)));
     }
 
-    /// Stores a method's number that a peer reports.
+    /// Stores a method number reported by a peer.
     pub(crate) fn learn(&mut self, from: Origin, number: Number) {
         if self.sessions.get(from.peer).is_some() {
             self.numbers.learn(from, number);
         }
     }
 
-    /// Forgets the numbers of a peer's methods.
+    /// Forgets the method numbers of a peer.
     pub(crate) fn forget_numbers(&mut self, peer: PeerKey) {
         if !mutant!(numbers_outlive_their_session) {
             self.numbers.forget(peer);
         }
     }
 
-    /// Records that a session with a peer is up.
+    /// Records a new session with a peer.
     pub(crate) fn up(
         &mut self,
         peer: PeerKey,
@@ -659,14 +660,14 @@ impl Calls {
         self.name_up(peer, identity);
     }
 
-    /// Records that a peer's poller has answered all calls that it has run for this one, and runs no more.
+    /// Records a DRAINED frame: a poller of the peer has answered all calls from this poller, and runs no more.
     pub(crate) fn drained(&mut self, from: Origin, now: Time) {
         if self.session_of(from).is_some_and(|session| from.poller.0 < session.pollers) {
             self.drained.insert(from.peer, Some((from.poller, now)));
         }
     }
 
-    /// Returns the incarnation of the peer that sent a message, if its session is up.
+    /// Returns the incarnation of the peer that sent a message, if its session is current.
     pub(crate) fn epoch_of(&self, from: Origin) -> Option<u64> {
         self.session_of(from).map(|session| session.epoch)
     }
@@ -675,31 +676,31 @@ impl Calls {
         self.sessions.get(from.peer).filter(|session| session.number == from.session)
     }
 
-    /// Returns the number of calls in flight that were handed over after their peer had said that it runs no more.
+    /// Returns the number of calls in flight that were sent after their peer's DRAINED frame.
     pub(crate) fn sent_to_drained(&self) -> usize {
         let is_late =
             |pending: &PendingCall| self.drained.since(pending.peer).is_some_and(|at| pending.started > at);
         self.pending.iter().filter(|(_, pending)| is_late(pending)).count()
     }
 
-    /// Returns true if a call that its server has not answered cannot have run there, although it was sent: the server's
-    /// poller had answered all that it took. One-way calls and streams have other ends than a reply.
+    /// Returns true if an unanswered call cannot have run although it was sent, because the server's poller had answered
+    /// every call that it took. One-way calls and streams are excluded: they do not end with a reply.
     fn is_missed(&self, call: u64) -> bool {
         let Some(pending) = parts(call).and_then(|(slot, _)| self.pending.get(slot)) else { return false };
         let is_unary = !pending.one_way && !pending.method.streams.any();
         let session = self.sessions.get(pending.peer).filter(|session| match pending.progress {
             Progress::Left(number) => is_unary && number == session.number,
-            // Calls of earlier sessions have ended with these.
+            // Calls of earlier sessions ended together with those sessions.
             Progress::Waits | Progress::Delivered => is_unary,
         });
         session.is_some_and(|session| self.drained.contains(pending.peer, pending.choice.of(session.pollers)))
     }
 
-    /// Sends DRAINED to all pollers of a peer: this poller has answered the calls that it has run for them, and runs no more.
+    /// Sends DRAINED to all pollers of a peer: this poller has answered their calls and runs no more.
     pub(crate) fn tell_drained(&mut self, transport: &mut Transport, peer: PeerKey) {
         let pollers = self.sessions.get(peer).map_or(0, |session| session.pollers);
         for poller in (0..pollers).map(PollerIndex) {
-            // The calls of a peer that is not told may have run, as far as it knows.
+            // A peer that does not get the frame treats its calls as possibly run.
             let _ = send_control(
                 &mut self.scratch,
                 transport,
@@ -711,12 +712,12 @@ impl Calls {
         }
     }
 
-    /// Returns the peers that are up.
+    /// Returns the peers with a session.
     pub(crate) fn peers(&self) -> Vec<PeerKey> {
         self.sessions.iter().map(|(peer, _)| peer).collect()
     }
 
-    /// Handles the loss of a peer: no reply will come for delivered requests.
+    /// Handles the loss of a peer. Requests that were delivered get no reply.
     pub(crate) fn down(&mut self, transport: &mut Transport, peer: PeerKey, cause: PeerDown) {
         self.forget_numbers(peer);
         self.cancels.forget(peer);
@@ -743,7 +744,7 @@ impl Calls {
             };
             self.finish(transport.now(), call, Err(status));
         }
-        // Another server takes the requests that have not left.
+        // Unsent requests go to another server.
         let chosen = self.numbers(|pending| pending.peer == peer && pending.is_chosen);
         for Token(call) in self.take_unsent(transport, &chosen) {
             if !self.is_taken_back(call)
@@ -765,8 +766,8 @@ impl Calls {
         self.budget.leave(peer);
     }
 
-    /// Adds what the calls wait for, by peer. The end of a session that takes no more calls is awaited as well: without it, a
-    /// peer that has vanished would never be called again.
+    /// Adds what the calls wait for, by peer. This includes the end of a session that accepts no more calls: otherwise a peer
+    /// that vanished would never be called again.
     pub(crate) fn awaited(&self, awaited: &mut BTreeMap<PeerKey, Awaited>) {
         awaited.extend(self.drained.peers().map(|peer| (peer, Awaited::Interest)));
         awaited.extend(self.held.servers().map(|peer| (peer, Awaited::Reply)));
@@ -777,7 +778,7 @@ impl Calls {
         }
     }
 
-    /// Returns the charged calls and those in flight.
+    /// Returns the number of calls charged to the budget, and the number in flight.
     pub(crate) fn budget(&self) -> BudgetLedger {
         let mut counted = BTreeMap::new();
         for (_, pending) in self.pending.iter().filter(|(_, pending)| pending.leaves.is_some()) {
@@ -786,7 +787,7 @@ impl Calls {
         self.budget.ledger(counted)
     }
 
-    /// Returns the bytes that peers are charged with for streams that this node has opened.
+    /// Returns the bytes charged to each peer for streams opened by this node.
     pub(crate) fn stream_bytes(&self) -> BTreeMap<PeerKey, usize> {
         let mut bytes = BTreeMap::new();
         for (_, pending) in &self.pending {
@@ -798,7 +799,7 @@ impl Calls {
         bytes
     }
 
-    /// Ends the calls whose deadline has passed. Returns true if there was one.
+    /// Ends the calls whose deadline has passed. Returns true if it ended any.
     pub(crate) fn expire(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
         let mut any = false;
@@ -817,14 +818,14 @@ impl Calls {
         any | (self.search_due() <= now && self.expire_calls(transport))
     }
 
-    /// Returns the time of the next search for calls whose deadline has passed.
+    /// Returns the time of the next search for passed deadlines.
     #[inline]
     fn search_due(&self) -> Time {
         let pause = if self.pending.len() > FEW { SEARCH_EVERY } else { Duration::ZERO };
         self.next_due.max(self.searched + pause)
     }
 
-    /// Ends the calls whose deadline has passed. Returns true if there was one.
+    /// Ends the calls whose deadline has passed. Returns true if it ended any.
     #[cold]
     fn expire_calls(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
@@ -868,8 +869,8 @@ impl Calls {
 
     /// Ends the calls whose futures were dropped.
     ///
-    /// It examines every call in flight. A turn after dropped calls costs one pass over the slab, and in exchange a
-    /// dropped call costs no message to the poller. Calls that wait for room are examined in their next round.
+    /// A dropped call sends no message to the poller. Instead, one pass over all calls in flight follows in the next turn.
+    /// Calls that wait for room are examined in their next round.
     pub(crate) fn sweep(&mut self, transport: &mut Transport) {
         self.waiting.ask_for_sweep();
         for (_, call) in self.held.take(Submission::is_abandoned) {
@@ -894,19 +895,19 @@ impl Calls {
             .min()
     }
 
-    /// Refuses calls from outside of handlers and tasks, and ends those in flight, because the node shuts down.
-    /// Handlers finish with the calls that they make.
+    /// Refuses and ends calls made outside of handlers and tasks, because the node shuts down. Handlers finish together with
+    /// their nested calls.
     pub(crate) fn close_to_outside(&mut self, now: Time) {
         self.accept_mode = AcceptMode::Nested;
         self.end_waiting(|call| !call.nested);
         self.end_all(now, |pending| !pending.nested || mutant!(draining_ends_nested_calls));
     }
 
-    /// Refuses further calls and ends those in flight.
+    /// Refuses further calls and ends the calls in flight.
     pub(crate) fn close(&mut self) {
         self.accept_mode = AcceptMode::None;
         self.end_waiting(|_| true);
-        // The time is not known here: they take no time in the report.
+        // The time is unknown here, so the report counts a duration of zero.
         self.end_all(Time::default(), |_| true);
     }
 
@@ -946,7 +947,7 @@ impl Calls {
         completion.complete(outcome);
     }
 
-    /// Returns a call's unit of the budget, if it has taken one.
+    /// Returns the unit of the budget that a call uses, if any.
     #[inline]
     fn put_back(&mut self, peer: PeerKey, leaves: Option<Leaves>) {
         if let Some(leaves) = leaves {
@@ -954,7 +955,7 @@ impl Calls {
         }
     }
 
-    /// Takes a call out of flight.
+    /// Removes a call from the calls in flight.
     #[inline]
     fn remove(&mut self, call: u64) -> Option<PendingCall> {
         let (slot, _) = parts(call)?;
@@ -967,7 +968,7 @@ impl Calls {
         Some(pending)
     }
 
-    /// Takes a call out of flight that does not count as one.
+    /// Removes a call that does not count as in flight.
     #[cold]
     fn withdraw(&mut self, call: u64) -> Option<PendingCall> {
         let pending = self.remove(call)?;
@@ -975,10 +976,10 @@ impl Calls {
         Some(pending)
     }
 
-    /// Takes a call that has not run back, to be made again, if it waits for a session. Returns true if it has.
+    /// Takes back a call that has not run and waits for a session, to repeat it. Returns true if it does.
     #[cold]
     fn is_taken_back(&mut self, call: u64) -> bool {
-        // Items of the client that have left would be lost, and those of a server would come twice.
+        // Client items that have been sent would be lost, and server items would arrive twice.
         let has_begun = |pending: &PendingCall| {
             pending.completion.stream().is_some_and(|stream| {
                 stream.is_accepted() || (pending.method.streams.has_client_items() && stream.is_open())
@@ -1007,19 +1008,18 @@ impl Calls {
         }
     }
 
-    /// Counts a call that ends before its request is handed over.
+    /// Counts a call that ends before its request is passed to the transport.
     #[cold]
     fn count_refusal(&mut self, call: &Submission, failure: CallFailure) {
         self.counters.refused(call.method, call.server, failure);
     }
 
-    /// Ends a turn. The budget that other pollers see is then exact.
+    /// Ends a turn, and publishes the exact budget to other pollers.
     pub(crate) fn settle(&self) {
         self.budget.settle_cache();
     }
 
-    /// Takes unsent requests of these calls back from the transport, all at once, because each search goes through
-    /// its queues.
+    /// Takes the unsent requests of these calls back from the transport, all at once, because each search walks its queues.
     fn take_unsent(&mut self, transport: &mut Transport, calls: &[u64]) -> BTreeSet<Token> {
         let mut waits =
             |call: &u64| self.pending(*call).is_some_and(|pending| pending.progress == Progress::Waits);
@@ -1028,8 +1028,8 @@ impl Calls {
         if waiting.is_empty() { waiting } else { transport.cancel(&waiting) }
     }
 
-    /// Ends a call that may have been sent, with a status that depends on that, and tells the remote poller that
-    /// the call was dropped. Requests in `unsent` will not leave.
+    /// Ends a call that may have been sent, with a status that depends on its progress, and sends a cancellation to the
+    /// remote poller. Requests in `unsent` are never sent.
     fn abandon(
         &mut self,
         transport: &mut Transport,
@@ -1051,15 +1051,15 @@ impl Calls {
         if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }
-        // Without a session it has left through one that is over, and its handler ends with that.
+        // Without a session, the one that carried the request has ended, and so has the handler.
         let Some(session) = self.sessions.get(peer) else { return };
         let destination = Destination::Poller(choice.of(session.pollers));
         let cancel = Cancel { peer, destination, call, ordered: method.streams.any() };
         self.cancel(transport, cancel);
     }
 
-    /// Sends a cancellation, or keeps it if there is no room. A lost one costs the server no more than the handler's time, but a
-    /// stream may have no deadline.
+    /// Sends a cancellation, or keeps it while the message queue is full. For a unary call, a lost cancellation only wastes
+    /// the handler's time, but a stream may have no deadline.
     fn cancel(&mut self, transport: &mut Transport, cancel: Cancel) {
         let Cancel { peer, destination, call, ordered } = cancel;
         let sent =
@@ -1070,7 +1070,7 @@ impl Calls {
     }
 }
 
-/// Hands a request over that does not leave with an earlier message, and takes its body.
+/// Passes on a request that cannot be bundled with an earlier message, and takes its body.
 #[inline(never)]
 fn send_alone(
     transport: &mut Transport,
@@ -1087,7 +1087,7 @@ fn send_alone(
     sent.inspect_err(|_| submission.body = mem::take(&mut out.body))
 }
 
-/// Nothing is compared.
+/// Always false without the `identity` feature.
 #[cfg(not(feature = "identity"))]
 #[expect(clippy::unused_self, reason = "the same methods as with feature identity")]
 impl Calls {

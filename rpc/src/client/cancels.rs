@@ -1,4 +1,4 @@
-//! Cancellations of streams that found no room in the queue of messages, until they are sent again.
+//! Cancellations of streams that found the message queue full and are retried.
 
 use crate::wire::frame::{Encoded, Header, send, without_call};
 use std::mem;
@@ -6,20 +6,19 @@ use std::time::Duration;
 use trunkline_transport::{Destination, PeerKey, SendError, Transport};
 use trunkline_verbs::Time;
 
-/// Time until a full queue of messages is tried again.
+/// Delay before a full message queue is tried again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A cancellation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cancel {
     pub(super) peer: PeerKey,
     pub(super) destination: Destination,
     pub(super) call: u64,
-    /// True for a stream, whose request must not be overtaken.
+    /// True for a stream: the cancellation must not overtake the request.
     pub(super) ordered: bool,
 }
 
-/// The cancellations to be sent again, and the time for that.
+/// The cancellations to retry, and the time of the next attempt.
 #[derive(Debug, Default)]
 pub(super) struct Cancels {
     list: Vec<Cancel>,
@@ -36,7 +35,7 @@ impl Cancels {
         self.due
     }
 
-    /// Takes all of them once it is time.
+    /// Takes all cancellations once the delay has passed.
     pub(super) fn take_due(&mut self, now: Time) -> Vec<Cancel> {
         if self.due.is_none_or(|due| due > now) {
             return Vec::new();
@@ -45,7 +44,7 @@ impl Cancels {
         mem::take(&mut self.list)
     }
 
-    /// Forgets those to a peer whose session is over.
+    /// Forgets the cancellations to a peer whose session is over.
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.list.retain(|cancel| cancel.peer != peer);
     }

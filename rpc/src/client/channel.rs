@@ -1,6 +1,6 @@
-//! Calls from any thread must reach the poller that owns a connection to their server. A [`Channel`] encodes the
-//! arguments on the caller's thread and hands the call to the inbox of one of its node's pollers, in turn. An
-//! ordered channel always uses the same poller.
+//! Calls from any thread must reach the poller that owns a connection to their server. A [`Channel`] encodes the arguments on
+//! the caller's thread and queues the call in the inbox of one of the node's pollers, in turn. An ordered channel always uses
+//! the same poller.
 
 use super::attempts::Attempts;
 use super::interceptor::ClientInterceptor;
@@ -33,11 +33,13 @@ use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{PeerKey, PollerChoice};
 
-/// A connection to one server, for generated clients. Created by [`Node::channel`](crate::Node::channel), or before
-/// the node starts by [`NodeBuilder::channel`](crate::NodeBuilder::channel). Clones share the connection.
+/// A connection to one server, for generated clients.
 ///
-/// The first call, or a wait for [`Channel::ready`], connects. A lost connection is made again in the same way.
-/// Calls go to the node's pollers in turn.
+/// [`Node::channel`](crate::Node::channel) creates it, and [`NodeBuilder::channel`](crate::NodeBuilder::channel) before the
+/// node starts. Clones share the connection.
+///
+/// The first call, or a wait for [`Channel::ready`], connects. A lost connection is restored in the same way. Calls go to the
+/// node's pollers in turn.
 ///
 /// A target with a name or several addresses is looked up before each attempt to connect. Names are resolved again,
 /// on a separate thread. Addresses are tried in order; the next attempt starts when the last one fails or has not
@@ -45,7 +47,7 @@ use trunkline_transport::{PeerKey, PollerChoice};
 /// address until its session ends.
 ///
 /// ```
-/// use trunkline::{InProcessNetwork, Node, Status, block_on};
+/// use trunkline::{Node, Status, block_on};
 ///
 /// #[trunkline::service]
 /// pub trait Greeter {
@@ -60,9 +62,7 @@ use trunkline_transport::{PeerKey, PollerChoice};
 ///     }
 /// }
 ///
-/// let network = InProcessNetwork::new();
-/// let server = Node::builder().in_process(&network).serve(GreeterServer::new(Polite)).start()?;
-/// let node = Node::builder().in_process(&network).start()?;
+/// let (server, node) = Node::in_process(GreeterServer::new(Polite))?;
 /// let channel = node.channel(server.local_address());
 /// block_on(channel.ready())?;
 /// assert!(channel.is_connected());
@@ -75,7 +75,7 @@ pub struct Channel {
     inboxes: Arc<Inboxes>,
     /// Sequence number of the next call.
     turn: AtomicUsize,
-    /// Number of an ordered channel.
+    /// Number that identifies an ordered channel.
     order: Option<u32>,
     /// Servers of a balanced channel.
     balance: Option<Arc<Balanced>>,
@@ -88,7 +88,7 @@ impl Channel {
         Self { core: ChannelCore::new(link), inboxes: Arc::clone(inboxes), turn, order: None, balance: None }
     }
 
-    /// Creates a channel to a server. `Channel::connect` is in `node`, because nothing here knows nodes.
+    /// Creates a channel to a server. `Channel::connect` is in `node`, because this module does not depend on nodes.
     ///
     /// # Errors
     /// `InvalidArgument` when no server can be at the target.
@@ -103,9 +103,9 @@ impl Channel {
     /// Completes when the channel is connected, or fails when one attempt at all of the server's addresses has
     /// failed.
     ///
-    /// The future joins the attempt that is under way, if there is one. It fails with the status that a call would fail
-    /// with: [`Code::Unavailable`](crate::Code::Unavailable), with each address and the reason why it was not
-    /// reached, or with the error of the resolver.
+    /// The future joins the attempt in flight, if there is one. It fails with the status that a call would fail with:
+    /// [`Code::Unavailable`](crate::Code::Unavailable), with each address and the reason why it was not reached, or with the
+    /// error of the resolver.
     ///
     /// While the node pauses before its next attempt, it fails at once if the target is a single address. If the target
     /// may have several, it waits for the next attempt at any of them, or for 10 s if other channels make the attempts. A balanced
@@ -125,22 +125,17 @@ impl Channel {
 
     /// Returns a channel that spreads its calls over all addresses of its target.
     ///
-    /// A call that has certainly not run moves on to the next server if its server drains, is overloaded or cannot be
-    /// reached. So does a call of an `#[idempotent]` method that may have run, if the server was lost. One that its server has
-    /// failed, as `Unknown`, `Internal`, `Unavailable` or `DataLoss`, moves on once. All attempts share the call's deadline,
-    /// and each server is tried once. [`Balance::retry_budget`] bounds them, except after the refusal of a draining server,
-    /// and if the call has not left this node. The next attempt begins when the future of the call is polled.
+    /// A call that has not run moves on to the next server if its server drains, is overloaded or cannot be reached. A call
+    /// of an `#[idempotent]` method also moves on if it may have run and the server was lost, and once if the server has
+    /// failed it as `Unknown`, `Internal`, `Unavailable` or `DataLoss`. All attempts share the call's deadline, and each
+    /// server is tried once, within the [retry budget](Balance::retry_budget). Streams do not move on.
     ///
-    /// A server that drains gets no calls until it has a new session. A server that cannot be reached gets none for 400 ms,
-    /// or until it has a new session. Each further failure doubles the time, up to 6.4 s. In both cases names are looked up
-    /// again. A server that a resolver adds gets calls once it has a session. A server that it removes gets no further ones.
+    /// Servers that drain, cannot be reached, fail, lag or report `NotServing` are left out for a time:
+    /// `docs/book/src/guide/balancing.md`.
     ///
-    /// A server with a [health service](crate::health) gets no calls of a service that it reports as `NotServing`, unless all
-    /// connected servers do. See [`Balance::watch_health`].
-    ///
-    /// [`Channel::ready`] waits for one server. Calls that stream items choose a server and do not move on. The channels of
-    /// [`Channel::ordered`] and [`Channel::on`] use one server at a time, as without a balance. A channel to a single address
-    /// stays as it is. [`Node::report`](crate::Node::report) has the state of each server.
+    /// [`Channel::ready`] waits for one server. The channels of [`Channel::ordered`] and [`Channel::on`] use one server at a
+    /// time, as without a balance. A channel to a single address stays as it is. [`Node::report`](crate::Node::report) has
+    /// the state of each server.
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -209,9 +204,9 @@ impl Channel {
         Self { core: self.core.with_interceptor(interceptor), ..self.clone() }
     }
 
-    /// Makes a call. It is queued at a poller when this returns, even if the future is never polled.
+    /// Starts a call. The call is queued at a poller when this returns, even if the future is never polled.
     ///
-    /// The future reports a call that could not be made. Dropping the future cancels the call.
+    /// The future fails if the call could not be queued. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -222,7 +217,7 @@ impl Channel {
         self.make(NewCall::new(CallKind::Unary, options, method, arguments, body))
     }
 
-    /// Makes a one-way call. Its future completes when the request is in the server's memory.
+    /// Starts a one-way call. The future completes when the request is in the server's memory.
     pub fn send<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -241,8 +236,8 @@ impl Channel {
         })
     }
 
-    /// Makes a call that streams items. It sends `items`, if the method takes any. The call completes when the handler's
-    /// stream exists, or with the reply if the handler returns no stream. It is queued at a poller when this returns.
+    /// Starts a call that streams items, and sends `items` if the method takes any. The call completes when the handler
+    /// returns its stream, or with the reply if it returns no stream. The call is queued at a poller when this returns.
     pub fn open<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -271,7 +266,7 @@ impl Channel {
         (call, opened)
     }
 
-    /// Returns the node of a call that streams items, and has its end recorded if the channel is balanced.
+    /// Returns the server of a stream. If the channel is balanced, the end of the stream is recorded for that server.
     fn choose_for_stream(
         &self,
         started: &Started,
@@ -289,10 +284,10 @@ impl Channel {
         Ok(to)
     }
 
-    /// Returns the node's properties, and the inbox of the poller that makes the next call.
+    /// Returns the node's properties, and the inbox of the poller for the next call.
     ///
     /// # Errors
-    /// Returns the status of a call that must not be made.
+    /// Returns a status if calls are not allowed on this thread.
     fn next_inbox(&self) -> Result<(&Started, &Arc<Inbox>), Status> {
         if let Some(status) = on_poller::refusal() {
             return Err(status);
@@ -315,7 +310,7 @@ impl Channel {
         Ok(SharedWait { waiting: Waiting::Plain(getter), inbox })
     }
 
-    /// Makes the first attempt at a call of a balanced channel.
+    /// Starts the first attempt at a call of a balanced channel.
     #[cold]
     #[inline(never)]
     fn submit_balanced<A: EncodeArguments>(
@@ -346,7 +341,7 @@ impl Channel {
         }
         let deadline = call.deadline(self.core.timeout, made);
         if deadline <= made {
-            // The poller may know an earlier time, and would send it.
+            // The poller's clock may be behind, and the call would be sent.
             return Err(super::statuses::expired());
         }
         Ok(Submission {
@@ -385,7 +380,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// The outcome of a call that was handed to a poller. Any thread and any executor may wait for it.
+/// A future of the outcome of a call that was queued at a poller. Any thread and executor may poll it.
 #[derive(Debug)]
 pub struct SharedWait<'a> {
     waiting: Waiting,
@@ -424,7 +419,7 @@ impl Wait for SharedWait<'_> {
 impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
         let is_given_up = match mem::replace(&mut self.waiting, Waiting::Ended) {
-            // The getter is dropped first: a sweep finds the calls whose getter is gone.
+            // The getter is dropped first: a sweep looks for calls whose getter is dropped.
             Waiting::Plain(getter) => {
                 drop(getter);
                 true

@@ -1,7 +1,7 @@
 //! The task that follows the health of a service at a server of balanced channels, during one session.
 //!
-//! It makes no connection. A server may send changes and end the stream as it likes: changes are taken 10 ms apart, and a
-//! stream that has ended is opened again after a pause that doubles.
+//! The task opens no connection. The server controls the rate of changes and the end of the stream, so changes are read 10 ms
+//! apart, and a stream that ends is reopened after a pause that doubles.
 
 use super::CallOptions;
 use super::local::LocalChannel;
@@ -17,20 +17,20 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-/// First and longest pause before the stream is opened again. Up to a quarter longer, at random.
+/// First and longest pause before the stream is reopened. The pause is randomly up to a quarter longer.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
-/// Time between two changes of the status.
+/// Minimum time between two changes of the status.
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// Follows the health until the session is over, no channel uses the watch any more, or the server has no health service for
-/// this node.
+/// Follows the health of a service until the session ends, all channels have dropped the watch, or the server offers this
+/// node no health service.
 pub(crate) async fn follow_health(context: PollerContext, watched: Weak<Watched>) {
     let followed = watched.upgrade().and_then(|watched| watched.follow());
     let Some((following, mut over)) = followed else { return };
     let mut streams = pin!(read_streams(&context, &watched, &following));
     poll_fn(|task| {
-        // Checked first, so that a later task is not disturbed.
+        // Checked first, so that this task does not disturb a later one.
         if Pin::new(&mut over).poll(task).is_ready() {
             return Poll::Ready(());
         }
@@ -39,7 +39,7 @@ pub(crate) async fn follow_health(context: PollerContext, watched: Weak<Watched>
     .await;
 }
 
-/// Reads one stream of statuses after the other.
+/// Reads streams of statuses, one after the other.
 async fn read_streams(context: &PollerContext, watched: &Weak<Watched>, following: &Following) {
     let core = ChannelCore::new(Arc::clone(&following.link));
     let client = HealthLocal::from(LocalChannel::new(context, core));

@@ -1,7 +1,7 @@
-//! A server that drains keeps its session until its handlers have ended, and refuses each new call. Calls that wait for a
-//! connection stay here until that session is over, in order of arrival, and are then made again.
+//! A draining server keeps its session until its handlers end, and refuses new calls. Calls that wait for a connection are
+//! held until that session ends, in order of arrival, and are then repeated.
 //!
-//! `Calls` hands them to its poller, because the route of a call may lead to another server by then.
+//! `Calls` returns them to the poller, because the route may lead to another server by then.
 
 use crate::call::{AdmissionClass, Submission};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use trunkline_transport::Connect;
 use trunkline_transport::{PeerKey, PollerIndex};
 use trunkline_verbs::Time;
 
-/// Maximum number of held calls beyond which only calls with [`AdmissionClass::Waits`] are held.
+/// Maximum number of held calls. Beyond it, only calls with [`AdmissionClass::Waits`] are held.
 pub(super) const MOST: usize = 65_536;
 
 /// Calls that wait for the next session of their server.
@@ -22,7 +22,7 @@ pub(super) struct Held {
     calls: BTreeMap<u64, (PeerKey, Submission)>,
     deadlines: BTreeSet<(Time, u64)>,
     last: u64,
-    /// Calls to be made again now.
+    /// Calls to be repeated now.
     ready: Vec<Submission>,
 }
 
@@ -31,18 +31,18 @@ impl Held {
         self.calls.len() + self.ready.len()
     }
 
-    /// Returns true if a call of this class may be held. The memory of calls that do not wait for room has a bound, also
-    /// next to a server that drains and never ends its session.
+    /// Returns true if a call of this class may be held. The limit bounds the memory of other calls, even if a draining
+    /// server never ends its session.
     pub(super) fn has_room(&self, entry: AdmissionClass) -> bool {
         entry == AdmissionClass::Waits || self.calls.len() < MOST
     }
 
-    /// Returns the servers whose next session is waited for.
+    /// Returns the servers that held calls wait for.
     pub(super) fn servers(&self) -> impl Iterator<Item = PeerKey> {
         self.calls.values().map(|(peer, _)| *peer)
     }
 
-    /// Returns true if a call is to be made again.
+    /// Returns true if a call is to be repeated.
     pub(super) fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -52,8 +52,8 @@ impl Held {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Keeps a call until the session with its server is over. A call by a route is made again at once: the route leads
-    /// to another server, or the call waits for it.
+    /// Holds a call until the session with its server ends. A call with a route is repeated at once: the route leads to
+    /// another server, or the call waits for the route.
     pub(super) fn push(&mut self, peer: PeerKey, call: Submission) {
         if call.route.is_some() {
             return self.ready.push(call);
@@ -63,27 +63,27 @@ impl Held {
         self.last += 1;
     }
 
-    /// Adds a call to be made again now, unless it has ended.
+    /// Adds a call to be repeated now, unless it has ended.
     pub(super) fn make_again(&mut self, call: Submission) {
         if call.completion.is_some() {
             self.ready.push(call);
         }
     }
 
-    /// Takes the calls to a server that fail if it is not reached.
+    /// Takes the calls to a server that fail if the server is unreachable.
     #[cfg(feature = "identity")]
     pub(super) fn take_fail_fast(&mut self, peer: PeerKey) -> Vec<Submission> {
         let calls = self.remove(|(of, call)| *of == peer && call.connect == Connect::FailFast);
         calls.into_iter().map(|(_, call)| call).collect()
     }
 
-    /// Makes the calls to a server again, whose session has begun or is over.
+    /// Marks the held calls to a server for repetition, because its session begins or ends.
     pub(super) fn release(&mut self, peer: PeerKey) {
         let calls = self.remove(|(of, _)| *of == peer);
         self.ready.extend(calls.into_iter().map(|(_, call)| call));
     }
 
-    /// Takes the calls to be made again now.
+    /// Takes the calls to be repeated now.
     pub(super) fn take_ready(&mut self) -> Vec<Submission> {
         mem::take(&mut self.ready)
     }
@@ -123,15 +123,14 @@ impl Held {
     }
 }
 
-/// Peers that run no more calls in their session: they have refused one because they drain, or have sent DRAINED. Each has
-/// its pollers that have sent DRAINED in the session, and the time of its arrival. Those pollers
-/// have answered all calls that they have run for this one, and run no more. Every call looks up its peer here, among
-/// possibly many.
+/// Peers that run no more calls in their session: they drain and have refused a call, or have sent DRAINED. A poller that
+/// sent DRAINED has answered all calls from this poller, and runs no more; these pollers are stored with the time of the
+/// frame's arrival. Every call looks up its peer here, among possibly many.
 #[derive(Debug, Default)]
 pub(super) struct DrainedPollers(BTreeMap<PeerKey, BTreeMap<PollerIndex, Time>>);
 
 impl DrainedPollers {
-    /// Adds a peer that drains, and its poller that has sent DRAINED at this time.
+    /// Adds a draining peer. `drained` is the poller that sent DRAINED, with the time of arrival.
     pub(super) fn insert(&mut self, peer: PeerKey, drained: Option<(PollerIndex, Time)>) {
         let pollers = self.0.entry(peer).or_default();
         if let Some((poller, now)) = drained {
@@ -139,7 +138,7 @@ impl DrainedPollers {
         }
     }
 
-    /// Returns true if a peer refuses further calls in its session.
+    /// Returns true if a peer refuses further calls in the current session.
     #[inline]
     pub(super) fn refuses(&self, peer: PeerKey) -> bool {
         !self.0.is_empty() && self.0.contains_key(&peer) && !mutant!(drained_servers_get_calls)
@@ -149,22 +148,22 @@ impl DrainedPollers {
         self.0.get(&peer).is_some_and(|pollers| pollers.contains_key(&poller))
     }
 
-    /// Returns true if a poller of the peer has sent DRAINED. One is enough: the others start no call either.
+    /// Returns true if any poller of the peer has sent DRAINED: then its other pollers start no calls either.
     pub(super) fn has(&self, peer: PeerKey) -> bool {
         self.0.get(&peer).is_some_and(|pollers| !pollers.is_empty())
     }
 
-    /// Returns the time at which the first DRAINED of a peer's pollers arrived.
+    /// Returns the arrival time of the first DRAINED frame from a peer's pollers.
     pub(super) fn since(&self, peer: PeerKey) -> Option<Time> {
         self.0.get(&peer)?.values().min().copied()
     }
 
-    /// Returns the peers that drain.
+    /// Returns the draining peers.
     pub(super) fn peers(&self) -> impl Iterator<Item = PeerKey> {
         self.0.keys().copied()
     }
 
-    /// Forgets a peer, whose session has begun or ended.
+    /// Forgets a peer whose session begins or ends.
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.0.remove(&peer);
     }

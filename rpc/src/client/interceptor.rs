@@ -24,12 +24,26 @@ thread_local! {
     static NESTED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Code that sees each call of a channel before it is made. Install it by
-/// [`Channel::with_interceptor`](crate::Channel::with_interceptor). Closures of this signature implement it.
+/// Code that sees each call of a channel before it is made, and can change, refuse or time it.
 ///
-/// Interceptors run in the order in which they were installed, in the thread that makes the call, and must not block
-/// there if it is a poller's. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that
-/// makes calls needs a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
+/// [`Channel::with_interceptor`](crate::Channel::with_interceptor) installs it. Closures of this signature implement it.
+///
+/// ```
+/// use std::time::Instant;
+/// use trunkline::{Channel, ClientCall};
+///
+/// fn timed(channel: &Channel) -> Channel {
+///     channel.with_interceptor(|call: &mut ClientCall| {
+///         let (method, started) = (call.method(), Instant::now());
+///         call.on_end(move |outcome| println!("{method}: {} in {:?}", outcome.is_ok(), started.elapsed()));
+///         Ok(())
+///     })
+/// }
+/// ```
+///
+/// Interceptors run in the order in which they were installed, in the thread that makes the call. They must not block a
+/// poller's thread. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that makes calls
+/// needs a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
 pub trait ClientInterceptor: Send + Sync + 'static {
     /// Inspects a call, and may change it.
     ///

@@ -21,14 +21,14 @@ use std::time::Duration;
 use trunkline_transport::PollerChoice;
 use trunkline_verbs::Clock;
 
-/// A channel of a generated local client. It stays on its poller's thread.
+/// A channel of a generated local client, whose calls stay on a poller's thread. See [`PollerContext`].
 #[derive(Debug, Clone)]
 pub struct LocalChannel {
     core: ChannelCore,
     clock: Clock,
     queue: Rc<LocalQueue>,
     poller: PollerContext,
-    /// Number of an ordered channel.
+    /// Number that identifies an ordered channel.
     order: Option<PollerChoice>,
 }
 
@@ -79,9 +79,9 @@ impl LocalChannel {
         Self { core: self.core.with_interceptor(interceptor), ..self.clone() }
     }
 
-    /// Makes a call. It is queued at the poller when this returns, even if the future is never polled.
+    /// Starts a call. The call is queued at the poller when this returns, even if the future is never polled.
     ///
-    /// The future reports a call that could not be made. Dropping the future cancels the call.
+    /// The future fails if the call could not be queued. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -92,7 +92,7 @@ impl LocalChannel {
         self.make(NewCall::new(CallKind::Unary, options, method, arguments, body))
     }
 
-    /// Makes a one-way call. Its future completes when the request is in the server's memory.
+    /// Starts a one-way call. The future completes when the request is in the server's memory.
     pub fn send<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -124,7 +124,7 @@ impl LocalChannel {
         (Rc::clone(&cell).into(), LocalWait { cell: Some(cell), queue: &self.queue })
     }
 
-    /// Makes a call that streams items. See [`Channel::open`](crate::Channel::open).
+    /// Starts a call that streams items. See [`Channel::open`](crate::Channel::open).
     pub fn open<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -191,7 +191,7 @@ impl LocalChannel {
     }
 }
 
-/// A wait for a call of the same poller.
+/// A future of the outcome of a call on the same poller.
 #[derive(Debug)]
 pub struct LocalWait<'a> {
     /// `None` once the outcome has been returned.

@@ -1,4 +1,4 @@
-//! The methods that one poller calls: their numbers at servers, and their counters.
+//! The methods called by one poller: their numbers at servers, and their counters.
 
 use crate::executor::inbox::Inbox;
 use crate::observe::counted::{CallFailure, MethodCounters};
@@ -10,14 +10,14 @@ use std::ptr;
 use std::sync::Arc;
 use trunkline_transport::{Origin, PeerKey, PeerMap, SessionNumber};
 
-/// A method, and the schema for which its server has checked it.
+/// A method, and the schema that its server checked for it.
 type Key = (u64, Schema);
 
 fn key(method: &MethodName) -> Key {
     (method.hash, method.service.schema())
 }
 
-/// The known numbers of one server.
+/// The known method numbers of one server.
 #[derive(Debug)]
 struct Server {
     session: SessionNumber,
@@ -26,16 +26,16 @@ struct Server {
 
 /// Method numbers assigned by servers.
 ///
-/// A number is valid only in the session that it came through, because a restarted server may give it to another
-/// method. It is forgotten with the session, and a request that uses it is bound to the session.
+/// A number is valid only in the session that reported it, because a restarted server may assign it to another method. It is
+/// forgotten at the end of the session, and a request with a number is bound to the session.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// Requested methods and the digests of their shapes; at most the methods of the program. Numbers of other methods
-    /// are not stored. `None` for a method of several shapes: a number is valid only for the shapes that its server has
-    /// compared, and does not identify them.
+    /// Requested methods and the digests of their shapes, at most one per method of the program. Numbers of other methods are
+    /// not stored. `None` for a method with several shapes, because a number does not identify the shape that the server
+    /// compared.
     asked: BTreeMap<Key, Option<u64>>,
     servers: PeerMap<Server>,
-    /// Last result, because calls come in runs.
+    /// Last result: successive calls often use the same method.
     last: Option<Last>,
 }
 
@@ -48,8 +48,8 @@ struct Last {
 }
 
 impl Numbers {
-    /// Returns the number of a method at a server, and the session in which it is valid. Marks the method as
-    /// requested if its number is unknown.
+    /// Returns the number of a method at a server, and the session in which it is valid. Marks the method as requested if its
+    /// number is unknown.
     #[inline]
     pub(super) fn of(&mut self, peer: PeerKey, method: &'static MethodName) -> Option<(u16, SessionNumber)> {
         match &self.last {
@@ -78,7 +78,7 @@ impl Numbers {
         known
     }
 
-    /// Stores a number that a server reports.
+    /// Stores a number reported by a server.
     pub(super) fn learn(&mut self, from: Origin, number: Number) {
         let key = (number.method, number.schema);
         if !self.asked.get(&key).is_some_and(Option::is_some) {
@@ -93,20 +93,20 @@ impl Numbers {
         self.last = None;
     }
 
-    /// Forgets a server's numbers, because the session ended or a number was refused.
+    /// Forgets the numbers of a server, because its session ended or it refused a number.
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.servers.remove(peer);
         self.last = None;
     }
 }
 
-/// Counters by method, at most as many as the program has methods.
+/// Counters by method, at most one per method of the program.
 pub(super) struct Counters {
     inbox: Arc<Inbox>,
     all: Vec<Arc<MethodCounters>>,
     /// Index in `all` by the method's hash.
     index: BTreeMap<u64, u32>,
-    /// Last result, because calls come in runs.
+    /// Last result: successive calls often use the same method.
     last: Option<(&'static MethodName, u32)>,
 }
 
@@ -141,7 +141,7 @@ impl Counters {
         self.all.get(index as usize).map(|counters| &**counters)
     }
 
-    /// Counts the end of a call of a peer, and records it if it is a sample.
+    /// Counts the end of a call to a peer, and records the call if it is sampled.
     #[inline]
     pub(super) fn ended(&self, index: u32, peer: PeerKey, ns: u64) {
         if let Some(counters) = self.at(index)
@@ -165,7 +165,7 @@ impl Counters {
         self.at(index)
     }
 
-    /// Counts and records a call that fails before its request is handed over.
+    /// Counts and records a call that fails before its request is passed to the transport.
     #[cold]
     pub(super) fn refused(&mut self, method: &'static MethodName, peer: PeerKey, failure: CallFailure) {
         let index = self.index(method);

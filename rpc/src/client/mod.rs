@@ -29,7 +29,7 @@ use crate::client::routes::Target;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 
-/// Returns the status of a call whose arguments the codec refuses.
+/// Returns the status of a call whose arguments cannot be encoded.
 fn cannot_encode(error: String) -> Status {
     let text = format!("the arguments cannot be encoded: {error}");
     Status::not_run(Code::Internal, text).because(Reason::BadArguments)
@@ -40,7 +40,7 @@ fn shut_down() -> Status {
     Status::not_run(Code::Unavailable, "this node has shut down").because(Reason::Draining)
 }
 
-/// Returns a target at which a server can be.
+/// Returns the target, or a status if it has no usable address.
 fn checked(server: impl Into<Target>) -> Result<Target, Status> {
     let not_run = |why| Status::not_run(Code::InvalidArgument, why).because(Reason::Misuse);
     server.into().checked().map_err(not_run)

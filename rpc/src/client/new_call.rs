@@ -1,4 +1,5 @@
-//! A call before its arguments are encoded, and the properties of the channel that makes it. Channels of either kind use them.
+//! A call before its arguments are encoded, and the channel properties that apply to it. Shared by
+//! [`Channel`](super::Channel) and local channels.
 
 use super::CallOptions;
 use super::interceptor::{ClientInterceptor, ClientInterceptors};
@@ -19,16 +20,16 @@ use std::time::Duration;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::Time;
 
-/// The server, time limit and interceptors of a channel of either kind.
+/// Server, time limit and interceptors of a channel.
 #[derive(Debug, Clone)]
 pub(super) struct ChannelCore {
     pub(super) server: PeerKey,
-    /// Route of the calls; `None` if they go to an address.
+    /// Route of the calls; `None` if the target is a single address.
     pub(super) route: Option<RouteId>,
-    /// Name that the server must have proved.
+    /// Name that the server must prove.
     pub(super) expected: ExpectedId,
     pub(super) link: Arc<Link>,
-    /// Time limit of calls; `None` if it is inherited or the default.
+    /// Time limit of calls; `None` for the inherited or default limit.
     pub(super) timeout: Option<Duration>,
     pub(super) interceptors: ClientInterceptors,
 }
@@ -39,7 +40,7 @@ impl ChannelCore {
         Self { server, route, expected, link, timeout: None, interceptors: ClientInterceptors::NONE }
     }
 
-    /// Returns the same with another interceptor behind the present ones.
+    /// Returns a copy with another interceptor, which runs after the existing ones.
     pub(super) fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
         Self { interceptors: self.interceptors.with(Arc::new(interceptor)), ..self.clone() }
     }
@@ -50,8 +51,8 @@ impl ChannelCore {
         !self.interceptors.is_empty()
     }
 
-    /// Makes a call. `submit` hands it to a poller, and may add work for its end.
-    // `submit` has one place, so that the compiler inlines it.
+    /// Starts a call. `submit` passes it to a poller, and may add work for its end. `submit` has one place, so that the
+    /// compiler inlines it.
     #[inline]
     pub(super) fn make<A, W>(
         &self,
@@ -105,7 +106,7 @@ pub(super) enum CallKind {
     Stream,
 }
 
-/// A call that a channel makes, before its arguments are encoded.
+/// A call of a channel, before its arguments are encoded.
 #[derive(Debug)]
 pub(super) struct NewCall<'c, A> {
     pub(super) kind: CallKind,
@@ -117,7 +118,7 @@ pub(super) struct NewCall<'c, A> {
 }
 
 impl<'c, A> NewCall<'c, A> {
-    /// Creates a call that this thread makes.
+    /// Creates a call from the current thread.
     #[inline]
     pub(super) fn new(
         kind: CallKind,
@@ -129,7 +130,7 @@ impl<'c, A> NewCall<'c, A> {
         Self { kind, options, method, arguments, body, inherited: inherited() }
     }
 
-    /// Returns the deadline of the call, made now by a client with this time limit.
+    /// Returns the deadline of the call if it starts now through a client with this time limit.
     #[inline]
     pub(super) fn deadline(&self, of_client: Option<Duration>, now: Time) -> Time {
         match self.kind {
@@ -138,7 +139,7 @@ impl<'c, A> NewCall<'c, A> {
         }
     }
 
-    /// Appends the metadata and the arguments to an empty buffer. Returns it, and the size of the metadata in bytes.
+    /// Appends the metadata and the arguments to an empty buffer. Returns the buffer, and the size of the metadata in bytes.
     #[inline]
     pub(super) fn encode(&self, mut buffer: Encoded, most_metadata: usize) -> Result<(Encoded, u32), Status>
     where
@@ -150,10 +151,10 @@ impl<'c, A> NewCall<'c, A> {
     }
 }
 
-/// Returns true if a call made here is one of a handler or task of the inbox's node.
+/// Returns true if this thread runs a handler or task of the inbox's node.
 ///
 /// # Errors
-/// Returns the status of a call that must not be made.
+/// Returns a status if calls are not allowed on this thread.
 pub(super) fn check_inbox(inbox: &Inbox) -> Result<bool, Status> {
     if inbox.lifecycle().is_forked() {
         return Err(refused_in_child());

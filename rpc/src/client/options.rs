@@ -13,7 +13,9 @@ use trunkline_verbs::Time;
 /// Time limit of a call if its options, its client and the calling handler set none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Options of a single call. Pass them to the `with` of a generated client, which borrows them:
+/// Options of a single call: time limits, metadata, and whether the call waits.
+///
+/// The `with` of a generated client borrows them:
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, Connect, Node, Status};
@@ -29,15 +31,12 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// # Ok(())
 /// # }
 /// ```
-///
-/// Calling the client's method starts the call. The time limit counts from then, and the handler may run even if
-/// the future is never polled. Dropping the future cancels the call, polled or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallOptions {
     timeout: Option<Duration>,
     idle_timeout: Option<Duration>,
     connect: Connect,
-    /// `None` for calls that the node makes by itself.
+    /// `None` for calls that the node starts by itself.
     admission: Option<Admission>,
     metadata: Metadata,
     response: Option<ResponseMetadata>,
@@ -61,14 +60,14 @@ impl CallOptions {
         Self { timeout: None, idle_timeout: None, connect, admission, metadata, response: None }
     }
 
-    /// Returns the options of a call that the node makes by itself, which uses no room of the program's calls.
+    /// Returns the options of a call that the node starts by itself. It is exempt from the limits of the program's calls.
     pub(super) fn beyond_limits() -> Self {
         Self { admission: None, ..Self::new() }
     }
 
     /// Sets the time limit of a call, in place of the client's. It counts from the call of the client's method.
     ///
-    /// A call that a handler makes never outlives the handler's own call, unless it is made in the scope of
+    /// A nested call of a handler never outlives the handler's own call, unless it is made in the scope of
     /// [`Context::detached`](crate::Context::detached).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -80,8 +79,8 @@ impl CallOptions {
     /// [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded). There is no such limit by default.
     ///
     /// Each frame from the server restarts the time: an item, the end of its items, or a larger window after it has taken
-    /// items. The time does not run before the request has left, or while the server cannot send because the reader takes
-    /// no items. The limit has no effect on calls without streams, and does not replace [`timeout`](Self::timeout).
+    /// items. The time does not run before the request is sent, or while the server cannot send because the reader takes no
+    /// items. The limit has no effect on calls without streams, and does not replace [`timeout`](Self::timeout).
     ///
     /// ```no_run
     /// # use trunkline::{CallOptions, Status, Stream};
@@ -107,16 +106,16 @@ impl CallOptions {
 
     /// Sets what a call does when its server cannot be reached.
     ///
-    /// With [`Connect::FailFast`] it waits for the attempt to connect that is under way, and fails as `Unavailable`
-    /// if that fails. It fails at once while the node pauses before its next attempt.
+    /// With [`Connect::FailFast`] it waits for the attempt to connect in flight, and fails as `Unavailable` if that attempt
+    /// fails. It fails at once while the node pauses before its next attempt.
     ///
-    /// With [`Connect::Wait`] it waits for a connection, at most until its time limit. It fails earlier if waiting
-    /// cannot help, because this node shuts down or has no address to call the server from. While its server shuts down,
-    /// it waits for the next connection, or for another server of the channel. A call that a server has not run
-    /// because of that is made again. Its arguments are copied for that.
+    /// With [`Connect::Wait`] it waits for a connection, at most until its time limit. It fails earlier if waiting cannot
+    /// help, because this node shuts down or has no address to call the server from. While its server shuts down, it waits
+    /// for the next connection, or for another server of the channel. A call that a server did not run because it shuts down
+    /// is repeated, with a copy of its arguments.
     ///
-    /// Two kinds of calls fail when their server shuts down: those of an ordered channel, and streams whose items had
-    /// begun to leave.
+    /// Two kinds of calls fail when their server shuts down: calls of an ordered channel, and streams that have already sent
+    /// items.
     #[must_use]
     pub fn connect(mut self, connect: Connect) -> Self {
         self.connect = connect;
@@ -131,14 +130,12 @@ impl CallOptions {
     /// The wait counts against its time limit. If that passes, the call ends with [`Code::DeadlineExceeded`] and
     /// [`Reason::Expired`], has not run, and the message names the limit.
     ///
-    /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`].
-    /// Both kinds of calls fail in this way while 4,096 calls wait for a poller of this node, which no setting
-    /// changes.
+    /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]. Both kinds
+    /// of calls fail in this way while 4,096 calls wait for a poller of this node. This limit is fixed.
     ///
-    /// A call that a handler makes never waits, because it might wait for the handler's own caller. An eighth of
-    /// each limit is reserved for such calls: at least 1, unless the limit is 1. Beyond that they fail as with
-    /// `Try`. Calls that a handler hands to another executor or to a task of `run_on` do not count as the
-    /// handler's.
+    /// A nested call of a handler never waits, because it might wait for the handler's own caller. An eighth of each limit is
+    /// reserved for nested calls: at least 1, unless the limit is 1. Beyond that they fail as with `Try`. Calls from another
+    /// executor or from a task of `run_on` do not count as nested.
     ///
     /// [`Code::DeadlineExceeded`]: crate::Code::DeadlineExceeded
     /// [`Code::ResourceExhausted`]: crate::Code::ResourceExhausted
@@ -150,8 +147,7 @@ impl CallOptions {
         self
     }
 
-    /// Sets the metadata of the request, which the handler reads by
-    /// [`Context::metadata`](crate::Context::metadata).
+    /// Sets the metadata of the request. The handler reads it through [`Context::metadata`](crate::Context::metadata).
     ///
     /// A call with more metadata than [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) allows fails
     /// with [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) and has not run. Its `tracestate` and then its
@@ -162,7 +158,7 @@ impl CallOptions {
         self
     }
 
-    /// Sets the place for the metadata of the response.
+    /// Sets where the metadata of the response is stored.
     #[must_use]
     pub fn response_metadata(mut self, place: &ResponseMetadata) -> Self {
         self.response = Some(place.clone());
@@ -198,7 +194,7 @@ impl CallOptions {
         Ok(u32::try_from(size).unwrap_or(u32::MAX))
     }
 
-    /// Returns the trace of the calling handler as metadata, unless the options have one.
+    /// Returns the trace of the calling handler as metadata. Empty if the options have a trace.
     fn trace(&self, inherited: Inherited) -> Metadata {
         let mut metadata = Metadata::new();
         if inherited.is_traced && !self.metadata.has_trace() {
@@ -226,14 +222,14 @@ impl CallOptions {
         self.timeout = Some(timeout);
     }
 
-    /// Returns the place for the metadata of the response.
+    /// Returns where the metadata of the response is stored, if requested.
     #[inline]
     pub(super) fn response(&self) -> Option<&ResponseMetadata> {
         self.response.as_ref()
     }
 
-    /// Returns the deadline of a call made at `now` through a client with this time limit. The deadline of the
-    /// calling handler caps it.
+    /// Returns the deadline of a call that starts at `now` through a client with this time limit, capped by the deadline of
+    /// the calling handler.
     #[inline]
     pub(super) fn deadline(&self, of_client: Option<Duration>, inherited: Inherited, now: Time) -> Time {
         let limit = self.timeout.or(of_client);
@@ -241,7 +237,7 @@ impl CallOptions {
         limit.map_or(inherited, |limit| inherited.min(now + limit))
     }
 
-    /// Returns the deadline of a call that streams items, which has none by default.
+    /// Returns the deadline of a call that streams items. Streams have no deadline by default.
     pub(super) fn stream_deadline(
         &self,
         of_client: Option<Duration>,
@@ -254,7 +250,7 @@ impl CallOptions {
         self.deadline(of_client, inherited, now)
     }
 
-    /// Returns the limit of the time in which nothing arrives on a stream.
+    /// Returns the maximum time in which nothing arrives on a stream.
     pub(super) fn idle_limit(&self) -> Option<Duration> {
         self.idle_timeout
     }

@@ -1,12 +1,12 @@
-//! Calls to one peer wait for room, and neither small nor large ones may starve the other. Small calls leave by
-//! SEND, and the peer READs large ones. Each kind has a part of the queue, in call order.
+//! Queues the calls to one peer that wait for room, so that small and large calls do not starve each other. Small calls use
+//! SEND, and the peer READs large calls. Each kind has a part of the queue, in call order.
 //!
-//! The two parts take turns, and one without room does not end the other's turn. Small calls may use room that
-//! large ones leave, so a large call delays small ones for at most one turn. After [`QUEUED`] small calls were
-//! added to the queue of messages, further ones leave only if they need not be queued, until a large one has left.
+//! The two parts take turns, and a part without room does not end the turn of the other. Small calls may use room that large
+//! calls leave, so a large call delays small calls by at most one turn. After [`QUEUED`] small calls in the message queue,
+//! further small calls are sent only if they need not be queued, until a large call is sent.
 //!
-//! Calls on an ordered channel keep their order across both parts. Once one waits among the large calls, later
-//! ones follow it there. It does not leave before those that wait among the small calls.
+//! Calls on an ordered channel keep their order across both parts. Once a call of the channel waits among the large calls,
+//! later calls of the channel wait there too. It is not sent before earlier calls that wait among the small calls.
 
 use super::statuses::Backpressure;
 use crate::call::{AdmissionClass, Submission};
@@ -17,7 +17,7 @@ use trunkline_transport::{Leaves, PollerChoice};
 /// Position of a waiting call: lower ones are older.
 pub(super) type Place = u64;
 
-/// Maximum number of small calls queued before a large one's turn: 1 MiB at most.
+/// Maximum number of small calls queued before the turn of a large call: 1 MiB at most.
 const QUEUED: usize = 64;
 
 /// A part of the queue to one peer: small or large calls.
@@ -30,7 +30,7 @@ pub(super) enum Part {
 const PARTS: [Part; 2] = [Part::Small, Part::Large];
 
 impl Part {
-    /// Returns the part of a call that follows no other.
+    /// Returns the part for a call that need not follow another one.
     pub(super) fn of(call: &Submission) -> Self {
         if call.is_large() && !mutant!(small_calls_wait_for_large_ones) { Self::Large } else { Self::Small }
     }
@@ -46,7 +46,7 @@ struct Waiters {
     calls: BTreeMap<Place, Submission>,
     /// Limit that the first call exceeds.
     why: Backpressure,
-    /// Last round in which it found no room; 0 if there may be room now.
+    /// Last round in which the part had no room; 0 if it may have room now.
     blocked_in: u64,
 }
 
@@ -56,9 +56,9 @@ pub(super) struct PeerQueue {
     /// Waiting calls, indexed by [`Part`].
     parts: [Waiters; 2],
     turn: Part,
-    /// Number of calls in each part, by ordered channel; only channels with calls.
+    /// Number of calls in each part, by ordered channel. Channels without calls are removed.
     ordered: BTreeMap<PollerChoice, [usize; 2]>,
-    /// Number of small calls that may still be queued before a large one.
+    /// Number of small calls that may still be queued before a large call.
     may_be_queued: usize,
 }
 
@@ -78,10 +78,10 @@ impl PeerQueue {
         self.parts.iter().flat_map(|part| part.calls.iter().map(|(place, call)| (*place, call)))
     }
 
-    /// Returns the queue space reserved for others, if a new call need not wait.
+    /// Returns the queue space reserved for other classes of calls, if a new call need not wait.
     ///
     /// # Errors
-    /// Returns the limit that it waits for. A handler's call waits only behind calls of its ordered channel.
+    /// Returns the limit that the call waits for. A handler's call waits only behind calls of its ordered channel.
     pub(super) fn pass(&self, call: &Submission) -> Result<Leaves, Backpressure> {
         let own = Part::of(call);
         if let Some(of_channel) = call.order.and_then(|order| self.ordered.get(&order)) {
@@ -93,7 +93,7 @@ impl PeerQueue {
         }
         for part in PARTS {
             let Waiters { calls, why, .. } = &self.parts[part as usize];
-            // A limit that small calls exceed stops large ones too.
+            // A limit exceeded by small calls stops large calls too.
             let is_ahead = part == own || own == Part::Large || matches!(why, Backpressure::Calls(_));
             if is_ahead && !calls.is_empty() {
                 return Err(*why);
@@ -124,7 +124,7 @@ impl PeerQueue {
         PARTS.into_iter().any(|part| self.may_go(part, round))
     }
 
-    /// Takes the first call of the current part, or else of the other one.
+    /// Takes the first call of the current part, or of the other part if the current one has none.
     pub(super) fn next(&mut self, round: u64) -> Option<(Part, Place, Submission)> {
         let part = [self.turn, self.turn.other()].into_iter().find(|part| self.may_go(*part, round))?;
         let (place, call) = self.parts[part as usize].calls.pop_first()?;
@@ -137,7 +137,7 @@ impl PeerQueue {
         if is_large_ones_turn && self.large_wait_for_room() { Leaves::All } else { call.leaves() }
     }
 
-    /// Puts back a call that has no room. Its part has no further turn in this round.
+    /// Puts back a call that has no room. Its part gets no further turn in this round.
     pub(super) fn put_back(
         &mut self,
         part: Part,
@@ -159,7 +159,7 @@ impl PeerQueue {
         }
     }
 
-    /// Records that a call of a part was sent or queued. The next turn is the other part's.
+    /// Records that a call of a part was sent or queued. The other part has the next turn.
     pub(super) fn went(&mut self, part: Part, is_queued: bool) {
         self.turn = part.other();
         match part {
@@ -174,7 +174,7 @@ impl PeerQueue {
         }
     }
 
-    /// Records that a call on an ordered channel has left its part.
+    /// Records that a call of an ordered channel has left its part.
     pub(super) fn left_order(&mut self, part: Part, order: PollerChoice) {
         let Some(of_channel) = self.ordered.get_mut(&order) else { return };
         of_channel[part as usize] -= 1;
@@ -183,7 +183,7 @@ impl PeerQueue {
         }
     }
 
-    /// Removes a call from its part, and returns it with the limit that it waited for.
+    /// Removes a call from its part. Returns it with the limit that it waited for.
     pub(super) fn remove(&mut self, place: Place) -> Option<(Part, Submission, Backpressure)> {
         PARTS.into_iter().find_map(|part| {
             let waiters = &mut self.parts[part as usize];
@@ -197,7 +197,7 @@ impl PeerQueue {
         has_calls && (part == Part::Small || !self.large_wait_for_order())
     }
 
-    /// Returns true if the first large call must wait for one of the small part.
+    /// Returns true if the first large call must wait for a small call of its ordered channel.
     fn large_wait_for_order(&self) -> bool {
         let first = self.parts[Part::Large as usize].calls.first_key_value();
         let of_channel = first.and_then(|(_, call)| self.ordered.get(&call.order?));

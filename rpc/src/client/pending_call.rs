@@ -16,23 +16,23 @@ pub(super) struct PendingCall {
     pub(super) method: &'static MethodName,
     /// Index of the method's counters.
     pub(super) counters: u32,
-    /// Time at which its request was handed over.
+    /// Time at which the request was passed to the transport.
     pub(super) started: Time,
     pub(super) one_way: bool,
-    /// True if it was made on an ordered channel.
+    /// True if the call belongs to an ordered channel.
     pub(super) ordered: bool,
-    /// True if a handler or task of this node waits for it.
+    /// True if a handler or task of this node waits for the call.
     pub(super) nested: bool,
-    /// True if another server can take it.
+    /// True if another server may take the call.
     pub(super) is_chosen: bool,
-    /// Part of the call budget that it leaves to others; `None` if it uses none.
+    /// Part of the call budget left to other classes; `None` if the call uses no budget.
     pub(super) leaves: Option<Leaves>,
-    /// Deadline, or the time at which the limits of its stream are looked at; [`Time::MAX`] without one.
+    /// Deadline, or the next time to check the limits of its stream; [`Time::MAX`] if there is none.
     pub(super) due: Time,
     /// The remote poller that owns the call.
     pub(super) choice: PollerChoice,
     pub(super) progress: Progress,
-    /// The call without its completion, if it is to be made again should its server not take it.
+    /// The call without its completion, kept if it may have to be repeated.
     pub(super) again: Option<Box<Submission<()>>>,
     pub(super) completion: Completion,
 }
@@ -40,17 +40,16 @@ pub(super) struct PendingCall {
 /// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The request waits to be sent, as far as is known.
+    /// The request waits to be sent, as far as this poller has been notified.
     Waits,
-    /// The request was sent through this session. It is in the peer's memory if the session ends without a report
-    /// about it.
+    /// The request was sent in this session. If the session ends without a report, the request counts as delivered.
     Left(SessionNumber),
     /// The request is in the peer's memory.
     Delivered,
 }
 
 impl PendingCall {
-    /// Returns its method and server, as statuses name them.
+    /// Returns the method and the server in the form used by statuses.
     pub(super) fn name(&self) -> String {
         format!("{} at {}", self.method, self.peer)
     }
@@ -64,7 +63,7 @@ pub(super) struct Session {
     pub(super) epoch: u64,
     /// Number of its pollers.
     pub(super) pollers: u16,
-    /// Expectation that was last found to match, on a node that compares names.
+    /// Last expectation that matched, on a node that compares names.
     #[cfg(feature = "identity")]
     pub(super) matched: Option<ExpectedId>,
 }
@@ -73,15 +72,15 @@ pub(super) struct Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AcceptMode {
     All,
-    /// Calls of handlers and tasks: the node shuts down.
+    /// Calls of handlers and tasks only: the node shuts down.
     Nested,
     None,
 }
 
-/// Mark of a one-way call in its number. It outlives the call, so that a late refusal is recognised as a one-way call's.
+/// Mark of a one-way call in its number. A late refusal is recognised by it after the call has ended.
 const ONE_WAY: u32 = 1 << 31;
 
-/// Returns the number of a call on the wire. No memory has room for a slot that needs the bit of the mark.
+/// Returns the number of a call on the wire. Slots never reach the bit of the mark, for lack of memory.
 #[inline]
 pub(super) fn number(slot: usize, generation: u32, one_way: bool) -> u64 {
     let mark = if one_way { u64::from(ONE_WAY) } else { 0 };
@@ -100,7 +99,7 @@ pub(super) fn parts(call: u64) -> Option<(usize, u32)> {
     Some((usize::try_from(call as u32 & !ONE_WAY).ok()?, (call >> 32) as u32))
 }
 
-/// Returns true if a message, of which a part has come, is a reply to this call.
+/// Returns true if a message is a reply to this call. Only a part of the message has arrived.
 pub(super) fn is_reply_to(part: &Message, call: u64) -> bool {
     matches!(Header::unparsed(part.header(), part.as_slice()), Some(Unparsed::Reply { call: of }) if of == call)
 }

@@ -22,7 +22,7 @@ pub(super) fn expired() -> Status {
     Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
 }
 
-/// Returns the status of a call that the transport did not accept. The caller adds the method name.
+/// Returns the status of a call that the transport refused. The caller adds the method name.
 pub(super) fn refused(error: SendError) -> Status {
     let (code, reason) = match error {
         SendError::NoPeer => (Code::Unavailable, Reason::Draining),
@@ -37,8 +37,8 @@ pub(super) fn refused(error: SendError) -> Status {
     }
 }
 
-/// Describes why a request was not sent until its deadline. `is_up` is true if there is a session, `away` is why the
-/// last attempt to connect failed.
+/// Describes why a request was not sent before its deadline. `is_up` is true if there is a session; `away` is why the last
+/// attempt to connect failed.
 pub(super) fn not_sent(is_up: bool, away: Option<PeerDown>) -> String {
     match away {
         Some(cause) => format!("no connection yet: {cause}"),
@@ -47,7 +47,8 @@ pub(super) fn not_sent(is_up: bool, away: Option<PeerDown>) -> String {
     }
 }
 
-/// Decodes the status in a reply. A text that the server's node wrote follows the name of the method and the server's address.
+/// Decodes the status in a reply. A text written by the server's node follows the name of the method and the server's
+/// address.
 pub(super) fn status_of(
     method: &MethodName,
     server: PeerKey,
@@ -138,12 +139,12 @@ pub(super) fn received(
     })
 }
 
-/// Returns the status of a call that its server had not taken when it closed the session.
+/// Returns the status of a call that its server did not take before it closed the session.
 pub(super) fn missed(pending: &PendingCall, cause: PeerDown) -> Status {
     Status::unreachable(pending.name(), cause, false).because(Reason::Draining)
 }
 
-/// Returns the status of a call to a server that has said that it runs no more.
+/// Returns the status of a call sent to a server after its DRAINED frame.
 #[cold]
 pub(super) fn drained() -> Status {
     let text = "the server is shutting down: it takes no new calls";
@@ -155,20 +156,20 @@ pub(super) fn gave_up() -> Status {
     Status::not_run(Code::Cancelled, GAVE_UP).because(Reason::Cancelled)
 }
 
-/// Returns the status of a call to a server that has proved another name than the channel expects. `why` names both.
+/// Returns the status of a call to a server that proved another name than the channel expects. `why` contains both names.
 #[cfg(feature = "identity")]
 pub(super) fn other_name(why: &str) -> Status {
     Status::not_run(Code::Unauthenticated, why).because(Reason::Unreachable)
 }
 
-/// Returns the status of a call whose deadline passed before its server had another session. Without `why` the server shuts
+/// Returns the status of a call whose deadline passed before its server had another session. Without `why`, the server shuts
 /// down.
 pub(super) fn no_session(server: PeerKey, why: Option<String>) -> Status {
     let text = why.unwrap_or_else(|| format!("no connection yet: {server} is shutting down"));
     Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
 }
 
-/// Returns the status of a call whose reply cannot be read.
+/// Returns the status of a call whose reply cannot be parsed.
 pub(super) fn unreadable(call: &str, error: FrameError) -> Status {
     let reason = match error {
         FrameError::UnknownExtension(_) => Reason::UnknownExtension,
@@ -177,8 +178,8 @@ pub(super) fn unreadable(call: &str, error: FrameError) -> Status {
     Status::ran(Code::Internal, format!("{call}: the reply cannot be read: {error}")).because(reason)
 }
 
-/// Describes why a call in flight ends late: nothing has arrived on its stream for its limit, its reply has found no memory
-/// for this many bytes, or its request was not sent, with the arguments of [`not_sent`].
+/// Describes why a call in flight timed out: its stream was idle for its limit, there was no memory for this many bytes of
+/// its reply, or its request was not sent. The other arguments are passed to [`not_sent`].
 pub(super) fn late(
     idle: Option<&Duration>,
     waiting: Option<usize>,
@@ -192,12 +193,12 @@ pub(super) fn late(
     }
 }
 
-/// Limit that holds a call back, which decides its status if it fails.
+/// A limit that a call waits for. It decides the status of the call if the call fails.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Backpressure {
-    /// Limit of calls in flight.
+    /// Limit on calls in flight.
     Calls(Exhausted),
-    /// Limit of messages that wait to be sent.
+    /// Limit on messages that wait to be sent.
     Queue(Exhausted),
 }
 

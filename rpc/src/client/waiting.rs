@@ -1,8 +1,8 @@
-//! Calls that exceed a limit wait for room, and a peer without room must not delay calls to others. `Calls`
-//! owns one queue per peer, in which small and large calls take turns.
+//! Calls that exceed a limit wait for room in one queue per peer, so that a peer without room does not delay calls to others.
+//! In a queue, small and large calls take turns.
 //!
-//! `Calls` looks for room in rounds: when a call has ended here, and every [`PAUSE`], because another poller may release
-//! room. In a round each queue has its turn until the first calls of its parts find no room.
+//! `Calls` checks for room in rounds: when a call of this poller ends, and every [`PAUSE`], because other pollers release
+//! room too. In a round each queue has its turn until the first calls of its parts have no room.
 
 use super::peer_queue::{Part, PeerQueue, Place};
 use super::statuses::Backpressure;
@@ -27,11 +27,11 @@ pub(super) struct Seat {
 
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// Queues by peer, none of them empty.
+    /// Queues by peer. Empty queues are removed.
     queues: BTreeMap<PeerKey, PeerQueue>,
     /// Peers of all queues, in the order of their turns in the next round.
     turns: VecDeque<PeerKey>,
-    /// Peers without room that have had their turn in this round.
+    /// Peers without room that had their turn in this round.
     blocked: VecDeque<PeerKey>,
     /// Times at which the calls were queued, by deadline.
     deadlines: BTreeMap<(Time, Place, PeerKey), Time>,
@@ -40,7 +40,7 @@ pub(super) struct Waiting {
     round: u64,
     /// True if there may be room.
     has_room: bool,
-    /// True if a caller has dropped a call.
+    /// True if the future of a call was dropped.
     has_abandoned: bool,
     /// Latest time of the next round; `None` while no call waits.
     next_round: Option<Time>,
@@ -55,17 +55,17 @@ impl Waiting {
         self.queues.is_empty()
     }
 
-    /// Records that there may be room for a call.
+    /// Records that a call may have room.
     pub(super) fn there_is_room(&mut self) {
         self.has_room = true;
     }
 
-    /// Records that a caller has dropped a call, which may wait here.
+    /// Records that the future of a call, which may wait here, was dropped.
     pub(super) fn ask_for_sweep(&mut self) {
         self.has_abandoned = true;
     }
 
-    /// Returns true if a round should begin before its time.
+    /// Returns true if a round should begin early.
     pub(super) fn is_ready(&self) -> bool {
         self.has_room && !self.is_empty()
     }
@@ -79,19 +79,19 @@ impl Waiting {
     /// Returns the space in the message queue that is reserved for others when a new call to this peer is queued.
     ///
     /// # Errors
-    /// Returns the limit that it waits for.
+    /// Returns the limit that the call waits for.
     pub(super) fn pass(&self, peer: PeerKey, call: &Submission) -> Result<Leaves, Backpressure> {
         self.queues.get(&peer).map_or_else(|| Ok(call.leaves()), |queue| queue.pass(call))
     }
 
-    /// Records a call that did not wait, and was queued or sent.
+    /// Records a call that was queued or sent without waiting.
     pub(super) fn passed(&mut self, peer: PeerKey, part: Part, is_queued: bool) {
         if let Some(queue) = self.queues.get_mut(&peer) {
             queue.went(part, is_queued);
         }
     }
 
-    /// Adds a waiting call, behind all others of its queue's part.
+    /// Adds a waiting call at the end of its part of the queue.
     pub(super) fn push(&mut self, peer: PeerKey, call: Submission, why: Backpressure, now: Time) {
         let place = self.last;
         self.last += 1;
@@ -104,7 +104,7 @@ impl Waiting {
         self.next_round.get_or_insert(now + PAUSE);
     }
 
-    /// Begins a round if it is time for one. Returns true if it has begun.
+    /// Begins a round if one is due. Returns true if it did.
     pub(super) fn begin_round(&mut self, now: Time) -> bool {
         let is_due = self.is_ready() || self.next_round.is_some_and(|due| due <= now);
         if is_due {
@@ -131,7 +131,7 @@ impl Waiting {
         self.deadlines.get(&(seat.deadline, seat.place, seat.peer)).copied()
     }
 
-    /// Puts back a call that has no room. Its part of the queue has no further turn in this round.
+    /// Puts back a call that has no room. Its part of the queue gets no further turn in this round.
     pub(super) fn put_back(&mut self, seat: Seat, call: Submission, why: Backpressure) {
         if let Some(queue) = self.queues.get_mut(&seat.peer) {
             queue.put_back(seat.part, seat.place, call, why, self.round);
@@ -149,7 +149,7 @@ impl Waiting {
         self.end_turn(seat.peer);
     }
 
-    /// Ends the turns of the queue that had the last one, if none of its calls may go in this round.
+    /// Ends the turns of the queue that was last, if none of its calls may go in this round.
     fn end_turn(&mut self, peer: PeerKey) {
         let is_blocked = self.queues.get(&peer).is_some_and(|queue| !queue.has_turn(self.round));
         if is_blocked && self.turns.back() == Some(&peer) {
@@ -160,7 +160,7 @@ impl Waiting {
 
     /// Ends a round.
     pub(super) fn end_round(&mut self) {
-        // Queues are left over if the round was long enough.
+        // Queues are left over if the round reached its maximum number of calls.
         self.has_room |= !self.turns.is_empty();
         self.turns.append(&mut self.blocked);
         if self.is_empty() {
@@ -175,7 +175,7 @@ impl Waiting {
         self.remove(peer, place)
     }
 
-    /// Takes the calls whose futures were dropped, if there may be any.
+    /// Takes the calls whose futures were dropped, if any.
     pub(super) fn abandoned(&mut self) -> Vec<Submission> {
         if !std::mem::take(&mut self.has_abandoned) {
             return Vec::new();
@@ -183,7 +183,7 @@ impl Waiting {
         self.take(|_, call| call.is_abandoned())
     }
 
-    /// Takes the calls that match, in the order in which they were made.
+    /// Takes the calls that match, in call order.
     pub(super) fn take(&mut self, which: impl Fn(PeerKey, &Submission) -> bool) -> Vec<Submission> {
         let mut places = Vec::new();
         for (peer, queue) in &self.queues {

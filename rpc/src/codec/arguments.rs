@@ -4,9 +4,9 @@
 //! 0 count (1)   then, for each argument:   length (4, little-endian)   the value, as the codec encodes it
 //! ```
 //!
-//! Each argument has its length, so that caller and server may know a different number of them. A server skips
-//! trailing arguments that it does not know, and the codec supplies those that the caller does not know. The bytes
-//! come from a peer: all lengths are checked before the first value is decoded, and one [`Limits`] applies to all.
+//! Each argument is prefixed with its length, so that the numbers of arguments of caller and server may differ. A server
+//! skips surplus arguments, and the codec supplies missing ones. The bytes come from a peer: all lengths are checked before
+//! the first value is decoded, and all arguments share one [`Limits`].
 
 use super::coding::{DecodeValue, EncodeValue};
 use super::limits::{Allowance, DecodeError, Limits};
@@ -22,7 +22,7 @@ pub trait EncodeArguments {
     /// Appends the arguments as the encoded part of a request.
     ///
     /// # Errors
-    /// Returns a human-readable reason.
+    /// Returns a human-readable error.
     fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
@@ -31,11 +31,11 @@ pub trait DecodeArguments {
     /// Tuple of the arguments.
     type Values;
 
-    /// Takes the arguments from a request. Returns `None` if one cannot be decoded; the list then holds the error.
+    /// Decodes the arguments of a request. Returns `None` if one of them is invalid; the list then holds the error.
     fn decode(list: &mut ArgumentList<'_>) -> Option<Self::Values>;
 }
 
-/// The arguments of a received request, during decoding.
+/// The arguments of a request that is being decoded.
 pub struct ArgumentList<'m> {
     rest: &'m [u8],
     /// Number of arguments in `rest`.
@@ -60,7 +60,7 @@ impl<'m> ArgumentList<'m> {
         Ok(Self { rest: all, left: count, names: names.iter(), limits, error: None })
     }
 
-    /// Returns the next argument. `None` if it cannot be decoded, or if it is required and missing.
+    /// Returns the next argument. `None` if it is invalid, or required and missing.
     pub fn argument<D: DecodeValue>(&mut self) -> Option<D::Value> {
         let name = self.names.next().copied().unwrap_or("?");
         self.value::<D>().map_err(|error| self.error = Some(error.of_argument(name))).ok()
@@ -85,13 +85,13 @@ impl std::fmt::Debug for ArgumentList<'_> {
     }
 }
 
-/// Returns the bytes of the first argument, and the bytes of the others.
+/// Splits off the bytes of the first argument.
 fn split(list: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = list.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
 }
 
-/// Decodes the arguments of a request, whose memory `allowance` grants as in [`super::decode`].
+/// Decodes the arguments of a request, with memory from `allowance` as in [`super::decode`].
 ///
 /// # Errors
 /// Returns a [`DecodeError`] that names the argument.
@@ -151,8 +151,8 @@ tuples! {
     (9 A B C D E F G H I) (10 A B C D E F G H I J) (11 A B C D E F G H I J K) (12 A B C D E F G H I J K L)
 }
 
-/// Returns the value of an argument that a request does not have, by serde's rule for a missing field. A type that asks for
-/// an `Option` is `None`, whatever its name: an alias, a newtype around one. Any other type has no value.
+/// Returns the value of a missing argument, by serde's rule for a missing field. A type that deserializes an `Option` is
+/// `None`, even through an alias or a newtype. Any other type has no value.
 pub(super) fn absent<T: DeserializeOwned>() -> Option<T> {
     T::deserialize(Nothing).ok()
 }

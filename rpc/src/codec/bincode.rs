@@ -15,18 +15,18 @@ use serde::de::DeserializeOwned;
 use std::any::type_name;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Maximum size that one decoded value may claim, in bytes. A message is far smaller, and its size limits real
-/// values; this bounds what a few hostile bytes can claim.
+/// Maximum size that one decoded value may claim, in bytes. The size of a message is the limit for valid values; this limits
+/// the claims of a few hostile bytes.
 const MOST_BYTES: usize = 1 << 30;
 
 /// The default codec: bincode 2, for all types with serde's derives.
 ///
-/// Encoding is fast and small. The bytes hold only values, without names or types, so a type can change little while old
+/// Encoding is fast and compact. The bytes contain only values, without names or types, so types can change little while old
 /// and new programs call each other.
 ///
-/// The two sides of a type must agree on fields and variants. Encoding refuses serde attributes that break this, such
-/// as `skip_serializing_if`, `flatten` and `tag`; `docs/book/src/guide/evolution.md` has the list. To find them, the first value of
-/// each struct and variant is decoded where it is encoded.
+/// The two sides of a type must agree on fields and variants. Encoding refuses serde attributes that break this, such as
+/// `skip_serializing_if`, `flatten` and `tag`; `docs/book/src/guide/evolution.md` has the list. To detect them, the first
+/// value of each struct and variant is decoded right after it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Bincode;
 
@@ -40,7 +40,7 @@ impl Codec for Bincode {
 }
 
 impl Bincode {
-    /// Appends the encoded value, without checking how its type is decoded.
+    /// Appends the encoded value, without checking that its type decodes.
     pub(crate) fn encode_value<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
         Self::encode_noting(value, &Shapes::of_type(0), into)
     }
@@ -51,19 +51,19 @@ impl Bincode {
         encode_into_std_write(guarded, into, configuration()).map(|_| ()).map_err(unencodable)
     }
 
-    /// Returns a number that types with different code do not share. Names do not suffice: types in two blocks of one
-    /// function, or in two versions of a crate, may have the same name.
+    /// Returns a number that is unique to a type's code. Names are ambiguous: types in two blocks of one function, or in two
+    /// versions of a crate, may share a name.
     #[inline]
     fn type_id<T: Serialize + DeserializeOwned>() -> usize {
         let check: fn(&T, &[u8]) -> Result<bool, String> = Self::check::<T>;
         (check as *const ()).addr()
     }
 
-    /// Compares a value with the value that its bytes decode to. Returns false if the type's own code refuses the bytes
-    /// before all are read, so that the rest stays unknown. A type that refuses unread bytes is only sent.
+    /// Compares a value with the value decoded from its bytes. Returns false if the type's own code refuses the bytes early,
+    /// so that the rest is not compared. A type that fails without reading any bytes is accepted as send-only.
     ///
     /// # Errors
-    /// Returns why the type cannot be sent by this codec.
+    /// Returns why this codec cannot send the type.
     #[cold]
     fn check<T: Serialize + DeserializeOwned>(value: &T, bytes: &[u8]) -> Result<bool, String> {
         let whole = type_name::<T>();
@@ -76,7 +76,7 @@ impl Bincode {
         };
         let limits = Limits::listing(bytes.len(), &Unlimited, &lists);
         let decode = AssertUnwindSafe(|| Self::decode_or_error::<T>(bytes, &limits));
-        // A type that is only sent may panic here.
+        // A send-only type may panic here.
         let Ok(decoded) = catch_unwind(decode) else { return Ok(lists.are_empty()) };
         match decoded {
             Ok(value) => {
@@ -124,7 +124,7 @@ impl Bincode {
     }
 }
 
-/// The error of a failed decode.
+/// The error of a failed decoding.
 enum Undecoded {
     Decoder(Error),
     /// Number of bytes left over.

@@ -1,7 +1,8 @@
-//! A serde deserializer that wraps another one and bounds what hostile bytes can cost: memory, elements that
-//! occupy no bytes, and nesting.
+//! A serde deserializer that wraps another one and limits the cost of hostile bytes: memory, zero-sized elements, and
+//! nesting.
 //!
-//! The codec wraps its decoder in it. A level is entered when its contents are visited. It never changes a value, it only rejects.
+//! Codecs wrap their decoder in it. A level is entered when its contents are visited. Values are passed on unchanged or
+//! rejected.
 
 use super::buffering::is_collector;
 use super::heap::{Growth, Slot};
@@ -15,11 +16,11 @@ use serde::de::{
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Number of values that a map allocates room for at once, where the map does not ask for whole entries. The first leaf
-/// of a B-tree has room for the most.
+/// Number of values for which a map allocates at once, if it does not request whole entries. The first leaf of a B-tree is
+/// the largest case.
 const PLACES: usize = 11;
 
-/// Number of fields of the longest tuple. A longer one is an array, which is decoded in a loop.
+/// Number of fields of the longest tuple. Longer ones are arrays, which are decoded in a loop.
 const LONGEST_TUPLE: usize = 16;
 
 /// A deserializer that enforces the limits, and the slot of its value.
@@ -30,8 +31,8 @@ struct Bounded<'l, D> {
 }
 
 impl Limits<'_> {
-    /// Decodes a value by serde, within these limits. The deserializer must pass strings and bytes on as borrowed
-    /// ones. Owned ones take memory that is not counted.
+    /// Decodes a value through serde, within these limits. The deserializer must pass strings and bytes as borrowed data,
+    /// because the memory of owned data is not counted.
     ///
     /// # Errors
     /// Returns the deserializer's error.
@@ -70,7 +71,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<'_, S> {
     }
 }
 
-/// Values that contain no others.
+/// Values without nested values.
 macro_rules! pass_on {
     ($($name:ident $($kind:ident)?;)*) => {
         $(
@@ -84,8 +85,8 @@ macro_rules! pass_on {
     };
 }
 
-/// Texts and bytes, which are all borrowed from the message: an owned one would be allocated with the
-/// length that the bytes claim, before that is checked.
+/// Texts and bytes are always borrowed from the message: an owned one would be allocated with the claimed length before that
+/// is checked.
 macro_rules! borrow {
     ($($name:ident $borrowed:ident $contents:ident;)*) => {
         $(
@@ -99,7 +100,7 @@ macro_rules! borrow {
     };
 }
 
-/// Values that contain others.
+/// Values with nested values.
 macro_rules! go_deeper {
     ($($name:ident($($argument:ident: $type:ty),*) $contents:ident $level:ident($parts:expr)
         $($list:ident($($listed:expr),*))?;)*) => {
@@ -177,17 +178,17 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
 /// Contents of a visited value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Contents {
-    /// A text or bytes as borrowed ones, or as many values as the type has.
+    /// A borrowed text or bytes, or a fixed number of values given by the type.
     OfType,
-    /// A text or bytes, which the visitor takes owned.
+    /// A text or bytes that the visitor takes as owned.
     Owned,
-    /// As many values as the bytes claim.
+    /// A number of values claimed by the bytes.
     Claimed,
-    /// Contents whose type only the bytes tell.
+    /// Contents whose type is given only by the bytes.
     Any,
-    /// The same, which serde collects for an untagged enum or a flattened struct, and may copy.
+    /// Like [`Contents::Any`], collected by serde for an untagged enum or a flattened struct, and possibly copied.
     Buffered,
-    /// The same, which the type skips. They take no memory.
+    /// Like [`Contents::Any`], skipped by the type and therefore without memory.
     Skipped,
 }
 
@@ -195,13 +196,13 @@ enum Contents {
 struct Visit<'l, V> {
     visitor: V,
     limits: &'l Limits<'l>,
-    /// The level of the values inside; `None` if they have none, or it was entered before.
+    /// The level of nested values; `None` if there are none, or the level was entered before.
     level: Option<Level>,
     contents: Contents,
 }
 
 impl<'l, V> Visit<'l, V> {
-    /// Creates a visitor in a self-describing format, where the contents are known only when they are visited.
+    /// Creates a visitor for a self-describing format, where the contents are known only when they are visited.
     fn of_any<'de>(visitor: V, limits: &'l Limits<'l>, contents: Contents) -> Self
     where
         V: Visitor<'de>,
@@ -209,12 +210,12 @@ impl<'l, V> Visit<'l, V> {
         Self { visitor, limits, level: Some(Level::of_fields::<V::Value>(1)), contents }
     }
 
-    /// Takes the memory of a text or of bytes.
+    /// Charges the memory of a text or of bytes.
     fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
         if self.contents == Contents::Skipped { Ok(()) } else { self.limits.take(block(bytes)) }
     }
 
-    /// Takes the memory of a text or of bytes that are not in the message, and that copies do not share.
+    /// Charges the memory of a text or of bytes that are not in the message and not shared by copies.
     fn take_owned<E: Error>(&self, bytes: usize) -> Result<(), E> {
         self.take(bytes)?;
         match self.contents {
@@ -225,7 +226,7 @@ impl<'l, V> Visit<'l, V> {
         }
     }
 
-    /// Returns bounded access to the elements of a `T`. `elements` is the decoder's hint: exactly what the bytes claim.
+    /// Returns bounded access to the elements of a `T`. `elements` is the decoder's hint: the number claimed by the bytes.
     fn open<T, A, E: Error>(&self, inner: A, elements: Option<usize>) -> Result<Access<'l, A>, E> {
         let growth = match self.contents {
             Contents::Claimed => Growth::of::<T>(),
@@ -240,7 +241,7 @@ impl<'l, V> Visit<'l, V> {
     }
 }
 
-/// Values that contain no others.
+/// Values without nested values.
 macro_rules! visit_leaves {
     ($($name:ident: $ty:ty;)*) => {
         $(
@@ -263,7 +264,7 @@ macro_rules! visit_bytes {
     };
 }
 
-/// Values that contain others.
+/// Values with nested values.
 macro_rules! visit_inside {
     ($($name:ident: $bound:ident, |$visit:ident, $inner:ident| $bounded:expr;)*) => {
         $(
@@ -378,7 +379,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<'_, A> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        // The values of a struct's fields are inside of it.
+        // The fields of a struct are stored inside it.
         if !self.growth.is_fixed() {
             self.limits.take(block(PLACES.saturating_mul(size_of::<S::Value>())))?;
         }
@@ -390,7 +391,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<'_, A> {
     }
 }
 
-/// A variant of an enum, and what is in it.
+/// A variant of an enum and its contents.
 struct Enum<'l, A> {
     inner: A,
     limits: &'l Limits<'l>,

@@ -1,9 +1,9 @@
 //! Limits of types that serde buffers: those with `untagged`, `tag` or `flatten`.
 //!
-//! Such a type first collects everything that its bytes hold, then decodes from the collected values, unseen by
-//! [`Bounded`](super::bounded). Each level of the second pass takes stack, may copy everything inside, and may try several
-//! variants, each of which tries those of the next level. All three are therefore limited in the first pass, by the
-//! number of containers around each collected value. Types without these attributes pay nothing.
+//! Such a type first collects all values in its bytes, then decodes from the collected values, where
+//! [`Bounded`](super::bounded) cannot check. Each level of the second pass uses stack, may copy all nested values, and may
+//! try several variants, which multiply with the variants of the next level. All three are therefore limited in the first
+//! pass, by the number of containers around each collected value. Types without these attributes have no cost.
 
 use serde::de::Error;
 use std::any::type_name;
@@ -11,10 +11,10 @@ use std::cell::Cell;
 
 /// Maximum number of containers around a collected value.
 pub(super) const BUFFERED_DEPTH: usize = 12;
-/// Maximum number of tries of all values of a message, for types with two variants that fit each container. With up to 7
-/// containers around its values, a message reaches the default limit on memory earlier.
+/// Maximum number of tries over all values of a message, for types with two variants that fit each container. A message with
+/// up to 7 containers around its values reaches the default memory limit earlier.
 const MOST_TRIES: usize = 1 << 27;
-/// Paths of the visitors that collect values. The other visitors of serde ask for a type.
+/// Paths of the visitors that collect values. Other visitors of serde request a specific type.
 const COLLECTORS: [&str; 4] = ["serde::", "serde_core::", "serde_with::content::", "typetag::content::"];
 
 /// Returns true if the visitor collects values for a second pass.
@@ -30,22 +30,22 @@ pub(super) struct Buffer {
     /// Number of containers around the next value.
     depth: Cell<usize>,
     tries: Cell<usize>,
-    /// Size in bytes of the type that is buffered.
+    /// Size of the buffered type, in bytes.
     size: Cell<usize>,
 }
 
 impl Buffer {
-    /// Returns the number of copies that a collected value may have, besides the first.
+    /// Returns the maximum number of additional copies of a collected value.
     pub(super) fn copies(&self) -> usize {
         self.depth.get()
     }
 
-    /// Returns the size in bytes of the type that is buffered. A collected value may become one.
+    /// Returns the size of the buffered type, in bytes. A collected value may become one.
     pub(super) fn size(&self) -> usize {
         self.size.get()
     }
 
-    /// Collects a value for a type of `size` bytes. `admit` checks the stack of a type of a size at a depth.
+    /// Collects a value for a type of `size` bytes. `admit` checks the stack for a given size and depth.
     pub(super) fn collect<T, E: Error>(
         &self,
         size: usize,

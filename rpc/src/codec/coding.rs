@@ -1,10 +1,10 @@
-//! A codec is an identity, and a way to encode and decode each type that it accepts. Generated code passes on a value
-//! together with its codec, and must name the method and the argument whose type the codec does not accept, in one error.
+//! A codec has an identity, and encodes and decodes each type that it accepts. Generated code passes a value together with
+//! its codec. If the codec does not accept a type, there must be a single error, which names the method and the argument.
 //!
-//! Inherent functions win over those of a trait, but only if the bounds of their `impl` hold. So `Coding::<C,
-//! T>::IS_POSSIBLE` is true where `C: CodecFor<T>`, and otherwise it is the constant of [`NoCoding`]. With that,
-//! everything but an emitted assertion compiles. It works for types that are concrete where it is written, such as
-//! those of a service's methods.
+//! Inherent functions take precedence over trait functions, but only if the bounds of their `impl` hold. So `Coding::<C,
+//! T>::IS_POSSIBLE` is true where `C: CodecFor<T>`, and otherwise it is the constant of [`NoCoding`]. With that, everything
+//! but an emitted assertion compiles. This works for types that are concrete at the place of use, such as the types of a
+//! service's methods.
 
 use super::limits::{DecodeError, Limits};
 use crate::wire::type_shape::TypeShape;
@@ -66,23 +66,22 @@ pub trait CodecFor<T>: Codec {
     /// Returns a [`DecodeError`].
     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError>;
 
-    /// Returns the value of an argument that a caller does not know and does not send. `None`, the default, if
-    /// every caller must send it.
+    /// Returns the value of an argument that a caller does not send. The default is `None`: every caller must send it.
     #[must_use]
     fn absent() -> Option<T> {
         None
     }
 
-    /// Returns the shape of the type, which both sides of a call must have alike. `None`, the default, if they are not
-    /// compared, as for a codec that sends the names of fields.
+    /// Returns the shape of the type, which must be equal on both sides of a call. The default, `None`, disables the
+    /// comparison, for example for codecs that send the names of fields.
     #[must_use]
     fn shape() -> Option<TypeShape> {
         None
     }
 }
 
-/// Values of type `T` in the codec `C`. `IS_BORROWED` is true for a type that is known to hold references: serde decodes
-/// some of these, but only from bytes that live for ever.
+/// Values of type `T` in the codec `C`. `IS_BORROWED` is true for types that hold references: serde decodes some of these,
+/// but only from `'static` bytes.
 #[derive(Debug)]
 pub struct Coding<C, T, const IS_BORROWED: bool = false>(PhantomData<fn() -> (C, T)>);
 
@@ -110,7 +109,7 @@ impl<C: CodecFor<T>, T> Coding<C, T> {
     }
 }
 
-/// The fallback of [`Coding`] for types that the codec does not accept.
+/// Fallback of [`Coding`] for types that the codec does not accept.
 pub trait NoCoding<T> {
     /// Always false: the codec does not accept the type.
     const IS_POSSIBLE: bool = false;
@@ -144,18 +143,18 @@ pub trait EncodeValue {
     fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
-/// A decoder of a value.
+/// A decoder of values.
 pub trait DecodeValue {
     /// Type of the value.
     type Value;
 
-    /// Decodes a value from `bytes`, a part of the message that has these limits.
+    /// Decodes a value from `bytes`, a part of the message with these limits.
     ///
     /// # Errors
     /// Returns a [`DecodeError`].
     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<Self::Value, DecodeError>;
 
-    /// Returns the value of an argument that is not sent, if it is optional.
+    /// Returns the value of a missing argument, if the argument is optional.
     fn absent() -> Option<Self::Value>;
 }
 
@@ -181,7 +180,7 @@ impl<C: CodecFor<T>, T> EncodeValue for Coded<'_, C, T> {
     }
 }
 
-/// A decoder of a value by its codec.
+/// A decoder of values of one codec.
 #[derive(Debug)]
 pub struct Decoder<C, T>(PhantomData<fn() -> (C, T)>);
 
@@ -205,7 +204,7 @@ impl<C: CodecFor<T>, T> DecodeValue for Decoder<C, T> {
     }
 }
 
-/// A placeholder for a value that its codec does not accept. A program with one does not compile.
+/// A placeholder for a value that its codec does not accept. Programs that use it do not compile.
 #[derive(Debug)]
 pub struct NoValue<T>(PhantomData<fn() -> T>);
 

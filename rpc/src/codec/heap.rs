@@ -1,7 +1,7 @@
-//! Heap use of a decoded value, judged by the name and the size of its type, and of a collection while it grows.
+//! Estimates the heap use of a decoded value from the name and size of its type, and of a collection while it grows.
 //!
-//! A deserializer does not see allocations. It sees the type that a seed or a visitor makes, and from that
-//! follows whether a value lies inside its container or in a separate allocation:
+//! A deserializer does not see allocations, only the type that a seed or a visitor produces. The type determines whether a
+//! value is stored inside its container or in a separate allocation:
 //!
 //! | the value is decoded into | separate allocation if |
 //! |---|---|
@@ -10,15 +10,15 @@
 //! | an `Option` of another type | it is larger than the `Option` |
 //! | a newtype struct | that has another size, or the size of a pointer, and the value is not a number |
 //!
-//! Not counted: a number of eight bytes in a `Box` in a newtype struct, allocations of hand-written `Deserialize`
-//! code, and values made by `#[serde(default)]` or `#[serde(skip)]`.
+//! Not counted: a number of eight bytes in a `Box` in a newtype struct, allocations of hand-written `Deserialize` code, and
+//! values created by `#[serde(default)]` or `#[serde(skip)]`.
 
 use super::buffering::Buffer;
 use super::limits::{Limits, block};
 use serde::de::Error;
 use std::any::type_name;
 
-/// Types of one pointer to a value of their own, as `type_name` begins.
+/// Prefixes, as in `type_name`, of types that are one pointer to an owned value.
 const POINTERS: [&str; 3] = ["alloc::boxed::Box<", "alloc::rc::Rc<", "alloc::sync::Arc<"];
 const OPTION: &str = "core::option::Option<";
 /// The counts of an `Rc` or `Arc`.
@@ -28,12 +28,12 @@ fn is_pointer(name: &str) -> bool {
     POINTERS.iter().any(|pointer| name.starts_with(pointer))
 }
 
-/// Place of a value that is about to be decoded.
+/// Place into which a value is decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
     /// Room for a type of this size.
     Of(usize),
-    /// Behind a pointer.
+    /// Allocation behind a pointer.
     Pointer,
     /// The content of an `Option` of this size, with or without a tag.
     Option(usize),
@@ -58,7 +58,7 @@ impl Slot {
         Self::Newtype(size_of::<T>())
     }
 
-    /// Returns the size in bytes of the type here, as far as it is known.
+    /// Returns the size of the type in this slot in bytes, as far as known.
     pub(super) fn size(self) -> usize {
         match self {
             Self::Of(size) | Self::Option(size) | Self::Newtype(size) => size,
@@ -66,7 +66,7 @@ impl Slot {
         }
     }
 
-    /// Takes the memory of a value of type `T` that is decoded into this slot.
+    /// Charges the memory of a value of type `T` decoded into this slot.
     #[inline]
     pub(super) fn fill<T, E: Error>(self, is_number: bool, limits: &Limits<'_>) -> Result<(), E> {
         let own = size_of::<T>();
@@ -80,20 +80,20 @@ impl Slot {
     }
 }
 
-/// Bytes for which serde reserves memory at most.
+/// Maximum memory that serde reserves at once, in bytes.
 const RESERVED: usize = 1 << 20;
-/// Size of a decoded element, in bytes, that the memory of its buffered value includes.
+/// Size of a decoded element up to which the memory of its buffered value includes it, in bytes.
 const SMALL: usize = 64;
-/// Names of collections, as `type_name` begins.
+/// Prefixes of collections, as in `type_name`.
 const VEC: &str = "alloc::vec::Vec<";
 const TABLES: [&str; 2] = ["std::collections::hash::map::HashMap<", "std::collections::hash::set::HashSet<"];
-/// Bytes of a table besides its buckets.
+/// Bytes of a table besides the buckets.
 const TABLE: usize = 64;
-/// Elements in a leaf of a B-tree, and its other bytes.
+/// Elements in a leaf of a B-tree, and the other bytes of the leaf.
 const LEAF: usize = 11;
 const NODE: usize = 64;
-/// Memory per element of another collection: a multiple of its size (a table that moves has up to 3.43 places per
-/// element), and bytes besides (a node of a list, or hash and index of an ordered map that moves).
+/// Memory per element of another collection: a multiple of the element's size (a table being moved has up to 3.43 places per
+/// element), plus a number of bytes (a node of a list, or hash and index of an ordered map being moved).
 const TIMES: usize = 4;
 const BESIDES: usize = 56;
 
@@ -104,12 +104,12 @@ enum Collection {
     Vec,
     /// `HashMap` and `HashSet`, exactly.
     Table,
-    /// Another collection of the standard library, or an ordered map: an upper bound for all of them.
+    /// Another collection of the standard library, or an ordered map: an upper bound for all of these.
     Other,
-    /// A collection of values that serde buffers, with this many copies, and a collection of an unknown type that is
-    /// decoded from it, with elements of up to this size.
+    /// A collection of values buffered by serde, with this many copies, and a collection of an unknown type decoded from it,
+    /// with elements of up to this size.
     Buffered { copies: usize, size: usize },
-    /// A value with a fixed number of elements, which takes nothing for them.
+    /// A value with a fixed number of elements, stored inside it.
     Fixed,
 }
 
@@ -125,7 +125,7 @@ impl Collection {
         }
     }
 
-    /// Returns the new room, after `room` elements of `size` bytes were not enough and the bytes claim `claimed` more.
+    /// Returns the new capacity, if `room` elements of `size` bytes were not enough and the bytes claim `claimed` more.
     fn grown(self, room: usize, claimed: usize, size: usize) -> usize {
         let reserved = || claimed.min(RESERVED / size.max(1)).max(1);
         match self {
@@ -145,7 +145,7 @@ impl Collection {
         }
     }
 
-    /// Returns the heap memory with room for `room` elements of `size` bytes.
+    /// Returns the heap memory for a capacity of `room` elements of `size` bytes.
     fn bytes(self, room: usize, size: usize) -> usize {
         match self {
             Self::Fixed => 0,
@@ -155,7 +155,7 @@ impl Collection {
                 .saturating_mul(size.saturating_mul(TIMES).saturating_add(BESIDES))
                 .saturating_add(LEAF * size + NODE),
             Self::Buffered { copies, size: decoded } => {
-                // A `Vec` that moves has up to three places per element.
+                // A `Vec` being moved has up to three places per element.
                 let places = room.saturating_mul(3).saturating_add(LEAF);
                 Self::Other
                     .bytes(room, size)
@@ -166,7 +166,7 @@ impl Collection {
     }
 }
 
-/// Returns the number of buckets of a table with room for `room` elements.
+/// Returns the number of buckets of a table with a capacity of `room` elements.
 fn buckets(room: usize) -> usize {
     match room {
         ..=3 => 4,
@@ -177,10 +177,9 @@ fn buckets(room: usize) -> usize {
 
 /// The growth of one collection.
 ///
-/// serde reserves memory for as many elements as the bytes claim, but for no more than 1 MiB of them, before it
-/// decodes the first one. Later a collection doubles, and has both its old and its new memory while it moves.
-/// The reservation is counted with the first element, whose type has its size; so one collection per thread
-/// has some memory that is not counted yet.
+/// serde reserves memory for the claimed number of elements, at most 1 MiB, before it decodes the first one. Later the
+/// collection doubles, and holds both the old and the new memory while it moves. The reservation is counted with the first
+/// element, which determines the size; one collection per thread can therefore have uncounted memory.
 #[derive(Debug)]
 pub(super) struct Growth {
     collection: Collection,
@@ -189,7 +188,7 @@ pub(super) struct Growth {
     /// Length at which the collection grows or releases its old memory.
     next: usize,
     taken: usize,
-    /// Bytes of the old memory while the collection moves to a larger one, until the next element.
+    /// Bytes of the old memory while the collection is being moved, until the next element.
     old: usize,
 }
 
@@ -199,23 +198,23 @@ impl Growth {
         Self { collection: Collection::of::<T>(), len: 0, room: 0, next: 0, taken: 0, old: 0 }
     }
 
-    /// Returns the growth of a collection of values that serde buffers.
+    /// Returns the growth of a collection of values buffered by serde.
     pub(super) fn of_buffered(buffer: &Buffer) -> Self {
         let collection = Collection::Buffered { copies: buffer.copies(), size: buffer.size() };
         Self { collection, len: 0, room: 0, next: 0, taken: 0, old: 0 }
     }
 
-    /// Returns the growth of a value with a fixed number of elements inside it.
+    /// Returns the growth of a value with a fixed number of elements.
     pub(super) fn none() -> Self {
         Self { collection: Collection::Fixed, len: 0, room: usize::MAX, next: usize::MAX, taken: 0, old: 0 }
     }
 
-    /// Returns true if the elements are inside the value.
+    /// Returns true if the elements are stored inside the value.
     pub(super) fn is_fixed(&self) -> bool {
         self.collection == Collection::Fixed
     }
 
-    /// Makes room for another element of `size` bytes that is about to be decoded, if `claimed` returns more than 0.
+    /// Charges another element of `size` bytes that is about to be decoded, if `claimed` returns more than 0.
     #[inline]
     pub(super) fn element<E: Error>(
         &mut self,

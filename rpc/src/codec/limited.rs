@@ -1,9 +1,9 @@
-//! Encoding recurses into a value, and the value decides how deep: a long chain would overflow the thread's stack. A
-//! format without names has no place for a field that is left out: the decoder would take the next one for it.
+//! Encoding recurses as deep as the value is nested, so a long chain could overflow the thread's stack. In a format without
+//! names a field that is left out shifts the others: the decoder would read the next field in its place.
 //!
-//! Codecs encode through this serde serializer, which wraps theirs. It limits levels and stack as decoding does, and
-//! under a positional codec it refuses what the decoder cannot know. It never changes a value. A value that contains
-//! no others costs nothing.
+//! Codecs encode through this serde serializer, which wraps their own. It limits levels and stack as decoding does, and in a
+//! positional codec it refuses values that the decoder would misread. Values are encoded unchanged. Values without nested
+//! values have no cost.
 
 use super::limits::DEPTH;
 use super::shapes::{FieldOwner, Kind, Part, REMEDY, Shape, Shapes};
@@ -23,16 +23,16 @@ pub(super) struct Place<'s> {
     stack: Encoded,
     type_name: &'static str,
     part: Part,
-    /// The field that the value is in, and that field within the one around it.
+    /// The field that contains the value, and the field around that one.
     field: Part,
     context: Part,
     shapes: &'s Shapes,
-    /// True directly within a `Some`, under a codec that encodes all empty values alike.
+    /// True directly within a `Some`, for a codec that encodes all empty values alike.
     is_in_some: bool,
 }
 
 impl<'s> Place<'s> {
-    /// Checks that one more level may follow, and returns its place.
+    /// Checks that one more level is allowed, and returns its place.
     #[inline]
     fn below<E: Error>(self) -> Result<Self, E> {
         let Some(depth) = self.depth.checked_sub(1) else {
@@ -44,13 +44,13 @@ impl<'s> Place<'s> {
         Ok(Self { depth, ..self })
     }
 
-    /// Notes a struct or a variant that is encoded here.
+    /// Records a struct or a variant encoded at this place.
     #[inline]
     fn note(self, shape: Shape) {
         self.shapes.note(self.part, shape);
     }
 
-    /// Returns the place of a value of type `T` within this one.
+    /// Returns the place of a nested value of type `T`.
     #[inline]
     fn of<T: ?Sized>(self, value: &T) -> Self {
         Self {
@@ -62,13 +62,13 @@ impl<'s> Place<'s> {
         }
     }
 
-    /// Returns the place as this field of the type here, which a value of any type is in.
+    /// Returns the place as this field of the current type, for a value of any type.
     #[inline]
     fn as_field(self, field: Part) -> Self {
         Self { field, context: field.within(self.field), ..self }
     }
 
-    /// Notes a value without parts, if it is encoded by the code of a type that may choose another kind next time.
+    /// Records a value without parts, if it is encoded by the code of a type that may choose another kind next time.
     #[inline]
     fn leaf(self, kind: Kind, is_own: impl Fn(&'static str) -> bool) {
         if !is_own(self.type_name) {
@@ -77,19 +77,19 @@ impl<'s> Place<'s> {
         self.shapes.add(kind);
     }
 
-    /// Returns the place of the value in a `Some` or a newtype struct here.
+    /// Returns the place of the value in a `Some` or a newtype struct.
     #[inline]
     fn within<T: ?Sized>(self, value: &T, is_in_some: bool) -> Self {
         Self { is_in_some: is_in_some && !self.shapes.are_positional(), ..self.of(value) }
     }
 
-    /// Refuses an empty value in a `Some`, where the decoder would take both for `None`.
+    /// Refuses an empty value in a `Some`, if the decoder would read both as `None`.
     #[inline]
     fn empty<E: Error>(self) -> Result<(), E> {
         if self.is_in_some { Err(empty_error(self.type_name)) } else { Ok(()) }
     }
 
-    /// Notes a collection. Refuses one of unknown length, where the codec needs one.
+    /// Records a collection. Refuses an unknown length if the codec requires one.
     #[inline]
     fn elements<E: Error>(self, length: Option<usize>, kind: Kind) -> Result<(), E> {
         match length {
@@ -106,7 +106,7 @@ impl<'s> Place<'s> {
         }
     }
 
-    /// Refuses a field that is left out, where the decoder would not know.
+    /// Refuses a field that is left out, if the decoder could not detect this.
     fn skip<E: Error>(self, owner: impl Display, field: &str) -> Result<(), E> {
         if !self.shapes.are_positional() {
             return Ok(());
@@ -134,7 +134,7 @@ fn unsized_error<E: Error>(type_name: &str) -> E {
     ))
 }
 
-/// Returns the name without the reference that serde's collections add to the type of an element.
+/// Strips the reference that serde's collections add to the type name of an element.
 #[inline]
 fn without_reference(name: &'static str) -> &'static str {
     name.strip_prefix('&').unwrap_or(name)
@@ -146,7 +146,7 @@ fn is_option(name: &'static str) -> bool {
     without_reference(name).starts_with("core::option::Option<")
 }
 
-/// Returns true if the type is a collection of the standard library, whose elements have one type.
+/// Returns true if the type is a collection of the standard library with elements of one type.
 #[inline]
 fn is_collection(name: &'static str) -> bool {
     let name = without_reference(name);
@@ -161,7 +161,7 @@ fn is_tuple(name: &'static str) -> bool {
     without_reference(name).starts_with(['(', '['])
 }
 
-/// A value that is encoded within these limits.
+/// A value to encode within these limits.
 pub(super) struct LimitedSerializer<'v, 's, T: ?Sized> {
     value: &'v T,
     place: Place<'s>,
@@ -384,16 +384,16 @@ impl<'s, S: Serializer> Serializer for Guard<'s, S> {
     }
 }
 
-/// Number of elements of a collection whose positions are told apart.
+/// Number of elements of a collection whose positions are distinguished.
 const POSITIONS: usize = 16;
 
-/// The parts of a value, without names.
+/// The unnamed parts of a value.
 struct Parts<'s, S> {
     inner: S,
     place: Place<'s>,
-    /// The shape of fields, to be looked up with their types.
+    /// The shape of the fields, to be looked up with their types.
     shape: Option<Shape>,
-    /// True if the parts are elements that may have several types.
+    /// True if the parts are elements that may have different types.
     is_mixed: bool,
     /// Number of parts so far.
     position: usize,
@@ -401,7 +401,7 @@ struct Parts<'s, S> {
     types: Part,
     /// The types of the last element, or of the last key and the last value.
     last: [Part; 2],
-    /// The struct or variant that has the fields.
+    /// The struct or variant that contains the fields.
     owner: Part,
 }
 
@@ -415,7 +415,7 @@ impl<'s, S> Parts<'s, S> {
         Self { inner, place, shape: None, is_mixed, position: 0, types: none, last, owner: none }
     }
 
-    /// Creates fields. `name` belongs to the struct or the variant.
+    /// Creates fields. `name` is the name of the struct or the variant.
     #[inline]
     fn fields(inner: S, place: Place<'s>, shape: Option<Shape>, name: &'static str) -> Self {
         let owner = Part::of_type(place.type_name).named(name);
@@ -423,7 +423,7 @@ impl<'s, S> Parts<'s, S> {
         Self { inner, place, shape, is_mixed: false, position: 0, types, last, owner }
     }
 
-    /// Returns the place of an element, or of a key, which are part 0 of an entry, or of a value, which is part 1.
+    /// Returns the place of part 0 of an entry (an element or a key) or of part 1 (a value).
     #[inline]
     fn entry<T: ?Sized>(&mut self, value: &T, part: usize) -> Place<'s> {
         let place = self.place.of(value);
@@ -499,7 +499,7 @@ struct Fields<'s, S> {
     shape: Shape,
     /// The names and types of all fields.
     types: Part,
-    /// Number of fields that the type has announced.
+    /// Number of fields announced by the type.
     announced: usize,
     /// Number of fields so far.
     written: usize,

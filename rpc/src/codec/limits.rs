@@ -1,4 +1,4 @@
-//! The limits of a message that is being decoded: elements, nesting, stack and memory.
+//! The limits of a message during decoding: elements, nesting, stack and memory.
 
 use super::buffering::Buffer;
 use super::shapes::Lists;
@@ -8,36 +8,36 @@ use std::any::type_name;
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 
-/// Number of elements that the sequences of a message may claim beyond its length in bytes. An element occupies at
-/// least one byte, except for types like `()`.
+/// Number of elements that the sequences of a message may claim beyond its length in bytes. An element occupies at least one
+/// byte, except for types like `()`.
 const EMPTY_ELEMENTS: usize = 1024;
 /// Maximum nesting of values. [`Stack`] may refuse it earlier.
 pub(super) const DEPTH: usize = 256;
-/// Size in bytes above which a type's share of its level's stack counts before the level is checked. A type that serde
-/// buffers takes up to 22 times its size before that.
+/// Size in bytes above which a type's stack use counts before its level is checked. A type buffered by serde may use 22 times
+/// its size before that.
 const LARGE: usize = 1 << 10;
-/// Heap that every message may take without asking, in bytes.
+/// Heap that every message may use without a grant, in bytes.
 pub(crate) const FREE: usize = 1024;
-/// Minimum amount requested at once, in bytes.
+/// Minimum size of one request for memory, in bytes.
 const PORTION: usize = 16 << 10;
 
-/// Returns the heap memory of an allocation of `bytes` bytes, as glibc rounds it.
+/// Returns the heap memory of an allocation of `bytes` bytes, with glibc's rounding.
 pub(crate) fn block(bytes: usize) -> usize {
     match bytes {
         0 => 0,
-        // Rust allocates no more than this.
+        // The maximum size of an allocation in Rust.
         _ => bytes.min(isize::MAX.cast_unsigned() - 32).next_multiple_of(16) + 16,
     }
 }
 
-/// The error of decoding a value, with a human-readable reason.
+/// The error of decoding a value, with a human-readable message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The bytes are not a value of the type.
     #[error("{0}")]
     Malformed(String),
-    /// The value needs more memory than it could ever be granted.
+    /// The value needs more memory than its limit.
     #[error("{0}")]
     TooLarge(String),
     /// The value needs more memory than is available now.
@@ -56,7 +56,7 @@ impl DecodeError {
     pub(super) fn of_argument(self, name: &str) -> Self {
         match self {
             Self::Malformed(text) => Self::Malformed(format!("argument `{name}`: {text}")),
-            // Other errors are about all arguments together.
+            // Other errors apply to all arguments together.
             together => together,
         }
     }
@@ -68,19 +68,19 @@ impl Error for DecodeError {
     }
 }
 
-/// A source of memory for a message that is being decoded.
+/// A source of memory for a message during decoding.
 pub(crate) trait Allowance {
     /// Grants more bytes.
     ///
     /// # Errors
-    /// Returns the reason why none were granted.
+    /// Returns why the bytes were not granted.
     fn more(&self, bytes: usize) -> Result<(), DecodeError>;
 
     /// Returns granted bytes that are not needed.
     fn less(&self, bytes: usize);
 }
 
-/// An allowance that grants everything, to decode a value that this side has encoded.
+/// An allowance without a limit, for decoding a value that was encoded on this side.
 pub(crate) struct Unlimited;
 
 impl Allowance for Unlimited {
@@ -91,28 +91,28 @@ impl Allowance for Unlimited {
     fn less(&self, _: usize) {}
 }
 
-/// The memory and nesting depth left to a message during decoding. A codec asks before it allocates, and before it
-/// decodes a nested value. All arguments of a call share one.
+/// The remaining memory and nesting depth of a message during decoding. A codec charges memory before it allocates, and a
+/// level before it decodes a nested value. All arguments of a call share these limits.
 pub struct Limits<'m> {
     elements: Cell<usize>,
     depth: Cell<usize>,
     stack: Stack,
     buffer: Buffer,
-    /// Bytes that may be taken without asking.
+    /// Granted bytes left.
     left: Cell<usize>,
     granted: Cell<usize>,
     allowance: &'m dyn Allowance,
     refusal: OnceCell<DecodeError>,
-    /// Set once a type has asked for whatever the bytes hold.
+    /// True once a type has called `deserialize_any`.
     asked_for_any: Cell<bool>,
-    /// Name of the type that failed to decode after that.
+    /// Name of the type whose decoding failed after that.
     asking: Cell<Option<&'static str>>,
     /// Names of fields and variants seen; `None` unless the types are checked.
     lists: Option<&'m Lists>,
 }
 
 impl Limits<'_> {
-    /// Takes heap memory that the caller is about to allocate.
+    /// Charges heap memory that the caller is about to allocate.
     ///
     /// # Errors
     /// Returns an error if the limit is exceeded.
@@ -157,12 +157,12 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Creates the limits of a message whose types put their names into `lists`.
+    /// Creates the limits of a message, and collects the names of its types in `lists`.
     pub(super) fn listing(length: usize, allowance: &'m dyn Allowance, lists: &'m Lists) -> Self {
         Self { lists: Some(lists), ..Self::of_message(length, allowance) }
     }
 
-    /// Passes on the lists to fill, if there are any.
+    /// Returns the lists to fill, if any.
     #[inline]
     pub(super) fn list(&self, add: impl FnOnce(&Lists)) {
         if let Some(lists) = self.lists {
@@ -170,13 +170,13 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Notes that a type asks for whatever the bytes hold.
+    /// Records that a type calls `deserialize_any`.
     #[inline]
     pub(super) fn note_any(&self) {
         self.asked_for_any.set(true);
     }
 
-    /// Notes that a value of type `T` was not decoded.
+    /// Records that the decoding of a `T` failed.
     #[cold]
     pub(super) fn note_failure<T>(&self) {
         if self.asked_for_any.get() && self.asking.get().is_none() {
@@ -184,12 +184,12 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Returns the name of the innermost type that was not decoded because it asked for whatever the bytes hold.
+    /// Returns the name of the innermost type that failed to decode after a call of `deserialize_any`.
     pub(super) fn asking(&self) -> Option<&'static str> {
         self.asking.get()
     }
 
-    /// Returns the collected values of types that serde buffers.
+    /// Returns the values collected for types that serde buffers.
     pub(super) fn buffer(&self) -> &Buffer {
         &self.buffer
     }
@@ -199,7 +199,7 @@ impl<'m> Limits<'m> {
         self.stack.admit_buffered(self.is_top(), depth, size)
     }
 
-    /// Counts the elements that a sequence claims.
+    /// Counts the elements claimed by a sequence.
     pub(super) fn claim<E: Error>(&self, elements: Option<usize>) -> Result<(), E> {
         let claimed = elements.unwrap_or_default();
         let left = self.elements.get().checked_sub(claimed).ok_or_else(|| {
@@ -209,19 +209,19 @@ impl<'m> Limits<'m> {
         Ok(())
     }
 
-    /// Checks that a message may have one more level here.
+    /// Checks that the message may have one more level here.
     #[inline]
     pub(super) fn admit<E: Error>(&self, level: Level) -> Result<(), E> {
         if self.is_top() && level.is_modest() { Ok(()) } else { self.admit_deep(level) }
     }
 
-    /// Returns true at the first [`TOP`] levels.
+    /// Returns true within the first [`TOP`] levels.
     #[inline]
     fn is_top(&self) -> bool {
         self.depth.get() > DEPTH - TOP
     }
 
-    // Out of line, because flat values do not come here.
+    // Out of line, because flat values do not need it.
     #[inline(never)]
     fn admit_deep<E: Error>(&self, level: Level) -> Result<(), E> {
         if self.depth.get() == 0 {
@@ -230,7 +230,7 @@ impl<'m> Limits<'m> {
         self.stack.admit(self.is_top(), level)
     }
 
-    /// Checks that the stack has room for a value of type `T`, whose own level is checked later, if it is large.
+    /// Checks the stack for a large value of type `T`. Its own level is checked later.
     #[inline]
     pub(super) fn admit_large<T, E: Error>(&self) -> Result<(), E> {
         if size_of::<T>() > LARGE {
@@ -240,7 +240,7 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Enters a level, if one is given. [`Self::ascend`] leaves it.
+    /// Enters a level, if one is given. Leave it with [`Self::ascend`].
     #[inline]
     pub(super) fn descend<E: Error>(&self, level: Option<Level>) -> Result<(), E> {
         if let Some(level) = level {
@@ -250,13 +250,13 @@ impl<'m> Limits<'m> {
         Ok(())
     }
 
-    /// Leaves the level that [`Self::descend`] has entered.
+    /// Leaves a level entered with [`Self::descend`].
     #[inline]
     pub(super) fn ascend(&self, level: Option<Level>) {
         self.depth.set(self.depth.get() + usize::from(level.is_some()));
     }
 
-    /// Takes bytes of the heap.
+    /// Charges bytes of the heap.
     #[inline]
     pub(super) fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
         match self.left.get().checked_sub(bytes) {
@@ -268,13 +268,13 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Puts bytes back that were taken.
+    /// Releases charged bytes.
     pub(super) fn put_back(&self, bytes: usize) {
         self.left.set(self.left.get() + bytes);
     }
 
-    /// Returns the decoded value, unless memory was refused meanwhile: a type's own code may have continued after
-    /// that.
+    /// Returns the decoded value, unless memory was refused meanwhile: a type's own code may have continued after the
+    /// refusal.
     #[inline]
     pub(super) fn checked<T>(&self, decoded: Result<T, DecodeError>) -> Result<T, DecodeError> {
         match self.refusal.get() {
@@ -283,7 +283,7 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Returns granted memory that was not taken, after decoding.
+    /// Returns the granted memory that is left after decoding.
     pub(super) fn settle(self) {
         let unused = self.left.get().min(self.granted.get());
         if unused > 0 {

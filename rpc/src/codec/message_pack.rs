@@ -13,15 +13,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// MessagePack, for all types with serde's derives.
 ///
-/// Structs are maps with field names, and variants are named. Fields and variants can be added, removed and
-/// reordered while old and new programs call each other; `docs/book/src/guide/evolution.md` has the rules. It takes more bytes and
-/// more time than [`Bincode`](super::Bincode).
+/// Structs are maps with field names, and variants are named. Fields and variants can be added, removed and reordered while
+/// old and new programs call each other; `docs/book/src/guide/evolution.md` has the rules. The encoding is larger and slower
+/// than [`Bincode`](super::Bincode).
 ///
 /// Types with serde's `untagged`, `tag` or `flatten` nest up to 12 levels deep; `docs/book/src/guide/evolution.md` has the reasons.
 ///
-/// MessagePack has one `nil`: `Some(None)` and `Some(())` would arrive as `None`, and are refused when they are encoded.
-/// Structs and variants whose unnamed fields one side leaves out are refused too. To find those, the first value of each is
-/// decoded where it is encoded.
+/// MessagePack has a single `nil`: `Some(None)` and `Some(())` would arrive as `None`, and are refused by encoding. Structs
+/// and variants with unnamed fields that one side leaves out are refused too. To detect them, the first value of each is
+/// decoded right after it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct MessagePack;
 
@@ -37,16 +37,16 @@ impl MessagePack {
         LimitedSerializer::new(value, shapes).serialize(&mut serializer).map_err(|error| error.to_string())
     }
 
-    /// Compares the numbers of fields without names of a value with those that its decoder reads.
+    /// Compares a value's numbers of unnamed fields with the numbers that its decoder reads.
     ///
     /// # Errors
-    /// Returns which type cannot be sent by this codec.
+    /// Returns the name of the type that this codec cannot send.
     #[cold]
     fn check<T: Serialize + DeserializeOwned>(value: &T, bytes: &[u8]) -> Result<(), String> {
         let (sent, lists) = (Shapes::of_named(0).recorded(), Lists::default());
         Self::encode_noting(value, &sent, &mut Vec::new())?;
         let limits = Limits::listing(bytes.len(), &Unlimited, &lists);
-        // If the type's own code refuses the value, so does the receiver. The lists are filled up to that point.
+        // If the type's own code refuses the value, the receiver refuses it too. The lists are filled up to that point.
         let _ = catch_unwind(AssertUnwindSafe(|| Self::decode_value::<T>(bytes, &limits).map(drop)));
         sent.other_length(&lists).map_or(Ok(()), Err)
     }
@@ -57,10 +57,10 @@ impl MessagePack {
         limits: &Limits<'_>,
     ) -> Result<T, DecodeError> {
         let mut deserializer = rmp_serde::Deserializer::from_read_ref(&bytes);
-        // Our limits refuse earlier.
+        // The limits of this crate refuse earlier.
         deserializer.set_max_depth(2 * DEPTH);
         let value = limits.deserialize(&mut deserializer).map_err(DecodeError::malformed)?;
-        // The deserializer does not report how much it has read, only that nothing is left.
+        // The deserializer does not report its position, so a further value must fail to decode.
         match limits.deserialize::<IgnoredAny, _>(&mut deserializer) {
             Err(Error::InvalidMarkerRead(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(value),
             _ => Err(DecodeError::malformed("bytes are left over")),

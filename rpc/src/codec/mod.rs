@@ -1,11 +1,21 @@
-//! Arguments and results become bytes by a codec, and the bytes to decode come from a peer.
+//! Codecs, which encode and decode arguments and results.
 //!
-//! A service has one codec: [`Bincode`], unless its attribute names another with `#[trunkline::service(codec =
-//! ...)]`. Generated code uses it through [`CodecFor`], once per type of an argument or a result.
+//! A service has one codec: [`Bincode`], unless its attribute names another one:
 //!
-//! Decoding never panics. It takes time at most in proportion to the length of the bytes, no more memory than
-//! [`Limits`] grant, and no more stack than the thread has. Encoding takes no more stack either, and a codec without
-//! names refuses types whose two sides differ.
+//! ```
+//! # use trunkline::Status;
+//! #[trunkline::service(codec = trunkline::codec::Bincode)]
+//! trait Kv {
+//!     async fn get(&self, key: String) -> Result<String, Status>;
+//! }
+//! ```
+//!
+//! A codec of a program implements [`Codec`] and [`CodecFor`]. Items that neither mentions are for generated code. The codecs are
+//! compared in `docs/book/src/guide/evolution.md`.
+//!
+//! Decoding never panics. Its time is linear in the length of the bytes, its memory is limited by [`Limits`], and its stack
+//! by the stack of the thread. The stack of encoding is limited too, and a codec without names refuses types whose encoding
+//! and decoding differ.
 
 mod arguments;
 #[cfg(test)]
@@ -40,8 +50,8 @@ pub use limits::{DecodeError, Limits};
 #[cfg(feature = "message-pack")]
 pub use message_pack::MessagePack;
 
-/// Decodes a value from all of `bytes`. Beyond [`FREE`] bytes it takes no more of the heap than `allowance` grants.
-/// Bytes granted for a value that is not returned have not been put back.
+/// Decodes a value from all of `bytes`. Heap memory beyond [`FREE`] bytes is granted by `allowance`. On an error, granted
+/// bytes are not put back.
 ///
 /// # Errors
 /// Returns a [`DecodeError`].
@@ -49,7 +59,7 @@ pub(crate) fn decode<C: CodecFor<T>, T>(bytes: &[u8], allowance: &dyn Allowance)
     decode_by(C::decode, bytes, allowance)
 }
 
-/// Decodes a value by a function, as [`decode`] does.
+/// Decodes a value with a function, like [`decode`].
 pub(crate) fn decode_by<T>(
     decode: fn(&[u8], &Limits<'_>) -> Result<T, DecodeError>,
     bytes: &[u8],

@@ -1,10 +1,10 @@
-//! serde's derive makes two halves of a type that may differ: attributes can leave out a field or a variant in one of
-//! them. Names would tell; a positional codec has none, and decodes other values without an error.
+//! serde derives encoding and decoding separately, and attributes can leave out a field or a variant in one of them. A codec
+//! with names detects the difference; a positional codec would decode wrong values without an error.
 //!
-//! The first time that a struct or a variant is encoded as part of a type, the bytes are decoded again. The kinds of
-//! all values are compared, and the names of their decoded fields and variants. Later it costs one look-up in a table. So does
-//! every value of a type whose own code chooses the encoding: one value says nothing about the next. A codec
-//! with names has only structs and variants with unnamed fields compared.
+//! When a struct or a variant is first encoded as part of a type, the bytes are decoded again, to compare the kinds of all
+//! values and the names of the decoded fields and variants. Later encodings cost one look-up in a table. Values of a type
+//! whose own code chooses the encoding are looked up each time, because the encoding can change with each value. For a codec
+//! with names, only structs and variants with unnamed fields are compared.
 
 use std::any::type_name;
 use std::cell::RefCell;
@@ -12,23 +12,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Remedy for a type that a positional codec cannot hold.
+/// Remedy for a type that a positional codec cannot encode.
 pub(super) const REMEDY: &str =
     "use the codec MessagePack (feature `message-pack`) for this service, or another type";
 
-/// Number of entries of the table.
+/// Number of entries in the table.
 const ENTRIES: usize = 1 << 12;
-/// Entries that are tried for one shape. A shape without one is checked each time.
+/// Maximum number of entries probed for one shape. A shape that finds none free is checked each time.
 const TRIES: usize = 8;
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Hashes of the checked shapes; 0 for an unused entry. Every entry stands alone.
+/// Hashes of the checked shapes; 0 for an unused entry. Entries are independent.
 ///
-/// The table is global because the types are: a static within generic code would be one for all types, and a codec has no
-/// values that could hold it.
+/// The table is global because types are: a static within generic code is shared by all types, and codecs have no values to
+/// hold a table.
 static CHECKED: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
-/// Entries where a hash may be.
+/// Returns the entries where a hash may be stored.
 fn entries(hash: u64) -> impl Iterator<Item = &'static AtomicU64> {
     let first = (hash >> 52) as usize;
     (0..TRIES).map(move |next| &CHECKED[(first + next) % ENTRIES])
@@ -47,8 +47,8 @@ fn set_checked(hash: u64) {
     let _ = entries(hash).any(is_set);
 }
 
-/// Encoding of a value without parts, or of the first bytes of a value with parts. Structs and tuples add no bytes to
-/// those of their parts.
+/// Encoding of a value without parts, or of the first bytes of a value with parts. Structs and tuples add no bytes to their
+/// parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Bool,
@@ -65,7 +65,7 @@ pub(super) enum Kind {
     F32,
     F64,
     Char,
-    /// A text, or bytes: a codec without names does not tell them apart.
+    /// A text or bytes, which a codec without names does not distinguish.
     Bytes,
     Option,
     List,
@@ -84,9 +84,9 @@ impl fmt::Display for Kind {
 pub(super) enum Shape {
     /// The value itself, which its own code may encode as any other type.
     Whole,
-    /// A value of this kind without parts, encoded by the code of another type.
+    /// A value of this kind without parts, encoded by another type's code.
     Leaf(Kind),
-    /// A value without bytes.
+    /// A value of zero bytes.
     Unit,
     Struct,
     Newtype(&'static str),
@@ -94,11 +94,11 @@ pub(super) enum Shape {
     Some,
     /// The elements of a list or a map.
     Elements(Kind),
-    /// Parts without names, and their number.
+    /// Unnamed parts, and their number.
     Parts(usize),
-    /// A struct without names of fields, and their number.
+    /// A struct with unnamed fields, and their number.
     Tuple(&'static str, usize),
-    /// `length` is the number of fields; `None` if they have names.
+    /// `length` is the number of unnamed fields; `None` if they have names.
     Variant {
         name: &'static str,
         index: u32,
@@ -130,8 +130,8 @@ impl Shape {
     }
 }
 
-/// A part of a value: its type, and the fields that it is in. The type name alone does not tell apart two fields that
-/// have a `serialize_with`, or two structs that have a field of one name.
+/// A part of a value: its type, and the fields that contain it. The type name alone does not distinguish two fields with a
+/// `serialize_with`, or two structs with a field of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part(u64);
 
@@ -154,13 +154,13 @@ impl Part {
         Self(outer.0.wrapping_mul(ODD) ^ self.0)
     }
 
-    /// Returns the part with another part of this type after those that it has.
+    /// Returns the part extended by a part of this type.
     #[inline]
     pub(super) fn and<T: ?Sized>(self) -> Self {
         Self((self.0 ^ Self::of::<T>().0).wrapping_mul(ODD))
     }
 
-    /// Returns the part with a field of this name and type after those that it has.
+    /// Returns the part extended by a field of this name and type.
     #[inline]
     pub(super) fn and_field<T: ?Sized>(self, field: &'static str) -> Self {
         Self((self.0 ^ Self::of::<T>().0.rotate_left(32) ^ field.as_ptr().addr() as u64).wrapping_mul(ODD))
@@ -179,14 +179,14 @@ impl Part {
     }
 }
 
-/// The shapes of a value that is being encoded.
+/// The shapes of a value during encoding.
 #[derive(Debug)]
 pub(super) struct Shapes {
     /// True if the codec sends no names.
     is_positional: bool,
     /// Number of the whole type.
     whole: usize,
-    /// Hashes of those that have not been checked.
+    /// Hashes of shapes that have not been checked.
     unchecked: RefCell<Vec<u64>>,
     record: Option<RefCell<Record>>,
 }
@@ -217,11 +217,11 @@ struct Record {
     fields: BTreeSet<Written>,
     /// Variants in the order in which they are encoded: enum, variant and number of fields.
     variants: Vec<(&'static str, &'static str, Option<usize>)>,
-    /// Structs and variants that are being encoded, the innermost last.
+    /// Structs and variants being encoded, the innermost last.
     open: Vec<Written>,
     /// Kinds of all encoded values, in order.
     kinds: Vec<Kind>,
-    /// Position in `kinds` whose place is wanted, and that place.
+    /// Position in `kinds` whose place is requested, and that place.
     wanted: Option<usize>,
     place: Option<String>,
 }
@@ -262,7 +262,7 @@ impl Shapes {
         Self { is_positional: true, whole, unchecked: RefCell::new(Vec::new()), record: None }
     }
 
-    /// Creates the same for a codec that sends names, where only fields without names can be mistaken.
+    /// Creates the shapes for a codec that sends names, where only unnamed fields can be confused.
     #[cfg(feature = "message-pack")]
     #[inline]
     pub(super) fn of_named(whole: usize) -> Self {
@@ -274,7 +274,7 @@ impl Shapes {
         Self { record: Some(RefCell::default()), ..self }
     }
 
-    /// Records all shapes, and the place of what is encoded at this position.
+    /// Records all shapes, and the place of the value encoded at this position.
     fn recorded_at(position: usize) -> Self {
         let record = Record { wanted: Some(position), ..Record::default() };
         Self { record: Some(RefCell::new(record)), ..Self::of_type(0) }
@@ -286,14 +286,14 @@ impl Shapes {
         self.is_positional
     }
 
-    /// Notes a shape that is encoded in a value of the type `part`.
+    /// Records a shape encoded in a value of the type `part`.
     #[inline]
     pub(super) fn note(&self, part: Part, shape: Shape) {
         self.record(shape);
         self.look_up(part, shape);
     }
 
-    /// Records a shape. Its parts follow.
+    /// Records a shape, whose parts follow.
     #[inline]
     pub(super) fn record(&self, shape: Shape) {
         if let Some(record) = &self.record
@@ -303,7 +303,7 @@ impl Shapes {
         }
     }
 
-    /// Looks up whether a shape has been checked in a value of the type `part`.
+    /// Checks whether a shape was already checked in a value of the type `part`.
     #[inline]
     pub(super) fn look_up(&self, part: Part, shape: Shape) {
         if self.compares(shape) {
@@ -314,7 +314,7 @@ impl Shapes {
         }
     }
 
-    /// Returns true if the decoder could mistake the shape for another one.
+    /// Returns true if the decoder could read the shape as another one.
     #[inline]
     fn compares(&self, shape: Shape) -> bool {
         self.is_positional || matches!(shape, Shape::Tuple(..) | Shape::Variant { length: Some(_), .. })
@@ -336,7 +336,7 @@ impl Shapes {
         }
     }
 
-    /// Records that fields of this owner follow.
+    /// Records an owner whose fields follow.
     #[inline]
     pub(super) fn open(&self, owner: FieldOwner) {
         if let Some(record) = &self.record {
@@ -354,7 +354,7 @@ impl Shapes {
         }
     }
 
-    /// Records that the innermost owner is complete.
+    /// Records the end of the innermost owner.
     #[inline]
     pub(super) fn close(&self) {
         if let Some(record) = &self.record {
@@ -364,23 +364,23 @@ impl Shapes {
         }
     }
 
-    /// Returns true if no shape of the value needs a check.
+    /// Returns true if all shapes of the value were checked.
     #[inline]
     pub(super) fn are_checked(&mut self) -> bool {
         self.unchecked.get_mut().is_empty()
     }
 
-    /// Remembers that the shapes of the value have been checked.
+    /// Stores that the shapes of the value were checked.
     pub(super) fn set_checked(self) {
         self.unchecked.into_inner().into_iter().for_each(set_checked);
     }
 
-    /// Returns true if the decoder, which has these `lists`, has read all that was encoded, and as the same kinds.
+    /// Returns true if the decoder with these `lists` read all encoded values, with the same kinds.
     pub(super) fn are_read(&self, lists: &Lists) -> bool {
         self.record.as_ref().is_some_and(|record| record.borrow().kinds == *lists.kinds.borrow())
     }
 
-    /// Describes the first value that is decoded as another kind than it was encoded. `encode` encodes it again.
+    /// Describes the first value that is decoded as another kind than it is encoded. `encode` encodes the value again.
     pub(super) fn other_kind(
         &self,
         whole: &str,
@@ -402,16 +402,16 @@ impl Shapes {
         ))
     }
 
-    /// Describes a struct or a variant without names of fields of which one side leaves out some.
+    /// Describes a struct or a variant with unnamed fields, some of which are left out on one side.
     #[cfg(feature = "message-pack")]
     pub(super) fn other_length(&self, lists: &Lists) -> Option<String> {
         let remedy = "give its fields names, or use another type";
         lists.of_other_length(&self.record.as_ref()?.borrow(), self.is_positional, remedy)
     }
 
-    /// Returns why the decoder, which knows these `lists`, takes a value for another one. `self` was recorded while the
-    /// value was encoded, and `again` while the decoded value was; `None` if decoding failed. `is_whole` is true if both
-    /// have the same number of bytes.
+    /// Returns why the decoder with these `lists` confuses a value with another one. `self` was recorded while the value was
+    /// encoded, and `again` while the decoded value was encoded; `None` if decoding failed. `is_whole` is true if both have
+    /// the same number of bytes.
     pub(super) fn difference(&self, again: Option<&Self>, lists: &Lists, is_whole: bool) -> Option<String> {
         let record = self.record.as_ref()?.borrow();
         let again = again.and_then(|again| again.record.as_ref()).map(RefCell::borrow);
@@ -431,12 +431,12 @@ impl Shapes {
     }
 }
 
-/// Names of fields and variants, aliases included, as a decoder's types list them.
+/// Names of fields and variants, including aliases, as listed by a decoder's types.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     structs: RefCell<Vec<(&'static str, &'static [&'static str])>>,
     enums: RefCell<Vec<(&'static str, &'static [&'static str])>>,
-    /// Structs without names of fields, and the number of those.
+    /// Structs with unnamed fields, and the number of the fields.
     tuples: RefCell<Vec<(&'static str, usize)>>,
     /// Variants in the order in which they are decoded: enum and fields.
     variants: RefCell<Vec<(&'static str, FieldsRead)>>,
@@ -454,7 +454,7 @@ pub(super) enum FieldsRead {
 }
 
 impl Lists {
-    /// Returns true if the decoder has read no value.
+    /// Returns true if the decoder has not read any value.
     pub(super) fn are_empty(&self) -> bool {
         self.kinds.borrow().is_empty()
     }
@@ -477,19 +477,19 @@ impl Lists {
         self.variants.borrow_mut().push((name, FieldsRead::Unknown));
     }
 
-    /// Adds the number of fields of a struct without their names.
+    /// Adds a struct's number of unnamed fields.
     pub(super) fn add_tuple(&self, name: &'static str, length: usize) {
         add(&self.tuples, (name, length));
     }
 
-    /// Notes the fields of the variant of the last enum.
+    /// Records the fields of the variant of the last enum.
     pub(super) fn set_fields(&self, fields: FieldsRead) {
         if let Some((_, unknown)) = self.variants.borrow_mut().last_mut() {
             *unknown = fields;
         }
     }
 
-    /// Returns the variants of each enum as they were encoded and decoded: enum, variant and fields of both sides.
+    /// Returns the variants of each enum as encoded and as decoded: enum, variant and fields of both sides.
     fn both_sides(
         &self,
         record: &Record,
@@ -501,7 +501,7 @@ impl Lists {
         for name in names {
             let read = decoded.iter().filter(|(listed, _)| *listed == name);
             let written = record.variants.iter().filter(|(written, ..)| *written == name);
-            // With names, some values may have been decoded unseen, as those of an untagged enum are.
+            // With names, some values may have been decoded unseen, such as the values of an untagged enum.
             if !is_positional && read.clone().count() != written.clone().count() {
                 continue;
             }
@@ -514,7 +514,7 @@ impl Lists {
         both
     }
 
-    /// Describes a struct or a variant without names of fields of which one side leaves out some.
+    /// Describes a struct or a variant with unnamed fields, some of which are left out on one side.
     fn of_other_length(&self, record: &Record, is_positional: bool, remedy: &str) -> Option<String> {
         let tuples = self.tuples.borrow();
         let describe = |owner: FieldOwner, written: usize, read: usize| {
@@ -540,7 +540,7 @@ impl Lists {
         record.counts.keys().find_map(of_tuple).or_else(variant)
     }
 
-    /// Describes a variant whose number means another one, or none, to the decoder.
+    /// Describes a variant whose number is assigned to another variant or unassigned in the decoder.
     fn moved(&self, shape: Shape, record: &Record) -> Option<String> {
         let Shape::Variant { name, index, variant, .. } = shape else { return None };
         let enums = self.enums.borrow();
@@ -557,7 +557,7 @@ impl Lists {
         ))
     }
 
-    /// Describes a field that is encoded, but not decoded.
+    /// Describes a field that is encoded but not decoded.
     fn unread(&self, owner: FieldOwner, fields: &[&'static str], record: &Record) -> Option<String> {
         let lists = self.fields_of(owner, fields, record);
         if lists.is_empty() || lists.iter().any(|list| first_missing(fields, list).is_none()) {
@@ -571,7 +571,7 @@ impl Lists {
         ))
     }
 
-    /// Describes a field that is decoded, but not encoded.
+    /// Describes a field that is decoded but not encoded.
     fn unwritten(&self, owner: FieldOwner, fields: &[&'static str], record: &Record) -> Option<String> {
         let lists = self.fields_of(owner, fields, record);
         if lists.iter().any(|list| list.len() <= fields.len()) {
@@ -599,8 +599,8 @@ impl Lists {
     }
 }
 
-/// Returns the lists with the owner's name. If there are none, the decoder may know it by another name (a `rename` of
-/// one side, or `from` and `into` with different types): then those with one of the same items, whose own name was
+/// Returns the lists with the owner's name. If there are none, the decoder may use another name (a one-sided `rename`, or
+/// `from` and `into` with different types): then returns the lists that share an item with the owner and whose own name was
 /// not encoded.
 fn of_owner(
     all: &[(&'static str, &'static [&'static str])],
@@ -618,7 +618,7 @@ fn of_owner(
     lists(&|listed, list| !is_encoded(listed) && items.iter().any(|item| list.contains(item)))
 }
 
-/// Adds an item that is not there yet.
+/// Adds an item unless it is present.
 fn add<T: PartialEq>(list: &RefCell<Vec<T>>, item: T) {
     let mut list = list.borrow_mut();
     if !list.contains(&item) {
@@ -626,7 +626,7 @@ fn add<T: PartialEq>(list: &RefCell<Vec<T>>, item: T) {
     }
 }
 
-/// Returns the first of `fields` that does not follow the others in `list`.
+/// Returns the first of `fields` that is missing from `list` or out of order.
 fn first_missing(fields: &[&'static str], list: &[&str]) -> Option<&'static str> {
     let mut rest = list.iter();
     fields.iter().find(|field| !rest.any(|listed| listed == *field)).copied()

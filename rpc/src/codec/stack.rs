@@ -1,15 +1,15 @@
-//! Keeps decoding and encoding within the stack of their thread, however deep values are nested.
+//! Keeps decoding and encoding of deeply nested values within the stack of the thread.
 //!
-//! [`Limits`](super::limits::Limits) asks before each level. A level that might not fit is refused rather than decoded
-//! on a larger stack: the value would have to be dropped on the old one.
+//! [`Limits`](super::limits::Limits) checks the stack before each level. A level that might not fit is refused. A larger
+//! stack would not help, because the value has to be dropped on the original one.
 
 use serde::de::Error;
 use std::cell::Cell;
 
-/// Bytes of the stack that no level may use: for values that contain no others, for types' own code, and to drop
-/// what was decoded before the refusal.
+/// Bytes of the stack reserved for values without nested values, for types' own code, and for dropping the decoded part after
+/// a refusal.
 const MARGIN: usize = 128 << 10;
-/// The same for the first [`TOP`] levels, whose values are quickly dropped: a thread may have a stack of 64 KiB.
+/// Reserve for the first [`TOP`] levels, which are quick to drop: a thread may have a stack of 64 KiB.
 const TOP_MARGIN: usize = 32 << 10;
 
 // The stack use of one level was measured with serde 1.0, bincode 2.0 and rustc without optimisation, from each level to
@@ -20,30 +20,30 @@ const TOP_MARGIN: usize = 32 << 10;
 // A struct of 22 fields and 408 bytes takes 8.6 KB, an enum of 8 bytes that boxes itself 2.1 KB. An optimised build takes
 // a fifth or less. The constants have reserve for other compilers; the 3.5 KB are part of the margin.
 
-/// Copies of a value that the calls of one level keep.
+/// Copies of a value on the stack of one level.
 const COPIES: usize = 24;
 /// Bytes for each field.
 const FIELD: usize = 384;
 /// Bytes, and copies of the value, for each variant of an enum.
 const VARIANT: usize = 96;
 const COPIES_FOR_VARIANT: usize = 2;
-/// Maximum expected stack use of one level. Where a type of more than 56 KiB contains itself, an unoptimised build may
-/// take more; with a higher limit, an ordinary thread of 2 MiB could not decode a single one.
+/// Maximum expected stack use of one level. An unoptimised build may use more if a type of more than 56 KiB contains itself.
+/// With a higher limit, an ordinary thread of 2 MiB could not decode even one such value.
 const MOST: usize = 1 << 20;
 
 // Types that serde buffers were measured likewise, from one container to the next: 2 to 6 KB, and 10 to 15 times the size
 // of the type, plus twice its size for each variant that holds it; at the outermost level, 22 times.
 
-/// Copies of a buffered type that the calls of one level keep.
+/// Copies of a buffered type on the stack of one level.
 const COPIES_OF_BUFFERED: usize = 32;
-/// Expected stack use of one level of a buffered type, of which a larger part may be in a `Box`.
+/// Expected stack use of one level of a buffered type, with a reserve for larger parts in a `Box`.
 const BUFFERED: usize = 64 << 10;
-/// Containers within which the stack use of a buffered type follows from its size alone: a thread may have a stack of
-/// 64 KiB.
+/// Containers within which the stack use of a buffered type is estimated from its size alone: a thread may have a stack of 64
+/// KiB.
 const FLAT: usize = 1;
 
-/// Levels at the top of a value that are not checked if they are modest: most values have no more, and a check is two
-/// percent of what decoding a small struct costs. Together they take less than [`TOP_MARGIN`].
+/// Top levels of a value that are not checked if they are modest. Most values have no more levels, and a check costs two
+/// percent of decoding a small struct. Together they use less than [`TOP_MARGIN`].
 pub(super) const TOP: usize = 4;
 /// Maximum expected stack use of a modest level.
 const MODEST: usize = 4 << 10;
@@ -67,14 +67,14 @@ impl Level {
         Self(size_of::<T>().saturating_mul(copies).saturating_add(variants).min(MOST))
     }
 
-    /// Returns true if the level needs no check among the first [`TOP`] levels.
+    /// Returns true if the level needs no check within the first [`TOP`] levels.
     #[inline]
     pub(super) fn is_modest(self) -> bool {
         self.0 <= MODEST
     }
 }
 
-/// Copies of a value that encoding may keep at one level: a type's own conversion makes them.
+/// Maximum number of copies of a value at one level of encoding, made by a type's own conversion.
 const COPIES_TO_ENCODE: usize = 4;
 
 /// Maximum stack use of encoding one value, in addition to [`MARGIN`].
@@ -88,20 +88,20 @@ impl Encoded {
     }
 }
 
-/// Returns true if there is stack for one more level of a value that is being encoded, below `levels` others.
+/// Returns true if the stack has room for encoding one more level below `levels` others.
 #[inline]
 pub(super) fn admits(levels: usize, encoded: Encoded) -> bool {
     let is_top = levels < TOP;
     (is_top && encoded.0 <= MODEST) || has_room(is_top, encoded)
 }
 
-// Out of line, because flat values do not come here.
+// Out of line, because flat values do not need it.
 #[inline(never)]
 fn has_room(is_top: bool, Encoded(bytes): Encoded) -> bool {
     stacker::remaining_stack().is_none_or(|left| left >= margin(is_top) + bytes.min(MOST))
 }
 
-/// Returns the bytes of the stack that a level must leave.
+/// Returns the number of stack bytes that must remain after a level.
 const fn margin(is_top: bool) -> usize {
     if is_top { TOP_MARGIN } else { MARGIN }
 }
@@ -109,14 +109,14 @@ const fn margin(is_top: bool) -> usize {
 /// Stack use of the values of one message.
 #[derive(Debug, Default)]
 pub(super) struct Stack {
-    /// The most that a level of this message takes, as far as is known. A type that contains itself is found again
-    /// further down, where its size is not seen until half of its level was entered.
+    /// Largest known stack use of a level in this message. The size of a recursive type is known only when it is found again,
+    /// after half of its level was entered.
     most: Cell<usize>,
 }
 
 impl Stack {
-    /// Checks that the level fits. `is_top` tells that it is one of the first [`TOP`].
-    // Out of line: inlined, it slows down the decoding of flat values, which need no check.
+    /// Checks that the level fits. `is_top` is true within the first [`TOP`] levels. Out of line: inlined, it slows down the
+    /// decoding of flat values, which need no check.
     #[inline(never)]
     pub(super) fn admit<E: Error>(&self, is_top: bool, level: Level) -> Result<(), E> {
         let most = self.most.get().max(level.0);
@@ -124,8 +124,8 @@ impl Stack {
         require(margin(is_top) + most)
     }
 
-    /// Checks that a collected value within `depth` containers fits, which is decoded without further checks. `size` is
-    /// the size of its type in bytes, as far as it is known.
+    /// Checks that a collected value within `depth` containers fits, and can be decoded without further checks. `size` is the
+    /// size of its type in bytes, as far as known.
     pub(super) fn admit_buffered<E: Error>(&self, is_top: bool, depth: usize, size: usize) -> Result<(), E> {
         let known = size.saturating_mul(COPIES_OF_BUFFERED).min(MOST).max(self.most.get());
         if depth > FLAT {
@@ -138,10 +138,10 @@ impl Stack {
     }
 }
 
-/// Checks that this many bytes of the stack are left.
+/// Checks that this many bytes of the stack remain.
 #[inline]
 fn require<E: Error>(needed: usize) -> Result<(), E> {
-    // The end of an unknown stack is unknown.
+    // The remaining stack of some threads is unknown.
     let fits = stacker::remaining_stack().is_none_or(|left| left >= needed);
     if fits { Ok(()) } else { Err(shortage(needed)) }
 }

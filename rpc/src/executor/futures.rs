@@ -1,4 +1,4 @@
-//! Sleeping, time limits and blocking, for handlers and tasks: what depends on the poller or worker of the current thread.
+//! Sleeping, time limits and blocking, for handlers and tasks. Each depends on the poller or worker of the current thread.
 
 use crate::call::context::current_timers;
 use crate::executor::on_poller::Waiting;
@@ -15,12 +15,12 @@ use trunkline_verbs::Time;
 
 /// Blocks on a future, for programs without an executor.
 ///
-/// Handlers, tasks of [`crate::Node::run_on`] and handler factories run on a poller's thread and must not block it.
-/// They await calls instead. Within a `block_on` there, calls of any node and tasks of `run_on` fail at once with
-/// [`Code::Internal`](crate::Code::Internal) and [`Reason::Misuse`](crate::Reason::Misuse). A call that was made
-/// before, as in `block_on(client.get(key))`, is cancelled and counts as one that may have run. Other futures are
-/// waited for, which stalls all of the poller's calls. Blocking by other means, such as another executor's
-/// `block_on`, is not detected: if it waits for a call that the same poller makes, the poller waits for itself.
+/// Handlers, tasks of [`crate::Node::run_on`] and handler factories run on a poller's thread and must not block it. Await
+/// calls there instead. Within a `block_on` there, calls of any node and tasks of `run_on` fail at once with
+/// [`Code::Internal`](crate::Code::Internal) and [`Reason::Misuse`](crate::Reason::Misuse). A call that was started before,
+/// as in `block_on(client.get(key))`, is cancelled and may have run. Waiting for other futures stalls all of the poller's
+/// calls. Blocking by other means, such as another executor's `block_on`, is not detected, and deadlocks if it waits for a
+/// call of the same poller.
 ///
 /// It also works in destructors of thread-local values and in `atexit` handlers.
 ///
@@ -42,7 +42,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     wait(future, look).unwrap_or_else(|| unreachable!("it is not given up"))
 }
 
-/// Text for code without timers, with the alternatives.
+/// Panic text for code without timers, with the alternatives.
 const NO_TIMERS: &str = "trunkline::sleep and trunkline::timeout work in handlers, in tasks of a node's pollers, and in its worker pool; \
      elsewhere use the timers of the executor that runs this code";
 
@@ -72,7 +72,7 @@ pub fn sleep(duration: Duration) -> Sleep {
     Sleep { at: timers.clock().now() + duration, set: None }
 }
 
-/// A future that completes at a point in time, from [`sleep`].
+/// A future that completes at a point in time, returned by [`sleep`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
@@ -81,7 +81,7 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// Begins a wait that any executor may poll. The owner of the timers must see this one before it sleeps.
+    /// Begins a wait that any executor may poll. Called before the owner of the timers goes to sleep.
     pub(crate) fn with_timers(timers: &Arc<Timers>, at: Time) -> Self {
         Self { at, set: Some((Arc::clone(timers), timers.set(at, Waker::noop()))) }
     }
@@ -136,8 +136,8 @@ impl From<Elapsed> for Status {
 /// Limits the time of a future. Resolves to its output, or to [`Elapsed`] if it has not completed after `limit`;
 /// then the future is dropped.
 ///
-/// The time counts from this call, not from the first poll. Usable wherever [`sleep`] is. A call has its own time
-/// limit, which its server learns; use this for other futures.
+/// The time counts from this call, not from the first poll. Usable wherever [`sleep`] is. Calls have their own time limit,
+/// which is also sent to the server; use this for other futures.
 ///
 /// # Panics
 /// Panics wherever [`sleep`] does.

@@ -1,8 +1,7 @@
-//! Queue from other threads to the RPC half of a poller, and a handle that wakes the poller.
+//! Queue from other threads to the RPC half of a poller, with a handle that wakes the poller.
 //!
-//! The queue is bounded and has no lock. When it is full, calls that wait for room go to a list after it, and so do all later
-//! ones until the list is empty, so that no call overtakes another of its thread; other work is refused.
-//! Nothing here waits.
+//! The queue is bounded and lock-free. When it is full, calls that wait for room go to an overflow list, and other work is
+//! refused. Later calls also go to the list until it is empty, so that the calls of a thread stay in order. Nothing blocks.
 
 use crate::call::context::Spawn;
 use crate::call::{AdmissionClass, Opening, Outcome, Submission};
@@ -27,7 +26,7 @@ use trunkline_machine::rings::cell::{self, Getter, Resting, Setter};
 use trunkline_transport::{PollerHandle, RecordedEvent};
 use trunkline_verbs::Clock;
 
-/// Calls and tasks that wait for a poller to take them, before calls go to the list.
+/// Capacity of the queue, beyond which calls go to the overflow list.
 const DEPTH: usize = 4096;
 /// Maximum number of argument buffers, and of outcome cells, kept for reuse.
 const MAX_POOLED: usize = 256;
@@ -36,13 +35,13 @@ const MAX_POOLED_BYTES: usize = 16 << 10;
 
 /// A request from another thread to a poller.
 pub(crate) enum Work {
-    /// Make a call.
+    /// Start a call.
     Call(Submission<Setter<Outcome>>),
-    /// Make a call that streams items.
+    /// Start a call that streams items.
     Open(Box<Opening>),
     /// Run a task.
     Spawn(Spawn),
-    /// Look at a route that has changed or has new waiters.
+    /// Check a route that has changed or has new waiters.
     Route(RouteId),
     /// A lookup for a route has ended.
     Resolved(Box<Resolved>),
@@ -51,8 +50,8 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns true if it goes to the list when the queue is full. Handlers' calls do: a share of the budget is reserved for
-    /// them, and other calls must not block their way to it.
+    /// Returns true if the work goes to the overflow list when the queue is full. Handlers' calls do: a share of the budget
+    /// is reserved for them, and other calls must not block them.
     fn waits(&self) -> bool {
         match self {
             Self::Call(call) => call.entry != AdmissionClass::Tries,
@@ -70,43 +69,43 @@ pub(crate) struct Full;
 /// The queue into one poller.
 pub(crate) struct Inbox {
     work: ArrayQueue<Work>,
-    /// Work for which `work` had no room.
+    /// Overflow list of `work`.
     more: Lock<VecDeque<Work>>,
     /// Length of `more`.
     listed: AtomicUsize,
-    /// Set when a caller has dropped a call. The poller then searches its calls.
+    /// Set when the future of a call was dropped. The poller then sweeps its calls.
     sweep: AtomicBool,
     closed: AtomicBool,
-    /// Streams of calls of this poller that have changed.
+    /// Streams of this poller's calls that have changed.
     changes: Changes,
     buffers: ArrayQueue<Encoded>,
     cells: ArrayQueue<Resting<Outcome>>,
     handle: OnceLock<PollerHandle>,
     wakes: Arc<Wakes>,
-    /// Memory that one decoded item of a stream may take, in bytes.
+    /// Maximum memory of one decoded item of a stream, in bytes.
     most_decoded: OnceLock<usize>,
-    /// The node's share of the memory of decoded arguments that any thread may charge.
+    /// The node's share of the memory of decoded arguments. Any thread may charge it.
     memory: OnceLock<SharedMemory>,
     /// The poller's timers.
     timers: OnceLock<Arc<Timers>>,
     lifecycle: Arc<Lifecycle>,
     running: RunningHandler,
-    /// Counters of the methods that the poller serves, and of those that it calls.
+    /// Counters of the methods that the poller serves, and of the methods that it calls.
     served: CountedMethods,
     called: CountedMethods,
-    /// Last calls and failures of the poller.
+    /// Recent calls and failures of the poller.
     recorder: Recorder,
 }
 
 impl Inbox {
-    /// Calls and tasks that wait for a poller to take them, before calls go to the list.
+    /// Capacity of the queue, beyond which calls go to the overflow list.
     pub(crate) const DEPTH: usize = DEPTH;
-    /// Approximate memory of one inbox, in bytes.
+    /// Approximate size of one inbox, in bytes.
     pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
         + MAX_POOLED * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>())
         + Recorder::BYTES;
 
-    /// Creates the inbox of a poller of this node, which has this clock.
+    /// Creates the inbox of a poller of this node, with this clock.
     pub(crate) fn new(lifecycle: Arc<Lifecycle>, clock: Clock) -> Self {
         Self {
             work: ArrayQueue::new(DEPTH),
@@ -135,17 +134,17 @@ impl Inbox {
         &self.lifecycle
     }
 
-    /// Returns the drain of the node, for the contexts of this poller's calls.
+    /// Returns the node's drain state, for the contexts of this poller's calls.
     pub(crate) fn drain(&self) -> Arc<Drain> {
         Drain::new(&self.lifecycle)
     }
 
-    /// Collects the wakers of tasks in the poller's turn on this thread.
+    /// Starts collecting the wakers of tasks, during the poller's turn on this thread.
     pub(crate) fn collect_wakes(&self) -> Collecting {
         self.wakes.enter()
     }
 
-    /// Wakes the tasks whose wakers the poller has collected. The poller does it, and so does each of these tasks that runs.
+    /// Wakes the tasks whose wakers the poller has collected. Called by the poller, and by each of these tasks when it runs.
     #[inline]
     pub(crate) fn wake_others(&self) {
         // In a forked child a pop could wait for a thread of the parent.
@@ -154,7 +153,7 @@ impl Inbox {
         }
     }
 
-    /// Returns the code that the poller runs.
+    /// Returns the marker of the code that the poller runs.
     pub(crate) fn running(&self) -> &RunningHandler {
         &self.running
     }
@@ -169,23 +168,23 @@ impl Inbox {
         &self.called
     }
 
-    /// Returns the rings of the poller's last calls and failures.
+    /// Returns the rings of the poller's recent calls and failures.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// Returns the last calls and failures as events of the poller with this index, without calendar time.
+    /// Returns recent calls and failures as events of the poller with this index, without calendar time.
     pub(crate) fn events(&self, poller: u16) -> Vec<RecordedEvent> {
         self.recorder.events([&self.served, &self.called], poller)
     }
 
-    /// Sets the poller to wake, once it runs, and wakes it so that it checks the queue.
+    /// Attaches a started poller, and wakes it to check the queue.
     pub(crate) fn attach(&self, handle: PollerHandle) {
         let _ = self.handle.set(handle);
         self.wake();
     }
 
-    /// Sets the memory that one decoded item of a stream may take, in bytes, and the share that any thread may charge.
+    /// Sets the maximum memory of one decoded item of a stream, in bytes, and the share that any thread may charge.
     pub(crate) fn set_memory(&self, most_decoded: usize, memory: SharedMemory) {
         let _ = self.most_decoded.set(most_decoded);
         let _ = self.memory.set(memory);
@@ -196,8 +195,8 @@ impl Inbox {
         let _ = self.timers.set(timers);
     }
 
-    /// Returns the poller's timers. A thread that has set one pushes work after that, so that the poller sees it before it
-    /// sleeps.
+    /// Returns the poller's timers. A thread that sets a timer pushes work afterwards, so that the poller checks its timers
+    /// before it sleeps.
     pub(crate) fn timers(&self) -> Option<&Arc<Timers>> {
         self.timers.get()
     }
@@ -209,9 +208,9 @@ impl Inbox {
         }
     }
 
-    /// Queues work and wakes the poller. Work that is refused is dropped, which completes its call.
+    /// Queues work and wakes the poller. Refused work is dropped, which completes its call.
     pub(crate) fn push(&self, work: Work) -> Result<(), Full> {
-        // SYNC: listed. A thread sees the count that its own last push has left, so its calls stay in order.
+        // SYNC: listed. A thread reads the count of its own last push or a later one, so its calls stay in order.
         let refused = if self.listed.load(Ordering::SeqCst) == 0 { self.work.push(work) } else { Err(work) };
         if let Err(work) = refused {
             if !work.waits() {
@@ -221,8 +220,8 @@ impl Inbox {
             more.push_back(work);
             self.listed.store(more.len(), Ordering::SeqCst);
         }
-        // `close` stores first and clears second, this pushes first and loads second: with sequential
-        // consistency at least one side sees the other's, so nothing stays queued.
+        // `close` stores first and clears second; this pushes first and loads second. With sequential consistency at least
+        // one side sees the other's write, so the queue is emptied.
         if self.closed.load(Ordering::SeqCst) {
             self.clear();
         }
@@ -243,20 +242,20 @@ impl Inbox {
         let mut more = self.more.lock();
         let work = more.pop_front();
         if more.is_empty() {
-            // Memory for a burst is released.
+            // Frees the memory of a burst.
             *more = VecDeque::new();
         }
         self.listed.store(more.len(), Ordering::SeqCst);
         work
     }
 
-    /// Records that a caller has dropped its call.
+    /// Records that the future of a call was dropped.
     pub(crate) fn ask_for_sweep(&self) {
         self.sweep.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Returns the streams that have changed.
+    /// Returns the list of streams that have changed.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -272,7 +271,7 @@ impl Inbox {
             || self.changes.any()
     }
 
-    /// Closes the queue, because the poller ends. Work that is queued, now or later, is dropped at once.
+    /// Closes the queue, because the poller ends. Work queued now or later is dropped at once.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.clear();
@@ -299,14 +298,14 @@ impl Inbox {
     pub(crate) fn cell(&self) -> (Setter<Outcome>, Getter<Outcome>) {
         let Some(resting) = self.cells.pop() else { return cell::pair() };
         resting.pair().unwrap_or_else(|resting| {
-            // The poller still holds its half; it will have released it when this cell is popped again.
+            // The poller still holds its half, but releases it before this cell is popped again.
             let _ = self.cells.push(resting);
             cell::pair()
         })
     }
 
-    /// Keeps a cell whose outcome was taken for a later call. Does nothing in a forked child, where another thread may have
-    /// left the queue half-way through a push.
+    /// Keeps a cell for a later call, after its outcome was taken. Does nothing in a forked child, where a thread of the
+    /// parent may have been interrupted in a push.
     pub(crate) fn rest_cell(&self, getter: Getter<Outcome>) {
         if let Some(resting) = getter.rest()
             && !self.lifecycle.is_forked()
@@ -315,7 +314,7 @@ impl Inbox {
         }
     }
 
-    /// Drops everything queued. Dropping a call completes it.
+    /// Drops all queued work. Dropping a call completes it.
     fn clear(&self) {
         while self.pop().is_some() {}
         self.changes.clear();
@@ -361,7 +360,7 @@ impl std::fmt::Debug for Inbox {
     }
 }
 
-/// One inbox for each poller; none before the node starts.
+/// The inbox of each poller. Empty before the node starts.
 #[derive(Debug, Default)]
 pub(crate) struct Inboxes {
     of_pollers: OnceLock<Box<[Arc<Inbox>]>>,
@@ -369,12 +368,12 @@ pub(crate) struct Inboxes {
 }
 
 impl Inboxes {
-    /// Sets the inbox of each poller, in order; at least one. The node starts once.
+    /// Sets the inbox of each poller, in order. There is at least one. Called once, when the node starts.
     pub(crate) fn open(&self, of_pollers: impl Iterator<Item = Arc<Inbox>>) {
         let _opened_before = self.of_pollers.set(of_pollers.collect());
     }
 
-    /// Refuses all calls, because the node has failed to start.
+    /// Refuses all calls, because the node failed to start.
     pub(crate) fn close(&self) {
         for inbox in self.iter() {
             inbox.lifecycle().begin_end();
@@ -382,8 +381,8 @@ impl Inboxes {
         }
     }
 
-    /// Returns the first turn of a new channel or clone, so that callers that clone their client for each call use all
-    /// pollers alike. Each channel counts its further turns by itself, so that calls share no counter.
+    /// Returns the first turn of a new channel or clone, so that programs that clone a client for each call use all pollers
+    /// equally. Each channel counts its further turns itself, so that calls do not share a counter.
     pub(crate) fn first_turn(&self) -> usize {
         self.channels.fetch_add(1, Ordering::Relaxed)
     }
@@ -423,5 +422,5 @@ impl Pollers for Inboxes {
     }
 }
 
-/// The owner of a stream whose call could not be made, because the node has not started.
+/// The owner of a stream whose call failed because the node has not started.
 impl StreamHost for Inboxes {}

@@ -1,4 +1,4 @@
-//! Tasks of a poller: the ready queue, spawning, sleeping and yielding, for handlers and for tasks alongside them.
+//! Tasks of a poller: the ready queue, spawning, sleeping and yielding.
 
 mod futures;
 pub(crate) mod inbox;

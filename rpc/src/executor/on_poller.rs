@@ -1,7 +1,7 @@
-//! Detects that the running thread is in a poller's code: in a handler, a task or a service's maker.
+//! Detects that the current thread runs a poller's handler, task or handler factory.
 //!
-//! A poller marks its thread while its upper half works. [`block_on`] there would wait for work that only this thread
-//! can do, so calls within it check the mark and fail instead. Nothing here is shared by threads.
+//! A poller marks its thread while its upper half runs. [`block_on`] there would wait for work that only this thread can do,
+//! so calls within it check the mark and fail instead. The mark is local to the thread.
 
 use crate::node::lifecycle::Lifecycle;
 use crate::status::reason::Reason;
@@ -9,7 +9,7 @@ use crate::status::{Code, Status};
 use std::cell::Cell;
 use std::ptr;
 
-/// Text for callers. The remedy is theirs to apply.
+/// Remedy in the error of such calls.
 const WOULD_WAIT: &str = "await the call instead: block_on on a poller's thread would wait for itself, since that thread makes the call";
 
 thread_local! {
@@ -24,7 +24,7 @@ thread_local! {
 }
 
 struct Here {
-    /// Address of the lifecycle of the node whose poller's upper half is on the stack, or null. It is only compared.
+    /// Address of the lifecycle of the node whose poller's upper half is on the stack, or null. Used for comparison only.
     node: Cell<*const Lifecycle>,
     /// Number of [`block_on`] calls on the stack above it.
     waits: Cell<u32>,
@@ -34,7 +34,7 @@ struct Here {
     is_worker: Cell<bool>,
 }
 
-/// Guard: the thread runs as a poller or a worker until this is dropped.
+/// Guard that marks the thread as a poller or a worker until dropped.
 #[derive(Debug)]
 pub(crate) struct OnPoller {
     /// Previous value: a simulation runs programs and pollers on one thread.
@@ -50,7 +50,7 @@ impl OnPoller {
         Self::enter_as(node, false)
     }
 
-    /// Marks the thread as a worker of this node's pool. Calls made there are calls of a handler.
+    /// Marks the thread as a worker of this node's pool. Calls on the thread count as calls of a handler.
     pub(crate) fn enter_worker(node: &Lifecycle) -> Self {
         Self::enter_as(node, true)
     }
@@ -76,7 +76,7 @@ impl Drop for OnPoller {
     }
 }
 
-/// A [`crate::block_on`] that waits until this is dropped.
+/// Guard of a [`crate::block_on`] in progress.
 pub(crate) struct Waiting;
 
 impl Waiting {
@@ -92,19 +92,19 @@ impl Drop for Waiting {
     }
 }
 
-/// Returns true if waiting here would block the poller that has to complete the wait.
+/// Returns true if waiting on this thread would block the poller that has to complete the wait.
 #[inline]
 fn would_wait() -> bool {
     HERE.with(|here| !here.node.get().is_null() && !here.is_worker.get() && here.waits.get() > 0)
 }
 
-/// Returns true if this thread runs the upper half of a poller of this node, or a handler on a worker of its pool. Calls
-/// made here are calls of a handler or task.
+/// Returns true if this thread runs the upper half of a poller of this node, or a handler on a worker of its pool. Calls on
+/// the thread then count as calls of a handler or task.
 pub(crate) fn is_of(node: &Lifecycle) -> bool {
     HERE.with(|here| ptr::eq(here.node.get(), node))
 }
 
-/// Records that the poller whose upper half is on the stack enters a handler, or leaves it.
+/// Records that the poller on the stack enters or leaves a handler.
 #[inline]
 pub(crate) fn set_in_handler(is_handler: bool) {
     HERE.with(|here| here.is_handler.set(is_handler));
@@ -121,13 +121,13 @@ pub(crate) fn is_in_handler() -> bool {
     HERE.with(|here| here.is_handler.get())
 }
 
-/// Returns the error of a call that must not be made on this thread; `None` if calls may be made.
+/// Returns the error of a new call on this thread; `None` if calls are allowed.
 #[inline]
 pub(crate) fn refusal() -> Option<Status> {
     would_wait().then(|| Status::not_run(Code::Internal, WOULD_WAIT).because(Reason::Misuse))
 }
 
-/// Returns the error of a wait, on this thread, for a call made before; `None` if the thread may wait.
+/// Returns the error of waiting on this thread for an earlier call; `None` if waiting is allowed.
 #[inline]
 pub(crate) fn interruption() -> Option<Status> {
     would_wait().then(|| Status::ran(Code::Internal, WOULD_WAIT).because(Reason::Misuse))

@@ -1,4 +1,4 @@
-//! Tracks which handler or task a poller runs, and what its thread does, so that a stall can be attributed.
+//! Tracks which handler or task a poller runs and what its thread does, for reporting stalls.
 
 use crate::executor::on_poller;
 use crate::wire::name::MethodName;
@@ -15,7 +15,7 @@ const TASK: u32 = u32::MAX;
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct RunningHandler {
-    /// The number of a method in `methods` plus one, or one of the constants above.
+    /// Index of the running method in `methods` plus one, or one of the constants above.
     now: AtomicU32,
     /// Number of the poller's turns.
     turns: AtomicU32,
@@ -27,7 +27,7 @@ pub(crate) struct RunningHandler {
 /// The code that occupies a poller's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Occupation {
-    /// A handler of this method, or the end of one.
+    /// A handler of this method, or the destructor of one.
     Handler(&'static MethodName),
     /// A task of `run_on` or `spawn`.
     Task,
@@ -36,7 +36,7 @@ pub(crate) enum Occupation {
 }
 
 impl RunningHandler {
-    /// Names the methods that numbers stand for. Called once, before any of them runs.
+    /// Sets the methods that the indices refer to. Called once, before any of the methods runs.
     pub(crate) fn set_methods(&self, methods: Vec<&'static MethodName>) {
         let _first = self.methods.set(methods);
     }
@@ -46,7 +46,7 @@ impl RunningHandler {
         let _first = self.thread.set(ThreadStat::current());
     }
 
-    /// Returns what the poller's thread is doing, if that is known.
+    /// Returns what the poller's thread is doing, if known.
     pub(crate) fn thread_time(&self) -> Option<ThreadTime> {
         self.thread.get()?.as_ref()?.read()
     }
@@ -58,7 +58,7 @@ impl RunningHandler {
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Returns the number of the poller's turn, which differs in the next turn.
+    /// Returns the number of the poller's turn, which is different in the next turn.
     pub(crate) fn turn(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
@@ -84,7 +84,7 @@ impl RunningHandler {
         on_poller::set_in_handler(false);
     }
 
-    /// Returns the latest code that the poller was seen to run. The poller may have left it meanwhile.
+    /// Returns the last code that the poller was seen to run. The poller may already have left it.
     pub(crate) fn occupation(&self) -> Occupation {
         match self.now.load(Ordering::Relaxed) {
             NOBODY => Occupation::Nothing,
@@ -137,7 +137,7 @@ pub(crate) struct ThreadTime {
 
 impl ThreadTime {
     fn parse(stat: &str) -> Option<Self> {
-        // The name, in parentheses, may contain anything. The state follows it; CPU times are 11 and 12 fields later.
+        // The name, in parentheses, may contain any bytes. The state follows it; CPU times are 11 and 12 fields later.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         let waits = matches!(fields.next()?, "S" | "D");
@@ -146,7 +146,7 @@ impl ThreadTime {
         Some(Self { waits, used })
     }
 
-    /// Returns the part of `passed` that counts as held, for a thread that was `before` at its start.
+    /// Returns the part of `passed` in which the thread held its poller. `before` is its state at the start of that time.
     pub(crate) fn held_of(self, passed: Duration, before: Option<Self>) -> Duration {
         if self.waits {
             return passed;

@@ -1,17 +1,16 @@
-//! The surroundings of the program's code while a poller or the pool runs it: the tokio runtime, if the node has one, and
-//! the process.
+//! Guards code of the program that a poller or the pool runs: enters the node's tokio runtime, and detects forks.
 //!
-//! The code may fork, and return in the child too. The child would continue as a second copy of the poller, on the same
-//! sockets, so it ends when the guard is dropped.
+//! If the code forks and returns in the child too, the child would continue as a second copy of the poller, on the same
+//! sockets. The child therefore ends when the guard is dropped.
 
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use trunkline_verbs::fork::Process;
 
-/// The process, and the runtime if the node was given one.
+/// The process, and the runtime if the node has one.
 #[derive(Debug, Clone)]
 pub(crate) struct RuntimeGuard {
-    /// The process that has the node's threads.
+    /// The process that runs the node's threads.
     process: Process,
     #[cfg(feature = "tokio")]
     handle: Option<tokio::runtime::Handle>,
@@ -22,7 +21,7 @@ type Runtime<'a> = Option<tokio::runtime::EnterGuard<'a>>;
 #[cfg(not(feature = "tokio"))]
 type Runtime<'a> = std::marker::PhantomData<&'a ()>;
 
-/// Guard: the thread runs the program's code, in the runtime, until this is dropped.
+/// Guard under which the thread runs code of the program, in the runtime.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     process: Process,
@@ -30,7 +29,7 @@ pub(crate) struct Inside<'a> {
 }
 
 impl Drop for Inside<'_> {
-    /// Ends a child in which the program's code returns.
+    /// Ends a child process in which code of the program returns.
     #[inline]
     fn drop(&mut self) {
         self.process.end_if_forked();
@@ -54,7 +53,7 @@ impl RuntimeGuard {
         Self { handle: Some(handle), ..Self::default() }
     }
 
-    /// Returns the same for a node that starts in this process: its builder may be older than a fork.
+    /// Returns a copy for a node that starts in this process. Its builder may be older than a fork.
     pub(crate) fn of_this_process(self) -> Self {
         Self { process: Process::current(), ..self }
     }
@@ -72,8 +71,8 @@ impl RuntimeGuard {
     }
 }
 
-/// Returns the status of a call whose handler has panicked with this message. The status has no part of the message,
-/// but a remedy if the message is known.
+/// Returns the status of a call whose handler panicked with this message. The status does not contain the message, but a
+/// remedy if the message is known.
 #[cold]
 pub(crate) fn panicked(message: Option<&str>) -> Status {
     let text = match message.and_then(remedy) {
@@ -83,8 +82,8 @@ pub(crate) fn panicked(message: Option<&str>) -> Status {
     Status::ran(Code::Internal, text).because(Reason::Panicked)
 }
 
-/// Returns the remedy for a panic with this message, if the code found no tokio runtime, or one without the drivers that
-/// it needs.
+/// Returns the remedy for a panic with this message, if it reports a missing tokio runtime or a runtime without the required
+/// drivers.
 fn remedy(message: &str) -> Option<&'static str> {
     // "there is no reactor running, must be called from the context of a Tokio 1.x runtime", and "A Tokio 1.x context was
     // found, but timers are disabled".

@@ -1,8 +1,8 @@
-//! Tasks of a poller: the futures of handlers, and tasks that programs run alongside them.
+//! Tasks of a poller: the futures of handlers, and tasks spawned by the program.
 //!
-//! Woken tasks must reach their poller from any thread, and cheaply from the poller's own turn. Any thread may push to the
-//! queue of ready tasks, and the poller pops. A task woken in the poller's own turn, as by the reply to a call, goes to a
-//! list of its thread, which needs no atomics and no wake-up.
+//! Tasks can be woken from any thread, and cheaply within the poller's turn. Any thread may push to the queue of ready tasks,
+//! and the poller pops. A task woken within the poller's turn, such as by the reply to a call, goes to a thread-local list,
+//! without atomics or a wake-up.
 
 use crate::call::context::{PollerContext, Task};
 use crate::executor::inbox::Inbox;
@@ -37,9 +37,9 @@ thread_local! {
     static HERE: Here = const { Here { of: Cell::new(ptr::null()), woken: RefCell::new(Vec::new()) } };
 }
 
-/// The poller that runs on this thread, and its tasks woken here, which no other thread needs to see.
+/// The poller running on this thread and the tasks woken there, invisible to other threads.
 struct Here {
-    /// Address of its queue, only compared; null between turns.
+    /// Address of the poller's queue, used for comparison only; null between turns.
     of: Cell<*const Ready>,
     woken: RefCell<Vec<TaskId>>,
 }
@@ -47,7 +47,7 @@ struct Here {
 /// The queue of tasks that wait to be polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    /// Tasks woken by other threads, and tasks not polled in the turn in which they were woken.
+    /// Tasks woken by other threads, and tasks left over from the turn in which they were woken.
     queue: SegQueue<TaskId>,
     inbox: Arc<Inbox>,
 }
@@ -74,12 +74,12 @@ impl Ready {
         self.queue.len()
     }
 
-    /// Appends tasks that are to be polled in a later turn.
+    /// Appends tasks to be polled in a later turn.
     pub(crate) fn put_back(&self, tasks: impl Iterator<Item = TaskId>) {
         tasks.for_each(|task| self.queue.push(task));
     }
 
-    /// Takes the tasks that were woken in this turn, in exchange for an empty list.
+    /// Takes the tasks woken in this turn, in exchange for an empty list.
     pub(crate) fn take_woken(&self, list: &mut Vec<TaskId>) {
         HERE.with(|here| mem::swap(&mut *here.woken.borrow_mut(), list));
     }
@@ -94,7 +94,7 @@ impl Ready {
 
     /// Appends a task, and wakes the poller unless this is its turn.
     fn push(&self, task: TaskId) {
-        // A thread whose locals are gone is in no poller's turn.
+        // A thread whose locals are destroyed is not in a poller's turn.
         let is_here = HERE.try_with(|here| {
             let is_here = self.is_here(here);
             if is_here {
@@ -102,7 +102,7 @@ impl Ready {
             }
             is_here
         });
-        // In a forked child no poller takes the task, and the push could wait for one that a thread of the parent has begun.
+        // In a forked child no poller would take the task, and the push could wait for a push of a parent's thread.
         if is_here != Ok(true) && !self.inbox.lifecycle().is_forked() {
             self.queue.push(task);
             self.inbox.wake();
@@ -132,8 +132,8 @@ impl Drop for Turn {
     }
 }
 
-/// The waker of a slot. It is created once and serves every task that uses the slot. A waker left over from an
-/// earlier task costs one spurious poll.
+/// The waker of a slot, created once and shared by all tasks that use the slot. A waker left over from an earlier task causes
+/// one spurious poll.
 #[derive(Debug)]
 pub(crate) struct TaskWaker {
     ready: Arc<Ready>,
@@ -179,7 +179,7 @@ struct Slot {
 pub(crate) struct Tasks(Slab<Slot>);
 
 impl Tasks {
-    /// Adds a task, which is polled in the poller's next turn.
+    /// Adds a task, to be polled in the poller's next turn.
     pub(crate) fn add(&mut self, task: Task, ready: &Arc<Ready>) {
         let entry = self.0.vacant_entry();
         let Ok(slot) = u32::try_from(entry.key()) else { return };
@@ -188,7 +188,7 @@ impl Tasks {
         entry.insert(Slot { task, waker, std_waker });
     }
 
-    /// Polls the task in a slot. A task that panics is dropped, and its waiter learns that it ended.
+    /// Polls the task in a slot. A task that panics is dropped, which notifies its waiter.
     pub(crate) fn poll(&mut self, slot: u32) {
         let Ok(key) = usize::try_from(slot) else { return };
         let Some(entry) = self.0.get_mut(key) else { return };
@@ -203,7 +203,7 @@ impl Tasks {
         }
     }
 
-    /// Drops all tasks one by one: a panic in one drop does not prevent the others.
+    /// Drops all tasks one by one: a panic in one destructor does not prevent the others.
     pub(crate) fn close(&mut self) {
         for key in self.0.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.end(key);
@@ -219,13 +219,12 @@ impl Tasks {
 
 /// Spawns a task on the current poller, alongside its handlers. The future need not be `Send`.
 ///
-/// The task continues when its handle is dropped and when the handler ends. It does not inherit the call's deadline
-/// or [`Context`](crate::Context); [`Context::scope`](crate::Context::scope) passes them on. It ends with the node
-/// at the latest.
+/// The task continues when its handle is dropped and when the handler ends, but not longer than the node. It does not inherit
+/// the call's deadline or [`Context`](crate::Context); [`Context::scope`](crate::Context::scope) passes them on.
 ///
 /// # Panics
-/// Panics anywhere but on a poller. Use the program's own executor outside of nodes, and in `#[offload]` and
-/// `#[blocking]` methods.
+/// Panics outside of a poller's handlers and tasks. Use another executor there, and in `#[offload]` and `#[blocking]`
+/// methods.
 ///
 /// ```
 /// # let network = trunkline::InProcessNetwork::new();
@@ -248,20 +247,20 @@ where
     let (setter, getter) = cell::pair();
     poller.spawn(Box::pin(async move {
         let output = future.await;
-        // The output is dropped if the handle is gone.
+        // The output is dropped if the handle was dropped.
         let _ = setter.set(output);
     }));
     Spawned(getter)
 }
 
-/// A future of a task's output, from [`spawn`]. Dropping it does not stop the task.
+/// A future of a task's output, returned by [`spawn`]. Dropping it does not stop the task.
 #[derive(Debug)]
 pub struct Spawned<T>(Getter<T>);
 
 impl<T> Future for Spawned<T> {
     type Output = Result<T, Status>;
 
-    /// Fails with `Internal` when the task has panicked, or has ended with its node.
+    /// Fails with `Internal` if the task panicked, or ended together with its node.
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let ended = std::task::ready!(Pin::new(&mut self.0).poll(task));
         let lost = |_| {
@@ -274,7 +273,7 @@ impl<T> Future for Spawned<T> {
 
 /// Yields once, so that other ready tasks run first. Works on any executor.
 ///
-/// A handler that computes for long lets its poller handle messages and timers in between.
+/// Use this in long computations, so that the poller can handle messages and timers in between.
 ///
 /// ```
 /// # let network = trunkline::InProcessNetwork::new();
@@ -293,7 +292,7 @@ pub fn yield_now() -> Yielded {
     Yielded { has_yielded: false }
 }
 
-/// A future that completes at its second poll, from [`yield_now`].
+/// A future that completes at its second poll, returned by [`yield_now`].
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Yielded {

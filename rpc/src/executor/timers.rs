@@ -1,10 +1,10 @@
-//! The timers of code that runs on a poller or in the pool: the wheel of [`Deadlines`], with a waker for each.
+//! Timers of code that runs on a poller or in the pool: the wheel of [`Deadlines`], with a waker for each timer.
 //!
-//! Each poller has timers, which only its thread uses as a rule, and the workers of a pool share theirs. The owner fires the
-//! timers that are due, and sleeps no longer than until the next. Without timers that costs one load.
+//! Each poller has timers, usually accessed only by its thread, and the workers of a pool share one set. The owner fires the
+//! timers that are due, and sleeps at most until the next one. Without timers the check costs one load.
 //!
-//! A handler that has forked may set and drop timers in the child, where another worker of the parent may have left a lock
-//! taken. Timers that the child cannot set are due at once, and so are those that it cannot reach any more.
+//! A handler that forks may set and drop timers in the child, where a lock may be held by another worker of the parent.
+//! Timers that the child can no longer set or reach are due at once.
 
 use crate::node::fork_lock::ForkLock;
 use std::fmt;
@@ -15,7 +15,7 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{DeadlineKey, Deadlines};
 use trunkline_verbs::{Clock, Time};
 
-/// Called when a timer was set that is due before all others.
+/// Called when a new timer is due before all others.
 type Earlier = Box<dyn Fn() + Send + Sync>;
 
 /// The timers of one poller, or of a pool.
@@ -24,11 +24,11 @@ pub(crate) struct Timers {
     /// `None` for a poller, which checks its timers before it sleeps.
     earlier: Option<Earlier>,
     waiting: ForkLock<Deadlines<Arc<Timer>>>,
-    /// Time of the earliest timer, or before it, in nanoseconds.
+    /// Time of the earliest timer, or an earlier time, in nanoseconds.
     next: AtomicU64,
 }
 
-/// A waiter for a time.
+/// A waiter for a point in time.
 #[derive(Debug)]
 struct Timer {
     /// True once the timer has left the wheel. Changed under the lock of the wheel.
@@ -39,7 +39,7 @@ struct Timer {
 /// A timer that was set.
 #[derive(Debug)]
 pub(crate) struct SetTimer {
-    /// `None` if it has not been added to the wheel.
+    /// `None` if the timer is not in the wheel.
     key: Option<DeadlineKey>,
     timer: Arc<Timer>,
 }
@@ -68,8 +68,8 @@ impl Timers {
         Self { clock, earlier: None, waiting: ForkLock::default(), next: AtomicU64::new(Time::MAX.0) }
     }
 
-    /// Creates timers for threads that may sleep while another one sets a timer. `earlier` wakes one of them if the new timer
-    /// is due before all others.
+    /// Creates timers for threads that may sleep while another thread sets a timer. `earlier` wakes one of them if the new
+    /// timer is due before all others.
     pub(crate) fn shared(clock: Clock, earlier: impl Fn() + Send + Sync + 'static) -> Self {
         Self { earlier: Some(Box::new(earlier)), ..Self::new(clock) }
     }
@@ -78,7 +78,7 @@ impl Timers {
         &self.clock
     }
 
-    /// Sets a timer, which wakes `waker`.
+    /// Sets a timer that wakes `waker`.
     pub(crate) fn set(&self, at: Time, waker: &Waker) -> SetTimer {
         let timer = Arc::new(Timer { is_due: AtomicBool::new(false), waker: ForkLock::new(waker.clone()) });
         let Some(mut waiting) = self.waiting.lock() else {
@@ -99,7 +99,7 @@ impl Timers {
     /// Removes a timer.
     pub(crate) fn remove(&self, set: &SetTimer) {
         let Some((mut waiting, key)) = self.waiting.lock().zip(set.key) else { return };
-        // Once it is due, another timer may have its place in the wheel.
+        // Once a timer is due, its place in the wheel may belong to another timer.
         if !set.is_due() {
             let removed = waiting.remove(key);
             self.publish(&waiting);
@@ -108,13 +108,13 @@ impl Timers {
         }
     }
 
-    /// Returns true if the timer has fired, or never will because a forked child has lost the wheel.
+    /// Returns true if the timer has fired, or cannot fire because a forked child lost the wheel.
     pub(crate) fn is_due(&self, set: &SetTimer) -> bool {
         set.is_due() || self.waiting.is_lost()
     }
 
-    /// Fires the timers that are due. Returns true if there were any, or a forked child has lost them. The caller polls what
-    /// waits for them then.
+    /// Fires the timers that are due. Returns true if there were any, or if a forked child has lost them. The caller then
+    /// polls the waiting futures.
     #[inline]
     pub(crate) fn fire(&self, now: Time) -> bool {
         self.next.load(Ordering::Relaxed) <= now.0 && self.fire_all(now)
@@ -130,7 +130,7 @@ impl Timers {
             let _ended = catch(|| waker.wake());
         }
         if self.waiting.is_lost() {
-            // Otherwise the child would try again without a pause.
+            // Otherwise the child would retry without a pause.
             self.next.store(Time::MAX.0, Ordering::Relaxed);
             return true;
         }

@@ -1,4 +1,4 @@
-//! Waiting for a future on a thread that has something else to do at certain times, such as timers to fire.
+//! Waits for a future on a thread with other work at certain times, such as timers to fire.
 
 use crate::node::fork_lock::Lock;
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 thread_local! {
-    /// Kept for the thread's next wait. Absent while the thread waits, and once its locals are destroyed.
+    /// Kept for the thread's next wait. Absent during a wait, and after the thread's locals are destroyed.
     static KEPT: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
 }
 
@@ -25,15 +25,15 @@ enum ParkerState {
     #[default]
     Awake,
     Asleep,
-    /// Woken since it was last asked.
+    /// Woken since the last check.
     Rung,
 }
 
 impl Parker {
-    /// Returns the thread's parker, or a new one if the thread waits already or has no locals any more.
+    /// Returns the thread's parker, or a new one if the thread is already waiting or its locals are destroyed.
     fn take() -> Arc<Self> {
         let parker = KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default();
-        // A waker of an earlier wait may have rung it.
+        // A waker of an earlier wait may have rung the parker.
         *parker.state.lock() = ParkerState::Awake;
         parker
     }
@@ -43,12 +43,12 @@ impl Parker {
         let _has_no_locals = KEPT.try_with(|kept| kept.set(Some(parker)));
     }
 
-    /// Returns true if it was woken since it was last asked.
+    /// Returns true if the parker was woken since the last check.
     fn is_rung(&self) -> bool {
         std::mem::take(&mut *self.state.lock()) == ParkerState::Rung
     }
 
-    /// Sleeps until it is woken, for at most the given time. It may return early.
+    /// Sleeps until woken, for at most the given time. May return early.
     fn park(&self, most: Option<Duration>) {
         let mut state = self.state.lock();
         if *state == ParkerState::Rung {
@@ -118,7 +118,7 @@ fn sleep(parker: &Parker, look: &mut impl FnMut() -> Rest) -> bool {
             Rest::Forever => parker.park(None),
             Rest::For(time) => {
                 parker.park(Some(time));
-                // The future is polled now in any case.
+                // Cleared, because the future is polled now in any case.
                 let _is_rung = parker.is_rung();
                 break;
             }

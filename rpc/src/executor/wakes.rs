@@ -1,10 +1,10 @@
-//! Waking of tasks in other threads: the wakers that a poller's turn collects, and those that wait for a change of a state
-//! that no poller owns.
+//! Wakes tasks in other threads: through wakers collected in a poller's turn, and wakers that wait for a change of shared
+//! state.
 //!
-//! A bundle of replies must not cost two switches of threads for each reply. On a core that a poller shares, the kernel
-//! often runs a woken thread at once. If the poller woke each waiter when its reply comes, that thread would find one reply
-//! and sleep again. So a poller collects the wakers of a turn and then wakes them together. The first waiter to run wakes
-//! the rest itself: within one runtime that needs no system call.
+//! A bundle of replies must not cost two thread switches per reply. On a core shared with a poller, the kernel often runs a
+//! woken thread at once. If the poller woke each waiter when its reply arrives, that thread would take one reply and sleep
+//! again. A poller therefore collects the wakers of a turn and wakes them together. The first waiter to run wakes the others
+//! itself: within one runtime that needs no system call.
 
 use crate::node::fork_lock::ForkLock;
 use crossbeam_queue::ArrayQueue;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use trunkline_machine::rings::panics::catch;
 
-/// Wakers that are collected. Further ones are woken at once.
+/// Maximum number of collected wakers. Further ones are woken at once.
 const DEPTH: usize = 256;
 
 thread_local! {
@@ -22,7 +22,7 @@ thread_local! {
     static HERE: RefCell<Option<Arc<Wakes>>> = const { RefCell::new(None) };
 }
 
-/// Wakers of a poller's turn, of tasks in other threads.
+/// Wakers of tasks in other threads, collected in a poller's turn.
 #[derive(Debug)]
 pub(crate) struct Wakes(ArrayQueue<Waker>);
 
@@ -44,7 +44,7 @@ impl Wakes {
         self.0.is_empty()
     }
 
-    /// Wakes all tasks whose wakers have been collected.
+    /// Wakes all tasks whose wakers were collected.
     pub(crate) fn wake_all(&self) {
         while let Some(waker) = self.0.pop() {
             wake_now(waker);
@@ -52,9 +52,9 @@ impl Wakes {
     }
 }
 
-/// Wakes a task: with the others of the turn if a poller runs on this thread, and at once otherwise.
+/// Wakes a task: at the end of the turn if a poller runs on this thread, otherwise at once.
 pub(crate) fn wake(waker: Waker) {
-    // A thread whose locals are gone is in no poller's turn.
+    // A thread whose locals are destroyed is not in a poller's turn.
     let mut waker = Some(waker);
     let _ = HERE.try_with(|here| {
         if let (Ok(here), Some(taken)) = (here.try_borrow(), waker.take()) {
@@ -69,13 +69,13 @@ pub(crate) fn wake(waker: Waker) {
     }
 }
 
-/// Returns a waker of the same task. A poller that uses it wakes the task at the end of its turn.
+/// Returns a waker of the same task. When a poller uses it, the task is woken at the end of the turn.
 #[must_use]
 pub fn after_turn(waker: Waker) -> Waker {
     Waker::from(Arc::new(AfterTurn(waker)))
 }
 
-/// A task that pollers wake with others.
+/// A task that is woken at the end of a poller's turn.
 struct AfterTurn(Waker);
 
 impl Wake for AfterTurn {
@@ -93,7 +93,7 @@ fn wake_now(waker: Waker) {
     let _ended = catch(|| waker.wake());
 }
 
-/// The turn of a poller on this thread. Dropping it wakes what was collected.
+/// The turn of a poller on this thread. Dropping it wakes the collected tasks.
 #[derive(Debug)]
 pub(crate) struct Collecting {
     /// Previous value: a simulation runs programs and pollers on one thread.
@@ -109,12 +109,12 @@ impl Drop for Collecting {
     }
 }
 
-/// The wakers of waiting futures. A woken future keeps its entry until it removes it.
+/// The wakers of waiting futures. An entry stays until its future removes it.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(ForkLock<Slab<Option<Waker>>>);
 
 impl Waiters {
-    /// Sets the waker of a future with this key, and gives it a key if it has none.
+    /// Sets the waker of a future with this key, and assigns a key if the future has none.
     pub(crate) fn register(&self, key: &mut Option<usize>, waker: &Waker) {
         let waker = Some(waker.clone());
         let Some(mut waiting) = self.0.lock() else { return };
@@ -130,7 +130,7 @@ impl Waiters {
         drop(earlier);
     }
 
-    /// Removes the waker of a future, if it has one.
+    /// Removes the waker of a future, if any.
     pub(crate) fn remove(&self, key: &mut Option<usize>) {
         if let Some(key) = key.take() {
             let removed = self.0.lock().and_then(|mut waiting| waiting.try_remove(key));

@@ -1,12 +1,12 @@
-//! Warns of handlers and tasks that keep their poller from going on.
+//! Warns of handlers and tasks that stall their poller.
 //!
-//! The node's control plane calls it a few times within the limit. It compares the numbers of the pollers' turns. A turn that
-//! lasts longer than the limit, while code of the program occupies the poller, is reported once. Pollers pay for this by
-//! counting their turns, and by storing a number before each poll of a handler or task.
+//! The node's control plane runs the watchdog a few times within the limit, to compare the turn numbers of the pollers. A
+//! turn that lasts longer than the limit while code of the program occupies the poller is reported once. Pollers only count
+//! their turns, and store a number before each poll of a handler or task.
 //!
-//! Time for which the poller's thread waits for a CPU does not count: it is not the program's fault. Linux tells: `/proc`
-//! has the state of a thread and the CPU time it has used. A thread that waits in a system call holds its poller for all of
-//! that time. A thread that is runnable or stopped holds it for the CPU time that it uses.
+//! Time in which the poller's thread waits for a CPU does not count. `/proc` has the state of a thread and its CPU time. A
+//! thread in a system call holds its poller for the whole time. A thread that is runnable or stopped holds its poller for the
+//! CPU time that it uses.
 
 use crate::executor::inbox::Inboxes;
 use crate::executor::running_handler::{Occupation, ThreadTime};
@@ -18,13 +18,13 @@ use std::time::Duration;
 use trunkline_transport::{EventKind, Held, LogLimit, MethodStatus, NodeEvents, RecordedEvent, Watch};
 use trunkline_verbs::Time;
 
-/// Default limit on the time for which code may keep a poller.
+/// Default limit on the time for which code may hold a poller.
 pub(crate) const HOLD_LIMIT: Duration = Duration::from_millis(100);
-/// Looks within the limit while pollers run, and most and least time between two looks.
+/// Number of checks within the limit while pollers run, and minimum and maximum time between two checks.
 const LOOKS: u32 = 4;
 const MOST: Duration = Duration::from_millis(250);
 const LEAST: Duration = Duration::from_millis(1);
-/// Number of a held poller's events that are logged, and maximum length of each.
+/// Number of a held poller's events that are logged, and maximum length of each event.
 const LOGGED_EVENTS: usize = 32;
 const LOGGED_CHARS: usize = 160;
 
@@ -32,10 +32,10 @@ const LOGGED_CHARS: usize = 160;
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     turn: u32,
-    /// Time of the latest look, and what the poller's thread did then, if that was asked.
+    /// Time of the last check, and the state of the poller's thread at that time, if it was read.
     looked: Time,
     thread: Option<ThreadTime>,
-    /// Time for which the turn has held the poller.
+    /// Time for which this turn has held the poller.
     held: Duration,
     is_reported: bool,
 }
@@ -45,7 +45,7 @@ impl Seen {
         Self { turn, looked, thread: None, held: Duration::ZERO, is_reported: false }
     }
 
-    /// Adds the time since the latest look to the time for which this turn has held the poller.
+    /// Adds the time since the last check to the time for which this turn has held the poller.
     fn goes_on(&mut self, now: Time, thread: Option<ThreadTime>) {
         let passed = now.saturating_duration_since(self.looked);
         self.held += thread.map_or(passed, |thread| thread.held_of(passed, self.thread));
@@ -53,20 +53,20 @@ impl Seen {
     }
 }
 
-/// The watch over the pollers of a node.
+/// The watchdog of a node's pollers.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     inboxes: Arc<Inboxes>,
-    /// Events of the node that no poller writes.
+    /// Events of the node that are not recorded by a poller.
     events: Arc<NodeEvents>,
     limit: Duration,
     state: Lock<(Vec<Seen>, LogLimit)>,
-    /// Number of turns that took longer than the limit.
+    /// Number of turns that exceeded the limit.
     held: AtomicU64,
 }
 
 impl Watchdog {
-    /// Creates the watch over the pollers of the node with these events, with this limit.
+    /// Creates the watchdog of a node with these events and this limit.
     pub(crate) fn new(inboxes: Arc<Inboxes>, events: Arc<NodeEvents>, limit: Duration) -> Arc<Self> {
         let seen = vec![Seen { is_reported: true, ..Seen::new(0, Time(0)) }; inboxes.len()];
         Arc::new(Self {
@@ -78,7 +78,7 @@ impl Watchdog {
         })
     }
 
-    /// Returns the number of turns reported since the start.
+    /// Returns the number of reported turns since the start.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ impl Watchdog {
         }
     }
 
-    /// Returns the events of a poller by time.
+    /// Returns the events of a poller, in order of time.
     fn events_of(&self, poller: usize) -> Vec<RecordedEvent> {
         let inbox = self.inboxes.get(poller);
         let index = u16::try_from(poller).unwrap_or(u16::MAX);
@@ -111,7 +111,7 @@ impl Watchdog {
         events
     }
 
-    /// Returns the last events of the node, by time.
+    /// Returns the last events of the node, in order of time.
     pub(crate) fn events(&self) -> Vec<RecordedEvent> {
         let mut events = self.events.events();
         events.extend((0..self.inboxes.len()).flat_map(|poller| self.events_of(poller)));
@@ -133,7 +133,7 @@ impl Watchdog {
     }
 }
 
-/// Returns what the program can do about code that keeps a poller.
+/// Returns the remedy for code that holds a poller.
 fn remedy(occupation: Occupation) -> &'static str {
     match occupation {
         Occupation::Handler(method) if method.is_of_grpc() => {
@@ -182,7 +182,7 @@ impl Watch for Watchdog {
                 }
             }
         }
-        // A node whose pollers sleep is not woken as often.
+        // Checks less often while all pollers sleep.
         let next = if any_runs { self.limit / LOOKS } else { self.limit };
         now + next.clamp(LEAST, MOST)
     }

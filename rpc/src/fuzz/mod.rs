@@ -1,4 +1,4 @@
-//! Fuzz targets: functions that take arbitrary bytes and panic when an invariant is broken.
+//! Fuzz targets: functions that take arbitrary bytes and panic if an invariant is violated.
 
 use crate::codec::{self, Allowance, Bincode, CodecFor, DecodeError, FREE};
 use crate::wire::frame::Header;
@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::cell::Cell;
 use trunkline_transport::MessageHeader;
 
-/// Parses a message: kind (1), flags (1), word (2, little endian), and its contents. One that parses is emitted unchanged,
+/// Parses a message: kind (1), flags (1), word (2, little endian), and its contents. A valid message is emitted unchanged,
 /// except for unknown extensions.
 pub fn call_frame(data: &[u8]) {
     let Some((&[kind, flags, low, high], data)) = data.split_first_chunk() else { return };
@@ -49,7 +49,7 @@ impl Allowance for Within {
     }
 }
 
-/// Decodes a value for which up to `limit` bytes of the heap are granted. Returns it with the bytes counted for it.
+/// Decodes a value with at most `limit` bytes of the heap. Returns the value and its counted bytes.
 ///
 /// # Errors
 /// Returns a human-readable reason.
@@ -59,7 +59,7 @@ pub fn decode_within<C: CodecFor<T>, T>(data: &[u8], limit: usize) -> Result<(T,
     Ok((value, within.granted.get() + FREE))
 }
 
-/// Encodes a value by the default codec.
+/// Encodes a value with the default codec.
 ///
 /// # Errors
 /// Returns a human-readable reason.

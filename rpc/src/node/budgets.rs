@@ -1,6 +1,6 @@
 //! Budgets of handlers, decoded arguments and outgoing calls: per peer and in all.
 //!
-//! The builder holds the limits, a node the budgets made of them; each poller gets its share of both.
+//! The builder holds the limits, and the node the budgets created from them; each poller gets a share.
 
 use crate::node::fork_lock::Lock;
 use crate::node::start_error::StartError;
@@ -12,24 +12,24 @@ use trunkline_transport::check::{MAX_BYTES, MAX_COUNT};
 use trunkline_transport::footprint::{Footprint, MESSAGE_BYTES};
 use trunkline_transport::{BudgetReport, EAGER_BYTES, Limit, NodeOptions, PeerHosts, PollerIndex};
 
-/// Name of the setting that limits decoded values, for refusals.
+/// Name of the setting that limits decoded values, used in refusals.
 pub(crate) const DECODED_BYTES: &str = "decoded_bytes";
-/// Name of the setting that limits metadata, for refusals.
+/// Name of the setting that limits metadata, used in refusals.
 const METADATA_BYTES: &str = "metadata_bytes";
-/// Maximum limit of metadata, in bytes.
+/// Maximum value of the metadata limit, in bytes.
 const MOST_METADATA: usize = 1 << 20;
 /// The name of the budget of decoded arguments.
 pub(crate) const ARGUMENTS: &str = "bytes of decoded arguments";
-/// Minimum limit of decoded values, in bytes.
+/// Minimum value of the limit on decoded values, in bytes.
 const LEAST_DECODED: usize = 64 << 10;
-/// Bytes of decoded arguments that are not charged, per handler.
+/// Bytes of decoded arguments per handler that are not charged.
 const UNCHARGED_BYTES: usize = 1024;
-/// Bytes that a collection of arguments reserves at most before its first element is counted.
+/// Maximum number of bytes that a collection reserves before its first element is counted.
 const UNCOUNTED_BYTES: usize = 2_400_000;
-/// Least part of the default limits that a memory limit leaves, in [`PARTS`].
+/// Minimum part of the default limits under a memory limit, in [`PARTS`].
 const LEAST_PART: usize = PARTS / 64;
 
-/// A share of the budget of decoded arguments, for charges from any thread.
+/// A share of the budget of decoded arguments that any thread may charge.
 pub(crate) type SharedMemory = Arc<Lock<Share>>;
 
 /// The limits of a node.
@@ -37,11 +37,11 @@ pub(crate) type SharedMemory = Arc<Lock<Share>>;
 pub(crate) struct Limits {
     pub(crate) handlers: Limit,
     pub(crate) calls: Limit,
-    /// Limit of decoded arguments, in bytes.
+    /// Limit on decoded arguments, in bytes.
     pub(crate) decoded: Limit,
-    /// Limit of replies that wait, in bytes: as many as may be queued.
+    /// Limit on waiting replies, in bytes; equal to the limit on queued bytes.
     pub(crate) waiting_replies: Limit,
-    /// Bytes of one call's metadata, in each direction.
+    /// Maximum size of one call's metadata in each direction, in bytes.
     pub(crate) metadata: usize,
 }
 
@@ -58,7 +58,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Refuses limits of 0, and limits in all that are below the limit per peer.
+    /// Refuses limits of 0, and total limits below the limit per peer.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let counts = (1..=MAX_COUNT, "choose 1 to 4294967295");
         let bytes = (LEAST_DECODED..=MAX_BYTES, "choose 64 KiB to 128 TiB");
@@ -66,7 +66,7 @@ impl Limits {
             ("handler_limit", self.handlers, counts.clone()),
             ("call_limit", self.calls, counts),
             (DECODED_BYTES, self.decoded, bytes.clone()),
-            // The transport requires room for the largest message, too.
+            // The transport also requires room for the largest message.
             ("queued_bytes", self.waiting_replies, bytes),
         ] {
             limit.check(option, range, remedy).map_err(StartError::from_transport)?;
@@ -77,7 +77,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Returns the memory that the limits allow in all.
+    /// Returns the total memory that the limits allow.
     pub(crate) fn at_most(&self) -> Footprint {
         let mut sum = Footprint::default();
         sum.add("replies that wait", "queued_bytes", &[self.waiting_replies.in_all]);
@@ -88,7 +88,7 @@ impl Limits {
     }
 }
 
-/// Returns the memory that a node and its peers may use: the table in `docs/book/src/reference/budgets.md`.
+/// Returns the maximum memory of a node and its peers: the table in `docs/book/src/reference/budgets.md`.
 pub(crate) fn ceiling(options: &NodeOptions, limits: &Limits, pollers: u16) -> Footprint {
     let mut sum = options.memory_at_most();
     sum.append(limits.at_most());
@@ -97,11 +97,11 @@ pub(crate) fn ceiling(options: &NodeOptions, limits: &Limits, pollers: u16) -> F
     sum
 }
 
-/// Lowers the limits that the program has not set, by one factor, until the ceiling is at most `memory` bytes. Limits that
-/// must hold the largest message do not fall below it, and none below a 64th of its default.
+/// Lowers the limits that the program has not set, by one factor, until the ceiling is at most `memory` bytes. Limits stay at
+/// or above a 64th of their default, and above the largest message where they must hold it.
 ///
 /// # Errors
-/// Returns [`StartError::BadSetting`] with the least memory.
+/// Returns [`StartError::BadSetting`] with the minimum memory.
 pub(crate) fn divide(
     memory: usize,
     options: NodeOptions,
@@ -134,7 +134,7 @@ pub(crate) fn divide(
             kept,
         }));
     }
-    // The sum of `fits` is at most the limit.
+    // The sum at `fits` is always within the limit.
     let (mut fits, mut exceeds) = (LEAST_PART, PARTS + 1);
     while exceeds - fits > 1 {
         let part = fits.midpoint(exceeds);
@@ -144,7 +144,7 @@ pub(crate) fn divide(
     Ok((options, limits))
 }
 
-/// Refuses metadata of a call that is larger than its limit.
+/// Refuses a call's metadata that exceeds the limit.
 pub(crate) fn check_metadata(bytes: usize, most: usize) -> Result<(), Status> {
     if bytes <= most {
         return Ok(());
@@ -160,7 +160,7 @@ pub(crate) struct Budgets {
     calls: Arc<Budget>,
     decoded: Arc<Budget>,
     waiting_replies: Arc<Budget>,
-    /// Share of the decoded arguments that belongs to no poller.
+    /// Share of the decoded arguments for threads other than pollers.
     pub(crate) memory: SharedMemory,
     /// Maximum size of one decoded reply, in bytes.
     pub(crate) most_decoded: usize,
@@ -169,7 +169,7 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Creates the budgets of a node with this number of pollers, whose peers are at these hosts.
+    /// Creates the budgets of a node with this number of pollers, and peers at these hosts.
     pub(crate) fn new(limits: Limits, pollers: u16, hosts: &Arc<PeerHosts>) -> Self {
         let budget = |name, limit| Budget::new(name, limit, pollers, hosts);
         let decoded = Budget::new(ARGUMENTS, limits.decoded, pollers.saturating_add(1), hosts);
@@ -184,22 +184,22 @@ impl Budgets {
         }
     }
 
-    /// Returns a poller's share of the handlers that may run.
+    /// Returns a poller's share of the running handlers.
     pub(crate) fn handlers(&self, poller: PollerIndex) -> Share {
         Share::new(&self.handlers, poller.0)
     }
 
-    /// Returns a poller's share of the calls that may be under way.
+    /// Returns a poller's share of the calls in flight.
     pub(crate) fn calls(&self, poller: PollerIndex) -> Share {
         Share::new(&self.calls, poller.0)
     }
 
-    /// Returns a poller's share of the bytes that decoded arguments may take.
+    /// Returns a poller's share of the bytes of decoded arguments.
     pub(crate) fn arguments(&self, poller: PollerIndex) -> Share {
         Share::new(&self.decoded, poller.0)
     }
 
-    /// Returns a poller's share of the bytes of replies that wait for room in the queue of messages.
+    /// Returns a poller's share of the bytes of replies that wait for room in the message queue.
     pub(crate) fn waiting_replies(&self, poller: PollerIndex) -> Share {
         Share::new(&self.waiting_replies, poller.0)
     }

@@ -18,7 +18,7 @@ pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
 ) -> impl Future<Output = io::Result<T>> + Send + use<T, F> {
     let (setter, getter) = cell::pair();
     let started = thread(name, move || {
-        // The result is dropped if the future is gone.
+        // The result is dropped if the future was dropped.
         let _ = setter.set(work());
     });
     let process = Process::current();
@@ -33,7 +33,7 @@ pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
     }
 }
 
-/// Runs `work` on a new thread, and waits for at most the given time. Returns true if the thread could be started.
+/// Runs `work` on a new thread, and waits for at most the given time. Returns true if the thread was started.
 pub(super) fn run_for(name: &str, most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (ended, wait) = mpsc::channel();
     let started = thread(name, move || {
@@ -49,13 +49,13 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     internal_thread::spawn(name, work).map(drop)
 }
 
-/// Returns true if this thread runs tasks of a tokio runtime.
+/// Returns true if this thread runs a task of a tokio runtime.
 #[cfg(feature = "tokio")]
 pub(super) fn is_in_a_runtime() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
 }
 
-/// Returns false: without the feature no runtime is detected.
+/// Always false without the feature: runtimes are not detected.
 #[cfg(not(feature = "tokio"))]
 pub(super) fn is_in_a_runtime() -> bool {
     false

@@ -20,10 +20,10 @@ use std::time::Duration;
 use trunkline_transport::PollerIndex;
 use trunkline_verbs::fork::FORKED;
 
-/// Default grace period of a node, equal to the default time limit of a call: after it no caller waits for the
-/// handler. It is below the 30 s and more that service managers wait before they kill a process.
+/// Default grace period of a node, equal to the default time limit of a call: after it, callers no longer wait for the
+/// handler. Service managers wait longer, 30 s or more, before they kill a process.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(10);
-/// Time after the grace period at which a worker that has not ended is abandoned, as a poller is.
+/// Time after the grace period at which a running worker is abandoned, like a poller.
 const ABANDON_WORKERS_AFTER: Duration = Duration::from_secs(3);
 /// Maximum time that dropping a node waits for running handlers.
 const DROP_GRACE: Duration = Duration::from_millis(200);
@@ -93,7 +93,7 @@ impl Node {
         self.0.end(self.0.grace);
     }
 
-    /// Begins [`Node::shutdown`] without waiting, for simulations. After another shutdown it can shorten the grace period.
+    /// Begins [`Node::shutdown`] without waiting, for simulations. It can shorten the grace period of an earlier shutdown.
     #[doc(hidden)]
     pub fn begin_shutdown(&self, grace: Duration) {
         if !self.0.lifecycle.is_forked() {
@@ -122,7 +122,7 @@ impl Node {
         let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
         self.begin_shutdown(grace);
         let ended = elsewhere::run("trunkline-end", move || shared.end(grace));
-        // Without a thread the shutdown still continues, and the node's drop waits for it.
+        // Without a thread the shutdown continues, and dropping the node waits for it.
         async move { ended.await.unwrap_or_default() }
     }
 
@@ -137,7 +137,7 @@ impl Node {
 }
 
 impl NodeInner {
-    /// Refuses jobs that no worker has begun, like other requests.
+    /// Refuses jobs that have not begun, like other requests.
     fn refuse_jobs(&self) {
         if let Some(pool) = &self.pool {
             pool.pool().drain();
@@ -152,7 +152,7 @@ impl NodeInner {
         }
     }
 
-    /// Returns true in a forked child, and logs why nothing is done there.
+    /// Returns true in a forked child, and logs that the call has no effect there.
     fn is_lost(&self) -> bool {
         let is_forked = self.lifecycle.is_forked();
         if is_forked {
@@ -183,7 +183,7 @@ impl NodeInner {
         if self.is_lost() {
             return;
         }
-        // The lock is not held meanwhile: others may ask for a report, or shut down too.
+        // The lock is released meanwhile, for reports and other shutdowns.
         let Some(node) = self.running() else { return };
         let mut report = self.complete(node.report());
         self.begin_end(grace);
@@ -196,7 +196,7 @@ impl NodeInner {
             );
         }
         if is_own_thread && on_poller::is_worker() {
-            // The pollers wait for its job.
+            // The pollers wait for this worker's job.
             return;
         }
         let abandoned = node.shutdown(grace);
@@ -219,7 +219,7 @@ impl NodeInner {
         }
     }
 
-    /// Reports what occupies a poller's thread that does not end, and ends the calls that wait in its queue.
+    /// Reports the code that occupies the thread of a stuck poller, and ends the calls in its queue.
     fn abandon(&self, poller: PollerIndex) {
         let Some(inbox) = self.inboxes.get(usize::from(poller.0)) else { return };
         tracing::error!(
@@ -236,7 +236,7 @@ impl NodeInner {
 impl Drop for Node {
     fn drop(&mut self) {
         if self.0.lifecycle.is_forked() {
-            // The node is the parent's, and so are the memory and the sockets that it shares with others.
+            // The node belongs to the parent, with the memory and sockets that it shares with other processes.
             return std::mem::forget(Arc::clone(&self.0));
         }
         let grace = self.0.grace.min(DROP_GRACE);

@@ -1,6 +1,5 @@
-//! Certificates, keys, roots, revocation lists and policies are replaced while nodes run. A node with such files has one
-//! thread that compares their versions, and reads those that have changed. Files that cannot be used leave the earlier ones
-//! in force.
+//! Reloads certificates, keys, roots, revocation lists and policies while the node runs. A node with such files has one
+//! thread that compares their versions and reads changed files. Invalid files leave the earlier versions in force.
 
 use crate::identity::{BadIdentity, Identity, IdentityError, Level, Refused, Trust};
 use crate::node::fork_lock::Lock;
@@ -17,34 +16,34 @@ use trunkline_transport::NodeOptions;
 use trunkline_transport::identity::Credentials;
 use trunkline_verbs::{Clock, Time};
 
-/// Time between two looks at the files.
+/// Time between two checks of the files.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Time after which a thread that reads a file is abandoned at the end of its node.
+/// Time after which a thread that is still reading a file is abandoned at the end of the node.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
-/// Value given by the program, or the paths of its files.
+/// A value given by the program, or the paths of its files.
 #[derive(Debug)]
 pub(crate) enum Source<T, P> {
     Given(T),
     Files(P),
 }
 
-/// Settings of a node's identity, and of files that it reads again.
+/// Settings of a node's identity, and of files that it reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     /// Certificates and key.
     pub(crate) identity: Option<Source<Identity, [PathBuf; 2]>>,
     pub(crate) trust: Option<Source<Trust, PathBuf>>,
     pub(crate) revocation_lists: Vec<PathBuf>,
-    /// Lowest level of sessions, if the program has set it.
+    /// Minimum level of sessions, if set by the program.
     pub(crate) accept: Option<Level>,
     pub(crate) policy: Option<PathBuf>,
-    /// Time between two looks at the files, if a test has set it.
+    /// Time between two checks of the files, if set by a test.
     pub(crate) look_every: Option<Duration>,
 }
 
 impl Settings {
-    /// Reads the files, makes the credentials and gives them to the transport.
+    /// Reads the files, creates the credentials and passes them to the transport.
     pub(crate) fn apply(self, options: NodeOptions) -> Result<(NodeOptions, Files), StartError> {
         let policy = self.policy.as_ref().map(PolicyFile::open).transpose().map_err(StartError::BadPolicy)?;
         let every = self.look_every.unwrap_or(LOOK_EVERY);
@@ -91,7 +90,7 @@ struct Sources {
 }
 
 impl Sources {
-    /// Makes credentials that are valid now.
+    /// Creates credentials that are valid now.
     fn load(&self) -> Result<Credentials, BadIdentity> {
         let identity = match &self.identity {
             Source::Given(identity) => identity.clone(),
@@ -131,7 +130,7 @@ impl Sources {
         let mut all = Vec::new();
         for path in &self.revocation_lists {
             let lists = read(path)?;
-            // Each file is parsed for itself first, so that an error names it.
+            // Each file is parsed separately first, so that an error names the file.
             trust.clone().with_revocation_lists(&lists).map_err(unusable_in(path))?;
             all.extend(lists);
             all.push(b'\n');
@@ -158,7 +157,7 @@ impl Sources {
         self.paths().map(Stamp::of).collect()
     }
 
-    /// Warns of a private key that other users can read.
+    /// Warns of a private key that is readable by other users.
     fn warn_of_open_key(&self) {
         let Source::Files([_, key]) = &self.identity else { return };
         if key.metadata().is_ok_and(|file| file.permissions().mode() & 0o004 != 0) {
@@ -172,7 +171,7 @@ impl Sources {
     }
 }
 
-/// Returns true if the cause is in the file of the key.
+/// Returns true if the cause is in the key file.
 fn is_of_key(cause: &IdentityError) -> bool {
     match cause {
         IdentityError::KeyMismatch | IdentityError::UnsupportedKey => true,
@@ -208,14 +207,14 @@ type Stamps = Vec<Result<Stamp, io::ErrorKind>>;
 struct CredentialFiles {
     sources: Sources,
     in_force: Stamps,
-    /// Versions at the last look.
+    /// Versions at the last check.
     seen: Stamps,
 }
 
 impl CredentialFiles {
-    /// Reads the files. Returns `None` in place of the files if there are none.
+    /// Reads the files. The first value is `None` if there are none.
     fn open(sources: Sources) -> Result<(Option<Self>, Credentials), BadIdentity> {
-        // A change after this line is read again by the next `reload`.
+        // The next `reload` reads changes made after this line.
         let seen = sources.stamps();
         let credentials = sources.load()?;
         sources.warn_of_open_key();
@@ -223,7 +222,7 @@ impl CredentialFiles {
         Ok((files, credentials))
     }
 
-    /// Reads the files again if they are not those in force. Returns credentials to put in force, and the changed files.
+    /// Reads changed files. Returns new credentials to put in force, and the names of the changed files.
     fn reload(&mut self) -> Option<(Credentials, String)> {
         let stamps = self.sources.stamps();
         let is_new = stamps != self.seen;
@@ -251,12 +250,12 @@ impl CredentialFiles {
     }
 }
 
-/// Files that a node reads again when they change.
+/// Files that a node reloads when they change.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     credentials: Option<CredentialFiles>,
     pub(crate) policy: Option<PolicyFile>,
-    /// Time between two looks.
+    /// Time between two checks.
     every: Duration,
 }
 
@@ -284,12 +283,12 @@ impl Files {
     }
 }
 
-/// Body of the thread that reads changed files. Simulations do not have it.
+/// Body of the thread that reloads changed files. Not used in simulations.
 struct Watcher {
     files: Files,
     node: Weak<trunkline_transport::Node>,
     clock: Clock,
-    /// Disconnected, or has a message, when the node ends.
+    /// Disconnected, or with a message, when the node ends.
     ended: Receiver<()>,
     is_over: bool,
 }
@@ -327,7 +326,7 @@ impl Machine for Watcher {
     }
 }
 
-/// Thread that reads changed files, of the node that ends it.
+/// The thread that reloads changed files, as held by its node.
 #[derive(Debug)]
 pub(crate) struct FilesThread {
     end: Sender<()>,
@@ -336,12 +335,12 @@ pub(crate) struct FilesThread {
 }
 
 impl FilesThread {
-    /// Begins the end of the thread.
+    /// Tells the thread to end.
     pub(crate) fn begin_end(&self) {
         let _has_ended = self.end.send(());
     }
 
-    /// Ends the thread. One that waits for a disk is abandoned after 3 s.
+    /// Ends the thread. It is abandoned after 3 s if it still waits for a disk.
     pub(crate) fn end(&self) {
         self.begin_end();
         let Some(running) = self.running.lock().take() else { return };

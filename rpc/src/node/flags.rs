@@ -4,7 +4,7 @@ use crate::node::NodeBuilder;
 use trunkline_transport::{Connections, NicOptions, ProviderChoice};
 use trunkline_verbs::PathChoice;
 
-// clap takes the doc comment of a flattened struct as the program's description, so only rustdoc sees this one.
+// clap would use the doc comment of a flattened struct as the program's description, so it is visible to rustdoc only.
 #[cfg_attr(
     doc,
     doc = "Command-line flags that choose a node's device. Flatten them into a program's arguments and pass them to [`NodeBuilder::device_flags`]."
@@ -33,7 +33,7 @@ pub struct DeviceFlags {
 }
 
 impl NodeBuilder {
-    /// Applies the flags that were given. The environment decides the others when the node starts.
+    /// Applies the given flags. The environment decides the others when the node starts.
     pub fn device_flags(self, flags: &DeviceFlags) -> Self {
         let mut builder = self.nic(NicOptions { device: flags.device.clone(), gid_index: flags.gid_index });
         if let Some(provider) = flags.provider {

@@ -1,20 +1,18 @@
-//! A lock that never hangs a forked child.
+//! A lock that cannot deadlock a forked child.
 //!
-//! The child has a copy of the lock, but not of the thread that may have held it. Values that a program may share with a
-//! node, and use in a process forked earlier or later, have such a lock: the child tries it for a second, and then does
-//! without the value.
+//! A child has a copy of the lock, but not of the thread that may have held it. Values that a program shares with a node and
+//! may use in a forked process have such a lock: the child tries to lock for a second, and then continues without the value.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use trunkline_verbs::fork::Process;
 
-/// Number of attempts of a forked child, and the time between two of them. A thread of the child itself holds the lock for
-/// much less.
+/// Number of attempts of a forked child, and the time between two attempts. Threads of the child hold the lock for much less.
 const ATTEMPTS: usize = 1000;
 const BETWEEN: Duration = Duration::from_millis(1);
 
-/// A mutex that does not know poisoning: a panic of the thread that holds it leaves the value as it is.
+/// A mutex without poisoning: after a panic of the holder the value stays as it is.
 #[derive(Debug, Default)]
 pub(crate) struct Lock<T>(Mutex<T>);
 
@@ -37,7 +35,7 @@ impl<T> Lock<T> {
 #[derive(Debug)]
 pub(crate) struct ForkLock<T> {
     process: Process,
-    /// True if a forked child has given up. It makes one attempt at a time from then on.
+    /// True if a forked child has given up. Each later call makes a single attempt.
     is_lost: AtomicBool,
     value: Mutex<T>,
 }

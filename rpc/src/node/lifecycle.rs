@@ -1,8 +1,7 @@
 //! The stage of a node: it serves, drains, or shuts down.
 //!
-//! One per node, shared by its handle, its pollers and their inboxes. The handle moves it forward, and
-//! nothing moves it back. Pollers report here when their handlers have ended; only
-//! [`Lifecycle::wait_drained`] waits.
+//! One per node, shared by its handle, its pollers and their inboxes. The handle moves the stage forward, never back. Pollers
+//! report when their handlers have ended. Only [`Lifecycle::wait_drained`] blocks.
 
 use crate::executor::wakes::Waiters;
 use crate::node::fork_lock::Lock;
@@ -15,11 +14,11 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use trunkline_verbs::fork::{FORKED, Process};
 
-/// Maximum number of services and methods that are logged as not served. Peers choose their hashes.
+/// Maximum number of services and methods that are logged as not served. Their hashes are chosen by peers.
 const MOST_LOGGED: usize = 64;
 
 const SERVING: u8 = 0;
-/// Stage in which requests of peers are refused, and everything else continues.
+/// Stage in which requests of peers are refused and all other work continues.
 const DRAINING: u8 = 1;
 /// Stage in which calls from outside of handlers are refused too.
 const ENDING: u8 = 2;
@@ -27,13 +26,13 @@ const ENDING: u8 = 2;
 /// The state of a node.
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
-    /// The process that has the node's threads.
+    /// The process that runs the node's threads.
     process: Process,
     phase: AtomicU8,
     pub(crate) counters: Counters,
-    /// Hashes of services and methods that were logged as not served.
+    /// Hashes of services and methods already logged as not served.
     logged: Lock<BTreeSet<u64>>,
-    /// Jobs that wait or run in the worker pool, abandoned ones included.
+    /// Jobs that wait or run in the worker pool, including abandoned ones.
     jobs: AtomicUsize,
     left: Lock<Left>,
     changed: Condvar,
@@ -41,7 +40,7 @@ pub(crate) struct Lifecycle {
     waiting: Waiters,
 }
 
-/// A number of events since the node has started.
+/// A count of events since the start of the node.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -57,12 +56,12 @@ impl Counter {
     }
 }
 
-/// Requests and calls of a node that no method's counters have.
+/// Requests and calls of a node that are not counted per method.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Requests that were refused since draining began.
     pub(crate) refused: Counter,
-    /// Requests with an extension that is unknown here and must not be ignored.
+    /// Requests with a critical extension that is unknown.
     pub(crate) unknown_extensions: Counter,
     /// One-way requests of methods that this node does not serve.
     pub(crate) not_served: Counter,
@@ -70,16 +69,16 @@ pub(crate) struct Counters {
     pub(crate) not_served_by_peers: Counter,
     /// One-way requests of served methods that failed.
     pub(crate) one_way_failed: Counter,
-    /// Requests that the program has refused by `NodeBuilder::authorize`.
+    /// Requests refused by `NodeBuilder::authorize`.
     pub(crate) unauthorised: Counter,
     /// Calls that were hedged.
     pub(crate) hedged: Counter,
-    /// Hedged calls whose second attempt gave the outcome.
+    /// Hedged calls decided by the second attempt.
     pub(crate) hedges_won: Counter,
 }
 
-/// The drain of a node, as the contexts of one poller's calls see it. Each poller has one, so that pollers do not contend for
-/// one reference count.
+/// The drain state of a node for the contexts of one poller's calls. Each poller has its own, so that pollers do not contend
+/// for one reference count.
 #[derive(Debug)]
 pub(crate) struct Drain(Arc<Lifecycle>);
 
@@ -93,7 +92,7 @@ impl Drain {
         self.0.is_draining()
     }
 
-    /// Registers a waker for the drain. Returns true if that has begun.
+    /// Registers a waker for the drain. Returns true if the drain has begun.
     pub(crate) fn register(&self, key: &mut Option<usize>, waker: &Waker) -> bool {
         if !self.has_begun() && !self.0.is_forked() {
             self.0.waiting.register(key, waker);
@@ -111,9 +110,9 @@ impl Drain {
 
 #[derive(Debug)]
 struct Left {
-    /// Number of pollers that have not reported that their handlers have ended.
+    /// Number of pollers that have not reported the end of their handlers.
     pollers: u16,
-    /// True if a poller has ended its handlers, or has ended before them.
+    /// True if a poller has cut off its handlers, or ended before them.
     is_cut: bool,
 }
 
@@ -132,19 +131,19 @@ impl Lifecycle {
         })
     }
 
-    /// Returns true in a forked child, which has none of the node's threads. There nothing may wait for one, or take a
-    /// lock that one of them may have held.
+    /// Returns true in a forked child, which has none of the node's threads. The child must not wait for such a thread, or
+    /// take a lock that one may have held.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.process.is_forked()
     }
 
-    /// Returns the result of polling a call or task that has not ended: in a forked child it never will.
+    /// Returns the result of polling an unfinished call or task, which fails in a forked child because it can never finish.
     pub(crate) fn pending<T>(&self) -> Poll<Result<T, Status>> {
         if self.is_forked() { Poll::Ready(Err(lost_in_child())) } else { Poll::Pending }
     }
 
-    /// Begins the drain: pollers refuse requests from now on. They must be woken after this, so that they report.
+    /// Begins the drain: pollers refuse requests. Wake the pollers after this, so that they report.
     pub(crate) fn begin_drain(&self) {
         self.phase.fetch_max(DRAINING, Ordering::SeqCst);
         self.waiting.wake_all();
@@ -166,7 +165,7 @@ impl Lifecycle {
         self.phase.load(Ordering::Acquire) >= ENDING
     }
 
-    /// Counts a one-way request of a service or method that this node does not serve. Returns true if it is the first with
+    /// Counts a one-way request of a service or method that this node does not serve. Returns true for the first request with
     /// this hash.
     pub(crate) fn count_not_served(&self, hash: u64) -> bool {
         self.counters.not_served.add();
@@ -174,24 +173,24 @@ impl Lifecycle {
         logged.len() < MOST_LOGGED && logged.insert(hash)
     }
 
-    /// Records that a poller's handlers have ended, and that no other will start there. Each poller reports once.
+    /// Records that a poller's handlers have ended and it starts no others. Each poller reports once.
     pub(crate) fn poller_drained(&self) {
         self.left.lock().pollers -= 1;
         self.changed.notify_all();
     }
 
-    /// Records that a poller ends its handlers, or ends before them.
+    /// Records that a poller cuts off its handlers, or ends before them.
     pub(crate) fn poller_cut(&self) {
         self.left.lock().is_cut = true;
         self.changed.notify_all();
     }
 
-    /// Counts a job of the worker pool, from the time at which it is queued.
+    /// Counts a job of the worker pool, from the time of its queueing.
     pub(crate) fn job_begins(&self) {
         self.jobs.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Records that a job has ended, or will never begin.
+    /// Records the end or removal of a job.
     pub(crate) fn job_ends(&self) {
         if self.jobs.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
             // Waiters check the number under the lock.
@@ -210,8 +209,8 @@ impl Lifecycle {
         !self.is_forked() && self.left.lock().pollers == 0 && self.jobs() == 0
     }
 
-    /// Waits until the handlers of all pollers, and the jobs of the pool, have ended, or until the limit. Returns true if they
-    /// have ended.
+    /// Waits until the handlers of all pollers and the jobs of the pool have ended, but not longer than `limit`. Returns true
+    /// if they have ended.
     pub(crate) fn wait_drained(&self, limit: Duration) -> bool {
         if self.is_forked() {
             return false;
@@ -222,7 +221,7 @@ impl Lifecycle {
     }
 }
 
-/// Returns the status of a call by a channel whose node has not started.
+/// Returns the status of a call through a channel whose node has not started.
 #[cold]
 pub(crate) fn not_started() -> Status {
     let text = "the node of this client has not started: make calls after NodeBuilder::start of its builder";
@@ -235,7 +234,7 @@ pub(crate) fn refused_in_child() -> Status {
     Status::not_run(Code::FailedPrecondition, FORKED).because(Reason::Misuse)
 }
 
-/// Returns the status, in a forked child, of a call or task that was made before the fork.
+/// Returns the status, in a forked child, of a call or task started before the fork.
 #[cold]
 pub(crate) fn lost_in_child() -> Status {
     Status::ran(Code::FailedPrecondition, FORKED).because(Reason::Misuse)

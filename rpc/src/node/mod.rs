@@ -56,7 +56,7 @@ pub(crate) mod start_error;
 /// Default limit of jobs that wait for a worker.
 const QUEUED_JOBS: Limit = Limit { per_peer: 1024, in_all: 4096 };
 
-/// Returns the addresses of a name without those of a loopback that this host lacks, or all of them if none is left.
+/// Returns the addresses of a name. Loopback addresses that this host lacks are removed, unless all would be.
 fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let is_here =
         |address: &SocketAddr| addresses.len() < 2 || !address.ip().is_loopback() || host_has(address.ip());
@@ -64,7 +64,34 @@ fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     if here.is_empty() { addresses } else { here }
 }
 
-/// Settings of a node. The defaults suit one service on one machine.
+/// Settings of a node, from [`Node::builder`].
+///
+/// The defaults suit one service on one machine.
+///
+/// | settings | methods |
+/// |---|---|
+/// | services | [`serve`](Self::serve), [`health`](Self::health), [`authorize`](Self::authorize) |
+/// | addresses, device | [`listen`](Self::listen), [`provider`](Self::provider), [`nic`](Self::nic), [`link`](Self::link), [`connections`](Self::connections), [`in_process`](Self::in_process) |
+/// | threads | [`pollers`](Self::pollers), [`workers`](Self::workers), [`pinning`](Self::pinning), [`poll_for`](Self::poll_for), [`hold_limit`](Self::hold_limit), `tokio` |
+/// | identity | `identity_files`, `trust_files`, `policy_file`, `accept`, [`allow_unauthenticated`](Self::allow_unauthenticated) |
+/// | calls | [`handler_limit`](Self::handler_limit), [`call_limit`](Self::call_limit), [`queued_jobs`](Self::queued_jobs) |
+/// | memory, in bytes | [`memory_limit`](Self::memory_limit), [`max_message_bytes`](Self::max_message_bytes), [`decoded_bytes`](Self::decoded_bytes) |
+/// | times | [`grace`](Self::grace), [`session_loss_time`](Self::session_loss_time), [`idle_keepalive`](Self::idle_keepalive) |
+///
+/// ```
+/// use std::time::Duration;
+/// use trunkline::{InProcessNetwork, Limit, Node};
+///
+/// let node = Node::builder()
+///     .in_process(&InProcessNetwork::new()) // in a program: .listen("127.0.0.1:7000")
+///     .pollers(2)
+///     .handler_limit(Limit { per_peer: 1_000, in_all: 10_000 })
+///     .grace(Duration::from_secs(5))
+///     .start()?;
+/// # Ok::<(), trunkline::StartError>(())
+/// ```
+///
+/// [`start`](Self::start) checks all settings. `docs/book/src/reference/budgets.md` explains the limits.
 #[derive(Debug)]
 #[must_use]
 pub struct NodeBuilder {
@@ -72,14 +99,14 @@ pub struct NodeBuilder {
     listen: Result<Vec<SocketAddr>, (String, std::io::Error)>,
     #[cfg(feature = "identity")]
     identity: Settings,
-    /// Files that were read, once the settings are checked.
+    /// The files read while the settings were checked.
     #[cfg(feature = "identity")]
     files: Files,
     pollers: u16,
     limits: Limits,
-    /// Limit of the memory ceiling, in bytes.
+    /// Limit on the memory ceiling, in bytes.
     memory_limit: Option<usize>,
-    /// Names of limits that the program made and the memory limit therefore keeps, beside those of `options`.
+    /// Names of limits set by the program, which the memory limit therefore keeps, besides the names in `options`.
     kept: Vec<&'static str>,
     services: Vec<Service>,
     authorizers: Authorizers,
@@ -687,7 +714,7 @@ impl NodeBuilder {
     /// # Errors
     /// Same as [`NodeBuilder::start`].
     pub fn start_async(self) -> impl Future<Output = Result<Node, StartError>> + Send + use<> {
-        // Before the thread is started.
+        // Checked before the thread is started.
         let checked = self.checked();
         let start = checked.map(|node| elsewhere::run("trunkline-start", move || node.start_checked()));
         async move { start?.await.unwrap_or_else(|error| Err(StartError::os("start a thread", error))) }
@@ -703,10 +730,10 @@ impl NodeBuilder {
         self.checked()?.start_checked()
     }
 
-    /// Completes the settings from the environment and checks all of them. Creates nothing.
+    /// Completes the settings from the environment and checks all of them, without side effects.
     fn checked(mut self) -> Result<Self, StartError> {
         let mut options = std::mem::take(&mut self.options).pollers(self.pollers);
-        // The same seed must give the same run, so a simulation does not depend on the environment.
+        // A simulation does not depend on the environment: the same seed must give the same run.
         if options.clock().as_virtual().is_none() {
             options = options.or_from_env().map_err(StartError::from_transport)?;
         }
@@ -743,7 +770,7 @@ impl NodeBuilder {
         Ok(self)
     }
 
-    /// Returns the memory that this layer takes at the start, and that its raised limits allow.
+    /// Returns the memory of this layer at the start, and the memory that its raised limits allow.
     fn memory(&self, runtime: &Runtime) -> (Footprint, Footprint) {
         let mut at_start = Footprint::default();
         at_start.add("queues of pollers", "pollers", &[usize::from(self.pollers), Inbox::BYTES]);
@@ -760,7 +787,7 @@ impl NodeBuilder {
     /// Starts a node with checked settings.
     fn start_checked(self) -> Result<Node, StartError> {
         let (inboxes, routes) = (Arc::clone(&self.inboxes), Arc::clone(&self.routes));
-        // Nothing may wait for pollers that will never run.
+        // Calls and tasks must not wait for pollers that will never run.
         self.start_pollers().inspect_err(|_| {
             inboxes.close();
             routes.close();
@@ -796,7 +823,7 @@ impl NodeBuilder {
         let pool = pool.transpose()?.map(Box::new);
         let shared_pool = pool.as_ref().map(|pool| Arc::clone(pool.pool()));
         let watchdog = Watchdog::new(Arc::clone(&inboxes), events, self.hold_limit);
-        // In a simulation no time passes while a handler runs, so no handler can hold its poller.
+        // In a simulation no time passes while a handler runs, so handlers cannot hold a poller.
         if !runtime.is_simulated() {
             options = options.watch(Arc::clone(&watchdog) as _);
         }
@@ -849,29 +876,52 @@ impl NodeBuilder {
     }
 }
 
-/// A running node. Dropping it shuts it down with a grace period of at most 200 ms, see [`Node::shutdown`].
+/// A running node, which owns the pollers, the services and the connections of a program.
 ///
-/// Dropping blocks until the shutdown ends. In a task of a tokio runtime it blocks for at most 50 ms, and a
-/// separate thread completes the shutdown; await [`Node::shutdown_async`] there instead. Other runtimes are not
-/// detected.
+/// A process needs one node for all its services and clients.
+///
+/// ```no_run
+/// use trunkline::Node;
+/// # use trunkline::Status;
+/// # #[trunkline::service]
+/// # trait Greeter {
+/// #     async fn greet(&self, name: String) -> Result<String, Status>;
+/// # }
+/// # struct Polite;
+/// # impl Greeter for Polite {
+/// #     async fn greet(&self, name: String) -> Result<String, Status> {
+/// #         Ok(name)
+/// #     }
+/// # }
+///
+/// let node = Node::builder().listen("127.0.0.1:7000").serve(GreeterServer::new(Polite)).start()?;
+/// let other = GreeterClient::new(node.channel("greeter.example:7000"));
+/// println!("{:?}", trunkline::block_on(other.greet("trunk".into())));
+/// node.shutdown(); // waits for running handlers
+/// # Ok::<(), trunkline::StartError>(())
+/// ```
+///
+/// Dropping the node shuts it down with a grace period of at most 200 ms, and blocks until the shutdown ends. In a task of a
+/// tokio runtime it blocks for at most 50 ms, and a separate thread completes the shutdown; await
+/// [`Node::shutdown_async`] there instead. Other runtimes are not detected.
 pub struct Node(Arc<NodeInner>);
 
-/// State of a node, shared by its handle and by threads that wait for its end.
+/// State of a node, shared by its handle and the threads that wait for its end.
 struct NodeInner {
     local_address: SocketAddr,
     clock: Clock,
     inboxes: Arc<Inboxes>,
     routes: Arc<Routes>,
     budgets: Budgets,
-    /// Limits of its services.
+    /// Limits of the node's services.
     limits: LimitReports,
-    /// Rows of its services in the report.
+    /// Additions of the node's services to the report.
     rows: Vec<AddRows>,
     grace: Duration,
     lifecycle: Arc<Lifecycle>,
-    /// `None` if no service needs a pool.
+    /// The worker pool, if a service needs one.
     pool: Option<Box<PoolThreads>>,
-    /// `None` if the node has no files.
+    /// Thread that reloads files, if the node has files.
     #[cfg(feature = "identity")]
     files: Option<FilesThread>,
     watchdog: Arc<Watchdog>,
@@ -879,7 +929,7 @@ struct NodeInner {
 }
 
 enum NodeState {
-    /// Cloned for any longer use, to keep the lock short.
+    /// Cloned for longer uses, to hold the lock briefly.
     Running(Arc<trunkline_transport::Node>),
     /// The node has ended; this is its last report.
     Ended(Box<NodeReport>),
@@ -1042,11 +1092,11 @@ impl Node {
     {
         let (setter, getter) = cell::pair();
         let spawn = Work::Spawn(Box::new(move |context| {
-            // `task` is called inside the future, so a panic in it ends the task only.
+            // `task` is called inside the future, so a panic ends only the task.
             let context = context.clone();
             Box::pin(async move {
                 let output = task(context).await;
-                // If nobody waits any more, the output is dropped.
+                // The output is dropped if the future was dropped.
                 let _ = setter.set(output);
             })
         }));
@@ -1103,7 +1153,7 @@ impl NodeInner {
 }
 
 impl Channel {
-    /// Creates a channel of `node` to a server. Does what [`Node::channel`] does, and checks the target.
+    /// Creates a channel of `node` to a server, like [`Node::channel`], and checks the target.
     ///
     /// # Errors
     /// `InvalidArgument` when no server can be at the target.

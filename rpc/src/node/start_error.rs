@@ -1,5 +1,5 @@
-//! A node that does not start must say why, and what to do about it. [`StartError`] maps the transport's errors to
-//! errors of the public API, which name no types of a provider or of verbs.
+//! Errors of a node that does not start, each with a cause and a remedy. [`StartError`] maps the transport's errors to errors
+//! of the public API, without types of a provider or of verbs.
 
 #[cfg(feature = "identity")]
 use crate::identity::BadIdentity;
@@ -10,8 +10,10 @@ use std::io;
 use std::net::SocketAddr;
 use trunkline_transport::{NoNic, StartError as Transport};
 
-/// The error of a node that did not start. Each message names the cause and the remedy. `Debug` prints the message
-/// too, because a `main` that returns an error prints that.
+/// The error of a node that did not start.
+///
+/// Each message names the cause and the remedy. `Debug` prints the message too, because a `main` that returns an error
+/// prints that.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {

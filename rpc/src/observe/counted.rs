@@ -1,7 +1,7 @@
-//! The calls of each method are counted on the path of every call, and read by the node's report.
+//! Counts the calls of each method on the path of every call, for the node's report.
 //!
-//! A poller has one set of counters per method and side, and is their only writer, so that it loads and stores them
-//! relaxed, and neither locks nor allocates. The report adds the pollers' counters up.
+//! A poller has one set of counters per method and side. It is their only writer, so relaxed loads and stores suffice,
+//! without locks or allocations. The report adds up the counters of all pollers.
 
 use crate::node::fork_lock::Lock;
 #[cfg(feature = "metrics")]
@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use trunkline_transport::histogram::{HistogramWriter, add};
 use trunkline_transport::{FailedCalls, MethodReport};
 
-/// The names of the codes by their numbers, and of errors of a method's own type in place of 0.
+/// Names of the codes by number, with a name for errors of a method's own type at 0.
 pub const CODES: [&str; 17] = [
     "ERROR",
     "CANCELLED",
@@ -36,10 +36,10 @@ pub const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Number of ended calls of a method, of which one goes into the poller's record.
+/// Number of ended calls of a method of which one is recorded.
 const SAMPLED: u64 = 64;
 
-/// Name of all methods that a node does not serve.
+/// Common name of all methods that the node does not serve.
 const OTHER: &str = "_OTHER";
 
 /// Why a call failed, in numbers.
@@ -55,7 +55,7 @@ impl CallFailure {
     /// An error of the method's own type.
     pub(crate) const ERROR: Self = Self { code: 0, reason: 0 };
 
-    /// Returns a failure that a node causes.
+    /// Returns a failure caused by a node.
     pub(crate) fn because(code: Code, reason: Reason) -> Self {
         Self { code: code.number(), reason: reason.number() }
     }
@@ -72,11 +72,11 @@ impl From<&Status> for CallFailure {
 pub(crate) struct MethodCounters {
     /// Service and method.
     name: (&'static str, &'static str),
-    /// Number by which the poller's record names the method: its index twice, plus 1 for a client.
+    /// Number of the method in the poller's record: twice its index, plus 1 for a client.
     number: u32,
     /// Calls that have begun, except those that ended in the same turn.
     begun: AtomicU64,
-    /// Calls among them that have ended.
+    /// Ended calls among them.
     ended: AtomicU64,
     refused: AtomicU64,
     failed: [AtomicU64; CODES.len()],
@@ -105,18 +105,18 @@ impl MethodCounters {
         }
     }
 
-    /// Counts a call that begins and does not end in the same turn.
+    /// Counts a call that begins and continues beyond this turn.
     #[inline]
     pub(crate) fn began(&self) {
         add(&self.begun, 1);
     }
 
-    /// Returns the number by which the poller's record names the method.
+    /// Returns the number of the method in the poller's record.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Counts the end of a call that has begun. Returns true if the call is a sample for the poller's record.
+    /// Counts the end of a call that was counted as begun. Returns true if the call is to be recorded as a sample.
     #[inline]
     #[must_use]
     pub(crate) fn ended(&self, ns: u64) -> bool {
@@ -127,13 +127,13 @@ impl MethodCounters {
         before.is_multiple_of(SAMPLED)
     }
 
-    /// Takes back a call that has begun, and whose handler never ran.
+    /// Takes back a call that was counted as begun but whose handler did not run.
     #[cold]
     pub(crate) fn withdrawn(&self) {
         add(&self.ended, 1);
     }
 
-    /// Counts a call that ended in the turn in which it began. Returns true if it is a sample.
+    /// Counts a call that ended in its first turn. Returns true if the call is to be recorded as a sample.
     #[inline]
     #[must_use]
     pub(crate) fn ended_at_once(&self) -> bool {
@@ -166,7 +166,7 @@ impl MethodCounters {
 
     fn add_to(&self, report: &mut MethodReport, failed: &mut [u64; CODES.len()]) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // Read in this order, so that no call has ended before it began.
+        // Read in this order, so that a call never counts as ended before it counts as begun.
         let ended = load(&self.ended);
         report.running += load(&self.begun).saturating_sub(ended);
         report.refused += load(&self.refused);
@@ -185,7 +185,7 @@ pub(crate) struct CountedMethods {
 }
 
 impl CountedMethods {
-    /// Creates the counters of this side, without a method.
+    /// Creates the counters of this side, without methods.
     pub(crate) fn new(side: &'static str) -> Self {
         Self { side, methods: Lock::default() }
     }
@@ -195,7 +195,7 @@ impl CountedMethods {
         self.add_named((method.service.name, method.name))
     }
 
-    /// Adds the counters of all methods that the node does not serve.
+    /// Adds the common counters of all methods that the node does not serve.
     pub(crate) fn add_others(&self) -> Arc<MethodCounters> {
         self.add_named(("", OTHER))
     }
@@ -214,7 +214,7 @@ impl CountedMethods {
         index.wrapping_mul(2) | u32::from(self.side == "client")
     }
 
-    /// Returns the side, service and method of a number; `None` if it is one of the other side.
+    /// Returns the side, service and method of a number; `None` if the number belongs to the other side.
     pub(crate) fn name_of(&self, number: u32) -> Option<(&'static str, &'static str, &'static str)> {
         let index = usize::try_from(number / 2).ok()?;
         if self.number(index) != number {
@@ -225,7 +225,7 @@ impl CountedMethods {
     }
 }
 
-/// Adds the counters of all pollers up. The row of other methods is left out while it is empty.
+/// Adds up the counters of all pollers. The row of other methods is left out while it is empty.
 pub(crate) fn report<'a>(pollers: impl Iterator<Item = &'a CountedMethods>) -> Vec<MethodReport> {
     let mut rows = BTreeMap::new();
     for poller in pollers {

@@ -1,5 +1,4 @@
-//! A health service, after gRPC's health checking protocol. Clients ask whether a service of a node takes calls, or watch
-//! that.
+//! A health service, after gRPC's health checking protocol: clients query or watch whether a service takes calls.
 //!
 //! [`NodeBuilder::health`](crate::NodeBuilder::health) adds it to a node. The program changes the statuses by its
 //! [`HealthReporter`]. A drain sets each watched status to [`ServingStatus::NotServing`] at once.
@@ -16,7 +15,8 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use trunkline_verbs::fork::FORKED;
 
-/// Bytes of a name that a refusal repeats. The caller chooses the name, and escaped it may be six times as long.
+/// Maximum number of bytes of a name that a refusal repeats. The caller chooses the name, and escaping can make it six times
+/// as long.
 const MOST_NAME_BYTES: usize = 256;
 
 /// The health of a service.
@@ -135,14 +135,14 @@ impl Health for HealthReporter {
     }
 }
 
-/// The changes of one service's health.
+/// A watch of one service's health.
 struct Watch {
     context: Context,
     reporter: HealthReporter,
     service: String,
-    /// The status that was sent last.
+    /// The last status sent.
     last: Option<ServingStatus>,
-    /// Keys of its wakers.
+    /// Keys of the registered wakers.
     of_change: Option<usize>,
     of_drain: Option<usize>,
 }

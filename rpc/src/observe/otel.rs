@@ -87,7 +87,7 @@ impl ServerInterceptor for OpenTelemetry {
             rpc.response.status_code = Empty,
         );
         set_parent(&span, call.metadata());
-        // Calls that the handler makes through channels without this interceptor are children of its span too.
+        // Nested calls through channels without this interceptor become children of the span too.
         if let Some(trace) = trace_of(&span) {
             trace.put_into(call.metadata_mut());
         }
@@ -97,20 +97,20 @@ impl ServerInterceptor for OpenTelemetry {
     }
 }
 
-/// Makes the span a child of the remote span in metadata, if there is one.
+/// Sets the span's parent to the remote span in the metadata, if any.
 fn set_parent(span: &Span, metadata: &Metadata) {
     let Some(trace) = TraceContext::of(metadata) else { return };
     let trace_id = TraceId::from_bytes(trace.trace_id().to_be_bytes());
     let span_id = SpanId::from_bytes(trace.span_id().to_be_bytes());
     let flags = TraceFlags::default().with_sampled(trace.is_sampled());
-    // State that is malformed does not invalidate the trace.
+    // Malformed state does not invalidate the trace.
     let state = TraceState::from_str(trace.state()).unwrap_or_default();
     let parent = SpanContext::new(trace_id, span_id, flags, true, state);
     // The span is disabled, or no layer exports it.
     let _no_layer = span.set_parent(opentelemetry::Context::new().with_remote_span_context(parent));
 }
 
-/// Returns the trace context of calls within a span; `None` if no layer exports it.
+/// Returns the trace context for calls within a span; `None` if it is not exported by any layer.
 fn trace_of(span: &Span) -> Option<TraceContext> {
     let context = span.context();
     let span = context.span();
@@ -135,8 +135,8 @@ fn end(span: &Span, outcome: Result<(), &Status>, is_client: bool) {
     }
 }
 
-/// Returns true if the status is a failure of the server, as in OpenTelemetry's conventions for gRPC. An error of the
-/// method's own type is an answer.
+/// Returns true if the status is a failure of the server, by OpenTelemetry's conventions for gRPC. An error of the method's
+/// own type is not.
 fn is_fault(status: &Status) -> bool {
     let is_fault = matches!(
         status.code(),

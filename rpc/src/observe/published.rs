@@ -1,8 +1,8 @@
-//! The numbers of calls through the `metrics` facade, for programs that export them with their own.
+//! Publishes call metrics through the `metrics` facade, for programs that export metrics.
 //!
-//! Histograms have the names and units of OpenTelemetry's conventions for RPC, and the attributes of the spans of the feature
-//! `opentelemetry`. The conventions have no metric of failures apart from times, so counters have those, with the names of
-//! `NodeReport::prometheus`.
+//! Histograms use the names and units of OpenTelemetry's conventions for RPC, and the span attributes of the feature
+//! `opentelemetry`. The conventions count failures only in histograms of times, so failures are also published as counters,
+//! with the names of `NodeReport::prometheus`.
 
 use metrics::{Counter, Histogram, Label, Unit};
 use std::fmt;
@@ -10,8 +10,7 @@ use std::sync::OnceLock;
 
 const NS_PER_S: f64 = 1e9;
 
-/// The published numbers of one method on one side of one poller. They go to the recorder that the program has when the
-/// method is added.
+/// The metrics of one method on one side of one poller. They go to the recorder that is installed when the method is added.
 pub(crate) struct Published<const CODES: usize> {
     /// `server` or `client`.
     side: &'static str,
@@ -19,7 +18,7 @@ pub(crate) struct Published<const CODES: usize> {
     name: (&'static str, &'static str),
     duration: Histogram,
     refused: Counter,
-    /// Counters by code, made by the first failure with it.
+    /// Counters by code, created at the first failure with the code.
     failed: [OnceLock<Counter>; CODES],
 }
 
@@ -39,7 +38,7 @@ impl<const CODES: usize> Published<CODES> {
         }
     }
 
-    /// Records the time of a call.
+    /// Records the duration of a call.
     pub(crate) fn ended(&self, ns: u64) {
         #[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
         self.duration.record(ns as f64 / NS_PER_S);
@@ -67,7 +66,7 @@ fn name_of_failures(side: &str) -> String {
 }
 
 fn labels((service, method): (&'static str, &'static str)) -> Vec<Label> {
-    // The methods that a node does not serve have no service.
+    // Methods that the node does not serve have an empty service name.
     let separator = if service.is_empty() { "" } else { "/" };
     let method = Label::new("rpc.method", format!("{service}{separator}{method}"));
     vec![Label::from_static_parts("rpc.system.name", "trunkline"), method]

@@ -1,8 +1,8 @@
-//! The part of a node's flight record that a poller writes: its last calls, sampled, and its last failures.
+//! A poller's part of the node's flight record: its last sampled calls and its last failures.
 //!
 //! A poller is the only writer of its rings. It stores an event as a few relaxed words between two changes of the slot's
-//! sequence number, so it neither locks nor allocates, and a reader skips an event that is being replaced. Sampled calls
-//! and failures have separate rings: at a million calls per second the former last for a few milliseconds only.
+//! sequence number, without locks or allocations. A reader skips an event that is being replaced. Sampled calls and failures
+//! have separate rings, because at a million calls per second a ring of samples lasts only a few milliseconds.
 
 use crate::observe::counted::{CODES, CallFailure, CountedMethods, MethodCounters};
 use crate::status::reason::Reason;
@@ -16,12 +16,12 @@ use trunkline_verbs::{Clock, Time};
 const EVENTS: usize = 512;
 /// Words of an event.
 const WORDS: usize = 6;
-/// Latency of an event without one.
+/// Latency of an event whose latency is unknown.
 const NO_LATENCY: u64 = u64::MAX;
 /// Sequence number of a slot that is empty or being written.
 const UNREADABLE: u64 = 0;
 
-/// One event, or none yet.
+/// A slot for one event.
 #[derive(Debug)]
 struct Slot {
     /// Number of the event in its ring, from 1.
@@ -33,7 +33,7 @@ struct Slot {
 #[derive(Debug)]
 struct Ring {
     slots: Box<[Slot]>,
-    /// Number of events written. Only the writer uses it.
+    /// Number of events written. Accessed by the writer only.
     written: AtomicU64,
 }
 
@@ -95,7 +95,7 @@ impl Recorder {
         self.calls.push(self.words(EventKind::Call, method, peer, CallFailure::ERROR, ns));
     }
 
-    /// Records the failure of a call, with its latency if that is known.
+    /// Records the failure of a call, with its latency if known.
     #[cold]
     #[inline(never)]
     pub(crate) fn failed(
@@ -143,7 +143,7 @@ impl Recorder {
         [self.clock.now().0, what, u64::from(method.number()), high, low, ns]
     }
 
-    /// Returns the events of this poller, which serves and calls these methods, without calendar time.
+    /// Returns the events of this poller, with the names of these methods and without calendar time.
     pub(crate) fn events(&self, methods: [&CountedMethods; 2], poller: u16) -> Vec<RecordedEvent> {
         let words = self.calls.read().chain(self.failures.read());
         words.map(|words| event(words, methods, poller)).collect()

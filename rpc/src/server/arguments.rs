@@ -1,9 +1,8 @@
-//! A peer can make the memory of decoded arguments large, so this memory is charged to the peer until its handler has
-//! ended.
+//! Charges the memory of decoded arguments to their peer until the handler ends, because a peer could make it large.
 //!
-//! The dispatcher brackets each poll of a handler by the current call's `begin` and [`ArgumentMemory::end`], and
-//! releases the result of `end` when the handler has ended. Code that keeps a request may decode outside of these
-//! brackets. That is bounded by the limit of one peer and charged to no peer.
+//! The dispatcher brackets each poll of a handler by the current call's `begin` and [`ArgumentMemory::end`], and releases the
+//! result of `end` when the handler has ended. Code that keeps a request may decode outside of a poll. Such memory is limited
+//! like the memory of one peer, but not charged.
 
 use crate::call::context::{Context, CurrentCall};
 use crate::codec::{self, Allowance, DecodeArguments, DecodeError};
@@ -23,7 +22,7 @@ use trunkline_transport::{Leaves, PeerKey};
 pub(crate) struct ArgumentMemory {
     share: RefCell<Share>,
     call: Rc<CurrentCall>,
-    /// Charge of that handler in this poll, in bytes.
+    /// Charge of the current handler in this poll, in bytes.
     charged: Cell<usize>,
 }
 
@@ -38,12 +37,12 @@ impl ArgumentMemory {
         self.call.context().unwrap_or_else(Context::detached)
     }
 
-    /// Changes a charge of a peer from one number of bytes to another. Returns false if it may not use them.
+    /// Changes a peer's charge from one number of bytes to another. Returns false if the peer may not use the bytes.
     pub(crate) fn recharge(&self, peer: PeerKey, from: usize, to: usize) -> bool {
         self.recharge_leaving(peer, from, to, Leaves::Nothing)
     }
 
-    /// Does the same as [`Self::recharge`], for a use that leaves a part of the budget to others.
+    /// Like [`Self::recharge`], but leaves a part of the budget to other uses.
     pub(crate) fn recharge_leaving(&self, peer: PeerKey, from: usize, to: usize, leaves: Leaves) -> bool {
         if to > from {
             return self.share.borrow_mut().take_leaving(peer, to - from, leaves).is_ok();
@@ -52,7 +51,7 @@ impl ArgumentMemory {
         true
     }
 
-    /// Records that an interceptor has changed that context.
+    /// Records that an interceptor changed the context.
     pub(super) fn context_changed(&self, context: &Context) {
         self.call.changed(context);
     }
@@ -63,7 +62,7 @@ impl ArgumentMemory {
         self.charged.take()
     }
 
-    /// Releases the charge of a handler that has ended.
+    /// Releases the charge of an ended handler.
     #[inline]
     pub(super) fn put_back(&self, peer: PeerKey, bytes: usize) {
         if bytes > 0 && !mutant!(decoded_bytes_stay_charged) {
@@ -76,7 +75,7 @@ impl ArgumentMemory {
         self.share.borrow_mut().leave(peer);
     }
 
-    /// Returns the charges, next to the separately counted ones.
+    /// Returns the charges, combined with the separately counted ones.
     pub(super) fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
         self.share.borrow().ledger(counted)
     }
@@ -93,7 +92,7 @@ impl ArgumentMemory {
         Ok(())
     }
 
-    /// Decodes arguments of these names.
+    /// Decodes arguments with these names.
     pub(super) fn decode<D: DecodeArguments>(
         &self,
         bytes: &[u8],
@@ -113,10 +112,10 @@ impl ArgumentMemory {
     }
 }
 
-/// The charge of one message. It is released when decoding fails, also by a panic.
+/// The charge of one message. Released if decoding fails or panics.
 struct Charge<'m> {
     memory: &'m ArgumentMemory,
-    /// Peer that is charged; `None` outside of handlers.
+    /// The charged peer; `None` outside of handlers.
     peer: Option<PeerKey>,
     bytes: Cell<usize>,
 }

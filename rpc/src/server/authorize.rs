@@ -1,8 +1,8 @@
 //! Authorization of requests, before their arguments are READ or decoded.
 //!
-//! A request is authorised by its header and its metadata. A large request carries both in its announcement, if the metadata
-//! has room there, and is authorised on that. Any other request is authorised when its message has arrived. Each request is
-//! authorised once, before anything of it is compared, charged or decoded.
+//! Requests are authorised by header and metadata. A large request is authorised by its announcement, if the metadata fits
+//! there. Any other request is authorised when its message has arrived. Each request is authorised once, before it is
+//! compared, charged or decoded.
 
 use crate::call::Interceptors;
 use crate::call::context::Peer;
@@ -20,8 +20,10 @@ use trunkline_verbs::Time;
 /// Time between two log lines about one peer.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// Code that decides which calls of peers may run. Install it by
-/// [`NodeBuilder::authorize`](crate::NodeBuilder::authorize). Closures of this signature implement it.
+/// Code that decides which calls of peers may run.
+///
+/// [`NodeBuilder::authorize`](crate::NodeBuilder::authorize) installs it, and has an example. Closures of this signature
+/// implement it.
 ///
 /// Authorization runs once for each request to a method that the node serves, streams and one-way calls included, on the
 /// poller's thread. It must not block: all calls of that poller wait for it. Fetch the data that it needs elsewhere, and
@@ -51,7 +53,7 @@ pub struct IncomingCall<'c> {
     pub(super) peer: Peer,
     pub(super) method: &'static MethodName,
     pub(super) metadata: &'c Metadata,
-    /// Cause of a refusal, for this node's log. The caller does not get it.
+    /// Cause of a refusal, for this node's log. It is not sent to the caller.
     pub(super) cause: OnceLock<String>,
 }
 
@@ -100,18 +102,18 @@ impl IncomingCall<'_> {
     }
 }
 
-/// The program's authorizers.
+/// The authorizers of the program.
 pub(crate) type Authorizers = Interceptors<dyn Authorize>;
 
 impl Authorizers {
-    /// Asks all until one refuses the call.
+    /// Calls all authorizers until one refuses the call.
     pub(super) fn ask(&self, call: &IncomingCall<'_>) -> Result<(), Status> {
         let panicked = || Status::not_run(Code::Internal, "the authorization of the call panicked");
         self.run(|each| each.authorize(call), || panicked().because(Reason::Panicked))
     }
 }
 
-/// Limit of the log of refused calls: one line per peer and second.
+/// Rate limit of the log of refused calls: one line per peer and second.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog(BTreeMap<PeerKey, Logged>);
 
@@ -122,7 +124,7 @@ struct Logged {
 }
 
 impl RefusalLog {
-    /// Returns the number of lines about the peer left out before this one, or `None` if no line may be written now.
+    /// Returns the number of omitted lines about the peer since the last one, or `None` if the line is to be omitted.
     pub(super) fn line(&mut self, peer: PeerKey, now: Time) -> Option<u64> {
         let is_recent = |logged: &Logged| now.saturating_duration_since(logged.at) < LOG_EVERY;
         if let Some(logged) = self.0.get_mut(&peer) {
@@ -133,7 +135,7 @@ impl RefusalLog {
             logged.at = now;
             return Some(std::mem::take(&mut logged.suppressed));
         }
-        // Entries of peers that are gone are removed.
+        // Removes entries of peers that are gone.
         self.0.retain(|_, logged| is_recent(logged));
         self.0.insert(peer, Logged { at: now, suppressed: 0 });
         Some(0)

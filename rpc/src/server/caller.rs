@@ -5,10 +5,10 @@ use crate::wire::name::Streams;
 use trunkline_transport::{Origin, PeerKey, PollerIndex, SessionNumber};
 use trunkline_verbs::Time;
 
-/// Stands for the index of a method that is not served.
+/// Index that stands for a method that is not served.
 pub(super) const NOT_SERVED: u32 = u32::MAX;
 
-/// The key of a request, as its sender identifies it.
+/// The key by which the sender identifies a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) peer: PeerKey,
@@ -27,7 +27,7 @@ impl Key {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) key: Key,
-    /// Deadline of the caller.
+    /// Deadline of the call.
     pub(super) deadline: Option<Time>,
     pub(super) one_way: bool,
     /// Size of the request's metadata, in bytes.
@@ -36,14 +36,14 @@ pub(super) struct Caller {
     pub(super) table: u32,
     /// The directions in which the call streams items.
     pub(super) streams: Streams,
-    /// Number of the method, if the caller does not know it.
+    /// Number of the method, to be reported if the caller does not have it.
     pub(super) number: Option<Number>,
     /// True if the reply may overtake items of the call's stream.
     pub(super) overtakes: bool,
 }
 
 impl Caller {
-    /// Returns the caller of a one-way call, as far as a frame to it needs.
+    /// Returns the caller of a one-way call, sufficient for addressing a frame.
     pub(super) fn of_one_way(key: Key) -> Self {
         Self {
             key,

@@ -1,9 +1,9 @@
-//! Dispatch on one poller: requests to methods, and the handlers' outcomes to replies.
+//! Dispatch on one poller: maps requests to methods, and outcomes of handlers to replies.
 //!
 //! The state of [`Dispatch`] is here, and each file inside is one `impl` of it:
 //! - `finding`, `screening`: the method of a request, and its authorization
 //! - `running`: the handler, from the request to its last poll
-//! - `replying`, `not_sent`: replies, refusals, and what replaces a reply that is not sent
+//! - `replying`, `not_sent`: replies, refusals, and replacements of replies that were not sent
 //! - `ending`: calls that end before their handlers do
 //! - `streams`: frames of streams
 //! - `counting`: counters and logs
@@ -47,13 +47,13 @@ use counting::FailureLog;
 struct Running {
     caller: Caller,
     started: Time,
-    /// Key of its deadline.
+    /// Key of the call's deadline.
     timer: Option<DeadlineKey>,
-    /// Charge of its arguments, in bytes.
+    /// Charge of the decoded arguments, in bytes.
     decoded: usize,
-    /// Context, if the handler has asked for it.
+    /// Context, if the handler uses it.
     context: Option<Context>,
-    /// The stream of a call that has one.
+    /// The stream of the call, if any.
     stream: Option<Arc<CallStream>>,
 }
 
@@ -65,9 +65,9 @@ struct Served {
     one_way: bool,
     /// The directions in which its calls stream items.
     streams: Streams,
-    /// Limits of its running calls, on all pollers.
+    /// Limits on the method's running calls, on all pollers.
     limits: MethodLimits,
-    /// Number of the method; `None` if callers name it by its hash.
+    /// Number of the method; `None` if callers identify it by its hash.
     number: Option<u16>,
     /// Shapes of its types.
     shapes: Option<&'static MethodShapes>,
@@ -94,11 +94,11 @@ pub(crate) struct Dispatch {
     arguments: Rc<ArgumentMemory>,
     /// Maximum size of one call's metadata in each direction, in bytes.
     most_metadata: usize,
-    /// Call whose handler is being polled.
+    /// The call whose handler is being polled.
     current: Rc<CurrentCall>,
-    /// Replies without room.
+    /// Replies that wait for room.
     replies: WaitingReplies,
-    /// Peers with a call whose handler has begun, and that had no reply.
+    /// Peers with a started call that has not been answered.
     unanswered: BTreeSet<PeerKey>,
     services: BTreeMap<u64, &'static ServiceName>,
     methods: Vec<Served>,
@@ -114,14 +114,14 @@ pub(crate) struct Dispatch {
     /// Handlers to drop, because their callers' peers are lost.
     lost: VecDeque<(TaskId, Key)>,
     scratch: Vec<u8>,
-    /// Limits of the log of failed calls.
+    /// Rate limits of the log of failed calls.
     log: FailureLog,
-    /// `None` if all calls may run.
+    /// Authorizers of the program; `None` if all calls may run.
     authorizers: Option<Box<(Authorizers, RefusalLog)>>,
     poller: Rc<LocalQueue>,
-    /// Foreign runtime to enter while the program's code runs.
+    /// Foreign runtime to enter while code of the program runs.
     runtime_guard: RuntimeGuard,
-    /// Inbox of its poller, with the node's lifecycle and the code that occupies the poller.
+    /// Inbox of the poller, with the node's lifecycle and the marker of the running code.
     inbox: Arc<Inbox>,
 }
 
@@ -165,7 +165,7 @@ impl Dispatch {
         for service in services {
             dispatch.services.insert(service.name.hash, service.name);
             for (name, calls) in service.methods(context, pool)?.all {
-                // A service has at most 1024 methods, and a node far fewer than 2^20 services.
+                // A service has at most 1024 methods, and a node has far fewer than 2^20 services.
                 let table = u32::try_from(dispatch.methods.len()).unwrap_or(u32::MAX);
                 dispatch.index.insert(name.hash, (table, service.name));
                 let number = numbers.of(name.hash);
@@ -196,14 +196,14 @@ impl Dispatch {
         Ok(dispatch)
     }
 
-    /// Returns true if all calls of a peer whose handlers have ended had a reply in this session, or have none.
+    /// Returns true if all ended calls of a peer in this session were answered, or have no reply.
     pub(crate) fn has_answered(&self, peer: PeerKey) -> bool {
         !self.unanswered.contains(&peer)
     }
 
-    /// Returns true if no handler of a peer's calls runs, and no reply to the peer waits for room.
+    /// Returns true if all handlers of a peer's calls have ended, and all replies to the peer were sent.
     pub(crate) fn has_ended(&self, peer: PeerKey) -> bool {
-        // A search in `running` for each peer would take a draining poller's time from the handlers that are left.
+        // Searching `running` for each peer would delay the remaining handlers of a draining poller.
         !self.replies.has_any_to(peer) && self.budget.used_by(peer) == 0
     }
 
@@ -212,13 +212,13 @@ impl Dispatch {
         self.deadlines.next().into_iter().chain(self.replies.next_timer()).min()
     }
 
-    /// Returns the number of running handlers and of replies that wait for room.
+    /// Returns the number of running handlers, and of replies that wait for room.
     pub(crate) fn len(&self) -> usize {
         self.running.len() + self.replies.len()
     }
 
     /// Returns the ledgers of running handlers, of their arguments and of waiting replies. `bytes` are the bytes of streams
-    /// that this node has opened, which count as arguments.
+    /// opened by this node, which count as arguments.
     pub(crate) fn budgets(&self, mut bytes: BTreeMap<PeerKey, usize>) -> [BudgetLedger; 3] {
         let mut handlers = BTreeMap::new();
         for Running { caller: Caller { key, .. }, decoded, stream, .. } in self.running.values() {
@@ -241,7 +241,7 @@ impl Dispatch {
         self.methods.get(table as usize)
     }
 
-    /// Ends a turn. The budget that other pollers see is then exact.
+    /// Ends a turn, and publishes the exact budget to other pollers.
     pub(crate) fn settle(&self) {
         self.budget.settle_cache();
     }

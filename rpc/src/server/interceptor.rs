@@ -21,8 +21,24 @@ use std::time::Duration;
 use tracing::Span;
 use trunkline_machine::rings::panics::{catch, catch_or};
 
-/// Code that sees each call of a service before its handler. Install it by `interceptor` of a generated server.
-/// Closures of this signature implement it.
+/// Code that sees each call of a service before its handler, and can change, refuse or time it.
+///
+/// The function `interceptor` of a generated server installs it. Closures of this signature implement it.
+///
+/// ```
+/// use trunkline::{ServerCall, Status};
+/// # #[trunkline::service]
+/// # trait Kv {
+/// #     async fn get(&self, key: String) -> Result<String, Status>;
+/// # }
+///
+/// fn guarded(kv: impl Kv + Send + Sync + 'static) -> KvServer {
+///     KvServer::new(kv).interceptor(|call: &mut ServerCall| match call.metadata().get("token") {
+///         Some("6f1d") => Ok(()),
+///         _ => Err(Status::unauthenticated("no valid token")),
+///     })
+/// }
+/// ```
 ///
 /// Interceptors run in the order in which they were installed, on the poller's thread, which they must not block. By
 /// then the request counts as a running handler, and its metadata has been checked. A panic ends only the call, as
@@ -50,7 +66,7 @@ where
 pub struct ServerCall {
     method: &'static MethodName,
     context: Context,
-    /// Changed metadata of the request; `None` if it is unchanged.
+    /// Changed metadata of the request; `None` if unchanged.
     metadata: Option<Metadata>,
     hooks: EndHooks,
     span: Span,
@@ -124,7 +140,7 @@ pub(super) type Handler = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// A call behind interceptors.
 pub(super) struct Intercepted {
-    /// The handler, or the status that refuses the call. `None` after the end.
+    /// The handler, or the status of a refused call. `None` after the end.
     started: Option<Result<Handler, Status>>,
     context: Context,
     hooks: EndHooks,
@@ -132,7 +148,7 @@ pub(super) struct Intercepted {
 }
 
 impl Intercepted {
-    /// Runs the interceptors, and creates the handler if none refuses the call.
+    /// Runs the interceptors, and creates the handler unless the call is refused.
     pub(super) fn start(
         all: &ServerInterceptors,
         method: &'static MethodName,
@@ -187,7 +203,7 @@ impl Future for Intercepted {
 impl Drop for Intercepted {
     fn drop(&mut self) {
         let (started, _entered) = (self.started.take(), self.span.enter());
-        // A panic here has no further effect: the call is over.
+        // The call is over, so a panic is ignored.
         let _dropped = catch(|| drop(started));
         if !self.hooks.is_empty() {
             let is_late = self.context.time_left() == Some(Duration::ZERO);

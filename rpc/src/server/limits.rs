@@ -1,7 +1,7 @@
-//! A service or a method may need a limit of concurrent calls across all pollers of a node.
+//! Limits the concurrent calls of a service or a method across all pollers of a node.
 //!
-//! The pollers share one counter per limit, so only calls with a limit pay for it. A call beyond a limit is refused
-//! at once rather than queued: its caller can go to another server, or retry after a pause.
+//! The pollers share one counter per limit, so calls without a limit have no cost. A call beyond a limit is refused at once
+//! rather than queued: the caller can use another server, or retry after a pause.
 
 use crate::node::start_error::StartError;
 use crate::wire::name::{MethodName, ServiceName};
@@ -18,7 +18,7 @@ enum Of {
     Method(&'static MethodName),
 }
 
-/// A limit, and the number of calls that run under it.
+/// A limit, and the number of calls running under it.
 #[derive(Debug)]
 pub(super) struct RunningLimit {
     of: Of,
@@ -34,7 +34,7 @@ impl RunningLimit {
 
     /// Counts one more running call. Returns false if the limit is reached.
     fn take(&self) -> bool {
-        // Only the number itself is shared; the calls that it counts belong to their pollers.
+        // Relaxed, because only the number is shared; the counted calls belong to their pollers.
         let more = |running: u32| {
             (running < self.most || mutant!(limits_of_services_are_not_kept))
                 .then(|| running.saturating_add(1))
@@ -59,7 +59,7 @@ impl RunningLimit {
         }
     }
 
-    /// Describes a refusal: the limit, and the setting that holds it.
+    /// Describes a refusal: the limit, and the setting that defines it.
     fn refusal(&self) -> String {
         let (whose, setting) = match self.of {
             Of::Service(_) => ("service", "limit".to_owned()),
@@ -104,7 +104,7 @@ impl ServiceLimits {
         self.of_all.iter().chain(self.of_methods.values())
     }
 
-    /// Refuses limits of 0: a method that should not be called should not be served.
+    /// Refuses limits of 0: a method that must not be called should not be served.
     pub(super) fn check(&self) -> Result<(), StartError> {
         match self.all().any(|limit| limit.most == 0) {
             true => Err(StartError::bad_option("limit of a service or method", 0, "choose 1 or more")),
@@ -119,7 +119,7 @@ impl ServiceLimits {
     }
 }
 
-/// The limits of a node's services for its report, also after the services are dropped.
+/// The limits of a node's services, for its report. They outlive the services.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimitReports(Vec<Arc<RunningLimit>>);
 
@@ -138,10 +138,10 @@ impl LimitReports {
 pub(super) struct MethodLimits(Box<[Arc<RunningLimit>]>);
 
 impl MethodLimits {
-    /// Counts one more call, or counts nothing and fails.
+    /// Counts one more call under all limits, or fails and counts it under none.
     ///
     /// # Errors
-    /// Returns the limit that is reached, and the setting that holds it.
+    /// Returns the limit that is reached, and the setting that defines it.
     #[inline]
     pub(super) fn take(&self) -> Result<(), String> {
         for (at, limit) in self.0.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The calls of one method that run on one poller.
+//! The running calls of one method on one poller.
 //!
 //! Their futures live in slots that are reused: a call allocates for its future only when more calls of
 //! the method run than ever before. The dispatcher holds the tables of all methods as `dyn Method`,

@@ -1,12 +1,12 @@
-//! Replies wait here for room in the queue of messages, behind others to the same peer.
+//! Replies that wait for room in the message queue, behind others to the same peer.
 //!
-//! The dispatcher owns them. Only large replies wait, and those that end a stream without a deadline. Those to a peer
-//! leave in the order in which their handlers ended. They have a separate budget, so that a peer that does not READ its
-//! replies makes the node hold no more of them.
+//! Owned by the dispatcher. Only large replies and replies that end a stream without a deadline wait. Replies to a peer are
+//! sent in the order in which their handlers ended. A separate budget limits the replies held for a peer that does not READ
+//! them.
 //!
-//! A peer's replies and their indexes are one [`Line`]. A line is visited when its time has come: to look for room, with
-//! a pause that doubles while the peer has none, and at the first deadline in it. A turn takes at most [`TURN`] replies
-//! from all lines, and frees at most as many of lost peers. A reply is charged what it costs until it is freed.
+//! A peer's replies and their indexes are one [`Line`]. A line is visited at its first deadline, and to check for room, with
+//! a pause that doubles while the peer has no room. A turn takes at most [`TURN`] replies from all lines, and frees at most
+//! as many replies to lost peers. The memory of a reply is charged until it is freed.
 
 use super::caller::{Caller, Key};
 use crate::codec::block;
@@ -19,7 +19,7 @@ use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{Body, EAGER_BYTES, Exhausted, PeerKey, PollerIndex, SessionNumber};
 use trunkline_verbs::Time;
 
-/// Time until the first look for room, and the longest time between two.
+/// Time until the first check for room, and maximum time between two checks.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
@@ -29,7 +29,7 @@ const TURN: usize = 256;
 /// Maximum number of replies taken in one visit, so that peers take turns.
 const VISIT: usize = 16;
 
-/// Memory of the counts of shared bytes.
+/// Size of the reference counts of shared bytes, in bytes.
 const COUNTS: usize = 64;
 
 /// The encoded part of a reply, and its body.
@@ -41,8 +41,8 @@ pub(super) fn is_large((encoded, body): &Parts) -> bool {
     encoded.len() + body.len() > EAGER_BYTES
 }
 
-/// Returns the heap memory of a B-tree's node with elements of type `T`, and of one with children. A node of the
-/// standard library has room for eleven elements.
+/// Returns the heap memory of a leaf and of an inner node of a B-tree with elements of type `T`. A node of the standard
+/// library has room for eleven elements.
 fn nodes<T>() -> (usize, usize) {
     let bytes = 11 * size_of::<T>() + 2 * size_of::<usize>();
     (block(bytes), block(bytes + 12 * size_of::<usize>()))
@@ -58,15 +58,15 @@ fn in_tree<T>() -> usize {
 /// The key of a reply's caller within its line.
 type CallerKey = (SessionNumber, PollerIndex, u64);
 
-/// A reply that waits.
+/// A waiting reply.
 #[derive(Debug)]
 pub(super) struct WaitingReply {
     pub(super) caller: Caller,
     pub(super) header: Header,
     pub(super) parts: Parts,
-    /// Charge of its peer, also after the parts were sent.
+    /// Charge of the peer, which continues after the parts were sent.
     bytes: usize,
-    /// Position in its line: lower ones have waited longer.
+    /// Position in the line: lower positions have waited longer.
     place: u64,
 }
 
@@ -95,19 +95,19 @@ impl WaitingReply {
 struct Line {
     /// Replies in order.
     replies: BTreeMap<u64, Box<WaitingReply>>,
-    /// Positions of replies by caller. A peer that uses a number twice has several.
+    /// Positions of replies by caller. A peer that reuses a number has several.
     by_caller: BTreeSet<(CallerKey, u64)>,
     /// Positions of replies by deadline.
     by_deadline: BTreeSet<(Time, u64)>,
-    /// Time of the next look for room.
+    /// Time of the next check for room.
     next_try: Time,
-    /// Time from a look without room to the next one.
+    /// Time from a check without room to the next check.
     pause: Duration,
     /// Time of the last visit.
     visited: Time,
-    /// Number of its last reply that was taken and not put back. Among lines that are due, the lowest is first.
+    /// Sequence number of the line's last sent reply. Among due lines, the lowest goes first.
     served: u64,
-    /// Its position in the lines that are due.
+    /// Position among the due lines.
     due: Option<(Time, u64)>,
 }
 
@@ -125,7 +125,7 @@ impl Line {
         }
     }
 
-    /// Returns the maximum heap memory of a line without the parts that its replies are charged for.
+    /// Returns the maximum heap memory of a line, without the parts charged to its replies.
     fn cost() -> usize {
         let roots =
             [nodes::<(u64, Box<WaitingReply>)>(), nodes::<(CallerKey, u64)>(), nodes::<(Time, u64)>()];
@@ -158,13 +158,13 @@ impl Line {
         Some(reply)
     }
 
-    /// Removes the reply with the first deadline, if that has passed.
+    /// Removes the reply with the first deadline, if the deadline has passed.
     fn remove_late(&mut self, now: Time) -> Option<Box<WaitingReply>> {
         let (_, place) = *self.by_deadline.first().filter(|(deadline, _)| *deadline <= now)?;
         self.remove(place)
     }
 
-    /// Returns the time of the next visit. Deadlines that one visit leaves wait for the others' visits.
+    /// Returns the time of the next visit. Deadlines left over by a visit wait for the visits of other lines.
     fn next_visit(&self) -> Time {
         let late = self.by_deadline.first().map(|(deadline, _)| (*deadline).max(self.visited));
         late.map_or(self.next_try, |late| late.min(self.next_try))
@@ -174,9 +174,9 @@ impl Line {
 /// The waiting replies of one poller.
 #[derive(Debug)]
 pub(super) struct WaitingReplies {
-    /// Budget of the bytes of replies and lines.
+    /// Budget of the memory of replies and lines.
     budget: Share,
-    /// Lines by peer. None is empty between two turns.
+    /// Lines by peer. Empty lines are removed at the end of a turn.
     lines: BTreeMap<PeerKey, Line>,
     /// Peers by the time of the next visit.
     due: BTreeSet<(Time, u64, PeerKey)>,
@@ -184,15 +184,15 @@ pub(super) struct WaitingReplies {
     waiting: usize,
     /// Position of the next reply.
     next_place: u64,
-    /// Peer that is visited, and the number of replies that this visit may still take.
+    /// The peer being visited, and the number of further replies that this visit may take.
     visit: Option<(PeerKey, usize)>,
-    /// Number of replies that this turn may still take.
+    /// Number of further replies that this turn may take.
     left_in_turn: usize,
-    /// Number of replies that were taken and not put back.
+    /// Number of replies taken and not put back.
     served: u64,
-    /// Peers whose callers this turn found late.
+    /// Peers with callers whose deadline passed in this turn.
     late: Vec<PeerKey>,
-    /// Lines of lost peers, and the time since which the first one waits to be freed.
+    /// Lines of lost peers, and the time since which the first one is to be freed.
     lost: VecDeque<(PeerKey, Line)>,
     lost_since: Time,
 }
@@ -222,7 +222,7 @@ impl WaitingReplies {
         self.lines.is_empty()
     }
 
-    /// Returns true if any reply to a peer waits.
+    /// Returns true if any reply to the peer waits.
     pub(super) fn has_any_to(&self, peer: PeerKey) -> bool {
         self.lines.contains_key(&peer)
     }
@@ -251,7 +251,7 @@ impl WaitingReplies {
         Ok(())
     }
 
-    /// Begins a turn if there is work: frees a part of the replies to lost peers.
+    /// Begins a turn if there is work, and frees some replies to lost peers.
     pub(super) fn begin_turn(&mut self, now: Time) -> bool {
         if self.next_timer().is_none_or(|due| due > now) {
             return false;
@@ -261,8 +261,8 @@ impl WaitingReplies {
         true
     }
 
-    /// Takes the next reply of a peer that may have room. Drops those of late callers on the way. The reply is put
-    /// back, or it leaves, before the next one is taken.
+    /// Takes the next reply to a peer that may have room, and drops replies whose deadline has passed. Put the reply back or
+    /// report it as sent before taking the next one.
     pub(super) fn next(&mut self, now: Time) -> Option<Box<WaitingReply>> {
         loop {
             let (peer, left) = match self.visit {
@@ -299,8 +299,8 @@ impl WaitingReplies {
         }
     }
 
-    /// Puts back a reply that has no room, and ends the visit of its peer. The pause doubles only if the peer is at its
-    /// limit, since other peers may make room at any time.
+    /// Puts back a reply without room, and ends the visit of its peer. The pause doubles only if the peer is at its limit,
+    /// because other peers may release room at any time.
     pub(super) fn put_back(&mut self, reply: Box<WaitingReply>, now: Time, full: Exhausted) {
         let peer = reply.peer();
         let Some(line) = self.lines.get_mut(&peer) else { return };
@@ -312,7 +312,7 @@ impl WaitingReplies {
         self.end_visit(peer, now);
     }
 
-    /// Removes a taken reply that was sent, or never will be.
+    /// Removes a taken reply that was sent or is given up.
     pub(super) fn left(&mut self, reply: &WaitingReply) {
         if let Some(line) = self.lines.get_mut(&reply.peer()) {
             line.unindex(reply);
@@ -323,12 +323,12 @@ impl WaitingReplies {
         self.release(reply);
     }
 
-    /// Returns the peers whose callers the last turn found late.
+    /// Returns the peers with callers whose deadline passed in the last turn.
     pub(super) fn take_late(&mut self) -> Vec<PeerKey> {
         mem::take(&mut self.late)
     }
 
-    /// Removes all waiting replies, those to one peer in order.
+    /// Removes all waiting replies. Replies to one peer are in order.
     pub(super) fn take_all(&mut self) -> Vec<WaitingReply> {
         let mut all = Vec::new();
         for peer in self.lines.keys().copied().collect::<Vec<_>>() {
@@ -343,7 +343,7 @@ impl WaitingReplies {
         all
     }
 
-    /// Ends the visit of a peer. The next one comes after those of others that are due.
+    /// Ends the visit of a peer. Its next visit follows the visits of other due peers.
     fn end_visit(&mut self, peer: PeerKey, now: Time) {
         self.visit = None;
         if let Some(line) = self.lines.get_mut(&peer) {
@@ -352,7 +352,7 @@ impl WaitingReplies {
         self.schedule(peer);
     }
 
-    /// Updates the time of a peer's next visit, or removes its line if that is empty.
+    /// Updates the time of a peer's next visit, or removes the line if it is empty.
     fn schedule(&mut self, peer: PeerKey) {
         let Some(line) = self.lines.get_mut(&peer) else { return };
         let due = (!line.replies.is_empty()).then(|| (line.next_visit(), line.served));
@@ -377,8 +377,8 @@ impl WaitingReplies {
         self.budget.put_back(reply.peer(), reply.bytes);
     }
 
-    /// Drops the replies of a caller that no longer waits, without examining others. A caller that used its number more
-    /// often than a turn has room for keeps the rest.
+    /// Drops the replies to a caller that no longer waits, without a search. If the caller reused its number more often than
+    /// a turn has room for, the rest stays.
     pub(super) fn cancel(&mut self, caller: Key) {
         let Some(line) = self.lines.get_mut(&caller.peer) else { return };
         let key = (caller.session, caller.poller, caller.call);
@@ -397,7 +397,7 @@ impl WaitingReplies {
         self.free(usize::MAX);
     }
 
-    /// Drops the replies to a peer that is down. Later turns free them.
+    /// Drops the replies to a lost peer. Later turns free them.
     pub(super) fn down(&mut self, peer: PeerKey, now: Time) {
         if let Some(line) = self.lines.remove(&peer) {
             if let Some((at, served)) = line.due {
@@ -412,13 +412,13 @@ impl WaitingReplies {
         self.budget.leave(peer);
     }
 
-    /// Frees at most as many replies to lost peers.
+    /// Frees at most this many replies to lost peers.
     fn free(&mut self, mut most: usize) {
         while let Some((peer, line)) = self.lost.front_mut() {
             while most > 0
                 && let Some((_, reply)) = line.replies.pop_first()
             {
-                // Their order does not matter any more.
+                // Their order no longer matters.
                 line.by_caller.pop_first();
                 line.by_deadline.pop_first();
                 self.budget.put_back(*peer, reply.bytes);
@@ -432,7 +432,7 @@ impl WaitingReplies {
         }
     }
 
-    /// Returns the charged bytes, and those of the replies and lines.
+    /// Returns the charged bytes, and the bytes of replies and lines.
     pub(super) fn ledger(&self) -> BudgetLedger {
         let mut counted = BTreeMap::<PeerKey, usize>::new();
         let lost = self.lost.iter().map(|(peer, line)| (peer, line));

@@ -18,8 +18,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::{Body, Message};
 
-/// Parses the metadata of a request. A trace that exceeds the limit is left out: a caller of the caller may have
-/// chosen it, and must not make this call fail.
+/// Parses the metadata of a request. A trace beyond the limit is left out: a remote caller may have chosen it, and must not
+/// make this call fail.
 pub(super) fn parse_metadata(block: &[u8], most: usize) -> Result<Metadata, Status> {
     if block.len().saturating_sub(MOST_TRACE_BYTES) > most {
         check_metadata(block.len(), most)?;
@@ -39,7 +39,7 @@ pub struct Request {
     encoded: Range<usize>,
     poller: Rc<LocalQueue>,
     memory: Rc<ArgumentMemory>,
-    /// The stream of a call that has one.
+    /// The stream of the call, if any.
     stream: Option<Arc<CallStream>>,
     /// Maximum size of the metadata of a response, in bytes.
     most_metadata: usize,
@@ -129,7 +129,7 @@ impl Request {
     }
 }
 
-/// Writes no bytes of the message: metadata may be secret.
+/// Omits the bytes of the message: metadata may be secret.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request").field("encoded", &self.encoded).finish_non_exhaustive()
@@ -145,11 +145,10 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Tells the client that the handler's stream exists, and sends its items, which `put` encodes. Completes when all
-    /// items have left.
+    /// Accepts the stream at the client, and sends the items, encoded with `put`. Completes when all items were sent.
     ///
     /// # Errors
-    /// Fails with the first error of the stream, and when an item cannot be encoded or sent.
+    /// Fails with the first error of the stream, or if an item cannot be encoded or sent.
     pub async fn send<S, T, P>(self, source: S, put: P) -> Result<(), Failure>
     where
         S: Source<Item = Result<T, Status>>,
@@ -169,14 +168,14 @@ impl Writer {
     }
 }
 
-/// A builder of replies, in buffers that the poller reuses.
+/// A builder of replies, with buffers reused by the poller.
 #[derive(Debug)]
 pub struct Replier {
     poller: Rc<LocalQueue>,
 }
 
 impl Replier {
-    /// Creates a reply with a value, which its codec encodes.
+    /// Creates a reply with an encoded value.
     ///
     /// # Errors
     /// `Internal` when the value cannot be encoded.
@@ -189,7 +188,7 @@ impl Replier {
         Ok(Reply { encoded, body: Body::new() })
     }
 
-    /// Creates the failure of a handler that has returned an error of its method's own type.
+    /// Creates the failure of a handler that returned an error of its method's own type.
     pub fn error<V: EncodeValue>(&self, error: &V) -> Failure {
         let mut encoded = self.poller.buffers().take();
         match error.encode(encoded.buffer()) {
@@ -229,19 +228,19 @@ impl Replier {
     }
 }
 
-/// The reason why a method made no reply.
+/// Cause of the failure of a method.
 #[derive(Debug)]
 pub enum Failure {
-    /// The handler returned this status. It has run, whatever the status says of a nested call.
+    /// The handler returned this status. It has run, even if the status comes from a nested call that has not.
     Handler(Status),
     /// The handler returned an error of its method's own type.
     Error(EncodedError),
-    /// The node ended the call in the handler's place, and knows whether the handler ran.
+    /// The node ended the call in the handler's place. The status says whether the handler has run.
     Node(Status),
 }
 
 impl Failure {
-    /// Returns true if the node was draining, and the handler has not run.
+    /// Returns true if the node was draining and the handler has not run.
     pub(crate) fn is_of_drain(&self) -> bool {
         matches!(self, Self::Node(status) if status.reason() == Some(Reason::Draining) && !status.may_have_run())
     }
@@ -258,7 +257,7 @@ impl From<Status> for Failure {
 #[derive(Debug)]
 pub struct EncodedError(pub(crate) Encoded);
 
-/// A successful reply, not sent yet.
+/// A successful reply, not yet sent.
 #[derive(Debug)]
 pub struct Reply {
     pub(crate) encoded: Encoded,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use trunkline_machine::rings::panics::catch_or;
 use trunkline_transport::NodeReport;
 
-/// Adds rows of a service to the report of its node.
+/// Adds a service's rows to its node's report.
 pub(crate) type AddRows = Arc<dyn Fn(&mut NodeReport) + Send + Sync>;
 
 type Make = dyn Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync;
@@ -23,11 +23,11 @@ type Make = dyn Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + S
 pub struct Service {
     pub(crate) name: &'static ServiceName,
     make: Box<Make>,
-    /// True if some of its methods run in the worker pool.
+    /// True if any method runs in the worker pool.
     is_pooled: bool,
     limits: ServiceLimits,
     interceptors: ServerInterceptors,
-    /// Additions to the report of the node.
+    /// Additions to the node's report.
     rows: Vec<AddRows>,
 }
 
@@ -43,13 +43,13 @@ impl Service {
         Self { name, make: Box::new(make), is_pooled: false, limits, interceptors, rows: Vec::new() }
     }
 
-    /// Marks the service as one with methods in the worker pool, so that its nodes start one.
+    /// Marks the service as having methods in the worker pool, so that its nodes start a pool.
     #[must_use]
     pub fn pooled(self) -> Self {
         Self { is_pooled: true, ..self }
     }
 
-    /// Returns true if its nodes need a worker pool.
+    /// Returns true if the service needs a worker pool.
     pub(crate) fn is_pooled(&self) -> bool {
         self.is_pooled
     }
@@ -68,7 +68,7 @@ impl Service {
         self
     }
 
-    /// Passes each call through `interceptor`, after the interceptors that were added before.
+    /// Passes each call through `interceptor`, after earlier interceptors.
     #[must_use]
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
         self.interceptors = self.interceptors.with(Arc::new(interceptor));
@@ -82,7 +82,7 @@ impl Service {
         self
     }
 
-    /// Returns the functions that add its rows to the node's report.
+    /// Returns the functions that add the service's rows to the node's report.
     pub(crate) fn rows(&self) -> impl Iterator<Item = AddRows> + '_ {
         self.rows.iter().cloned()
     }
@@ -92,7 +92,7 @@ impl Service {
         self.limits.check()
     }
 
-    /// Adds its limits to the node's report.
+    /// Adds the service's limits to the node's report.
     pub(crate) fn report_limits(&self, reports: &mut LimitReports) {
         reports.add(&self.limits);
     }
@@ -102,7 +102,7 @@ impl Service {
         self.limits.under(method)
     }
 
-    /// Creates its methods on a poller.
+    /// Creates the service's methods on a poller.
     ///
     /// # Errors
     /// Returns the error of `make`, or the message of its panic.
@@ -143,7 +143,7 @@ impl Methods {
             return self.all.push((name, Box::new(MethodTable::new(run))));
         }
         let interceptors = self.interceptors.clone();
-        // One type for the methods of all services.
+        // Boxed, so that the methods of all services have one type.
         let intercepted: Box<dyn Fn(Request) -> Intercepted> = Box::new(move |request| {
             Intercepted::start(&interceptors, name, request, |request| Box::pin(run(request)))
         });
@@ -163,14 +163,14 @@ impl fmt::Debug for Methods {
     }
 }
 
-/// The hashes of methods by number. Callers use a short number in place of a method's hash, and it must mean the same method
-/// on every poller. A number is assigned once and stays valid for the life of the node. All pollers share the table,
-/// whatever services they create.
+/// The hashes of methods by number. Callers use a short number in place of a method's hash, and it must refer to the same
+/// method on every poller. A number is assigned once and stays valid for the life of the node. All pollers share the table,
+/// even if their services differ.
 #[derive(Debug, Default)]
 pub(crate) struct MethodNumbers(Lock<Vec<u64>>);
 
 impl MethodNumbers {
-    /// Returns the number of the method with this hash, and assigns one if necessary. `None` if no number is left.
+    /// Returns the number of the method with this hash, assigned if necessary. `None` if all numbers are used.
     pub(crate) fn of(&self, hash: u64) -> Option<u16> {
         let mut methods = self.0.lock();
         let known = methods.iter().position(|method| *method == hash);

@@ -1,5 +1,5 @@
-//! A method fails with a [`Status`], or with an error type of the service, which is sent as a value. Emitted code
-//! uses [`HandlerError`] on both sides. The type decides, so an alias of `Status` counts as `Status`.
+//! Methods fail with a [`Status`], or with an error type of the service, which is sent as a value. Generated code uses
+//! [`HandlerError`] on both sides. The type is decisive, so an alias of `Status` is treated as `Status`.
 
 use crate::call::Response;
 use crate::codec::{CodecFor, Coded, Decoder, TypeShape};
@@ -170,9 +170,9 @@ impl<C: CodecFor<E>, E: Serialize + DeserializeOwned> HandlerError<C> for E {
     }
 }
 
-/// The error type of a method, checked against its codec. An emitted assertion rejects a type that is not a
-/// [`HandlerError`]. [`NotFailing`] lets the rest of the stub compile, as in `codec/coding.rs`, where `IS_BORROWED` is
-/// explained too.
+/// The error type of a method, checked against its codec. A generated assertion rejects a type that is not a
+/// [`HandlerError`]. [`NotFailing`] lets the rest of the stub compile, see `codec/coding.rs`, which also explains
+/// `IS_BORROWED`.
 #[derive(Debug)]
 pub struct Failing<C, E, const IS_BORROWED: bool = false>(PhantomData<fn() -> (C, E)>);
 

@@ -1,7 +1,6 @@
-//! A handler should be able to use `?` on common errors, which need a conversion to [`Status`]. Errors of the
-//! standard library and of nested calls convert, and with the cargo features `anyhow` and `eyre` also their errors.
-//! The error's text becomes the message, and its sources the causes. A `Status` inside a type-erased error keeps
-//! its code, its details and its metadata.
+//! Conversions to [`Status`], so that handlers can use `?` on common errors: errors of the standard library and of nested
+//! calls, and with the cargo features `anyhow` and `eyre` also their errors. The error's text becomes the message, and its
+//! sources the causes. A `Status` inside a type-erased error keeps its code, details and metadata.
 
 use crate::status::call_error::CallError;
 use crate::status::{Code, Status};

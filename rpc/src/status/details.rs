@@ -1,10 +1,10 @@
-//! Details of a status as a value of a type that both sides know.
+//! Details of a status as a value of a type shared by both sides.
 //!
 //! ```text
 //! 0 hash of the type's name (8)   the value, by the default codec
 //! ```
 //!
-//! The bytes may come from a peer. Decoding is bounded as for a reply.
+//! The bytes may come from a peer, so decoding has limits like the decoding of a reply.
 
 use crate::codec::{self, Allowance, Bincode, CodecFor as _, DecodeError};
 use crate::status::{MOST_DETAILS, Status};
@@ -40,7 +40,7 @@ pub trait Details: Serialize + DeserializeOwned {
 }
 
 impl Status {
-    /// Sets the details to a value. If the value cannot be encoded, it is left out and a cause says so.
+    /// Sets the details to a value. If the value cannot be encoded, a cause reports it instead.
     #[must_use]
     pub fn with_typed_details<T: Details>(self, details: &T) -> Self {
         let mut bytes = hash_of(T::NAME).to_le_bytes().to_vec();
@@ -64,7 +64,7 @@ impl Status {
     }
 }
 
-/// Returns the 64-bit FNV-1a hash, as for the names of services.
+/// Returns the 64-bit FNV-1a hash of a name, as for services.
 fn hash_of(name: &str) -> u64 {
     let mut hash = Fnv::default();
     hash.add(name.as_bytes());

@@ -18,12 +18,12 @@ use std::time::Duration;
 use trunkline_transport::identity::Refused;
 use trunkline_transport::{Body, PeerDown};
 
-/// Maximum length of a message that is sent, in bytes; a longer one is cut.
+/// Maximum length of a message on the wire, in bytes; a longer one is cut.
 pub(crate) const MOST_MESSAGE_BYTES: usize = 64 << 10;
 /// Maximum number of causes of a status, and maximum length of one in bytes; longer texts are cut.
 pub(crate) const MOST_CAUSES: usize = 16;
 pub(crate) const MOST_CAUSE_BYTES: usize = 1024;
-/// Maximum size of the details that are sent, in bytes.
+/// Maximum size of the details on the wire, in bytes.
 pub(crate) const MOST_DETAILS: usize = 1 << 20;
 
 /// The kind of failure of a [`Status`], with gRPC's names and numbers (1 to 16).
@@ -108,7 +108,23 @@ impl Code {
     }
 }
 
-/// The reason why a call failed: a code for programs, a message for humans, the origin, and optional details.
+/// The error of a call: a code for programs, a message for humans, and the side that ended the call.
+///
+/// Handlers return one, and nodes create one for each call that they end. A failed call can be repeated if
+/// [`Status::may_have_run`] is false.
+///
+/// ```
+/// use trunkline::{Code, Status};
+///
+/// let status = Status::not_found("no such key").with_cause("the shard is empty");
+/// assert_eq!(status.code(), Code::NotFound);
+/// assert_eq!(status.to_string(), "NotFound: no such key: the shard is empty");
+/// assert!(status.may_have_run(), "a handler that returns a status has run");
+/// assert_eq!(status.reason(), None, "no node ended the call");
+/// ```
+///
+/// Conversions by `?`, the limits on texts and details, and the meaning of each [`Reason`]:
+/// `docs/book/src/guide/errors.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     code: Code,
@@ -125,7 +141,7 @@ pub struct Status {
     metadata: Option<Box<ReplyMetadata>>,
 }
 
-/// The metadata of a status that has none.
+/// The metadata of a status without metadata.
 static NO_METADATA: Metadata = Metadata::new();
 
 impl Status {
@@ -158,7 +174,7 @@ impl Status {
         self.is_own_error
     }
 
-    /// Creates the status of a call that this node ends and whose handler has certainly not run.
+    /// Creates the status of a call that this node ends before its handler runs.
     pub(crate) fn not_run(code: Code, message: impl Into<String>) -> Self {
         Self { may_have_run: false, ..Self::ran(code, message) }
     }
@@ -285,15 +301,15 @@ impl Status {
         Self { may_have_run: true, ..self }
     }
 
-    /// Makes it the status of a call that an interceptor refuses. The handler has not run, whatever the status says of
-    /// another call.
+    /// Converts to the status of a call refused by an interceptor. The handler has not run, even if the status comes from a
+    /// call that has.
     pub(crate) fn before_run(self) -> Self {
         let is_of_caller = matches!(self.code, Code::Unauthenticated | Code::PermissionDenied);
         let reason = is_of_caller.then_some(Reason::Unauthorised);
         Self { may_have_run: false, origin: Origin::Local, reason, ..self }
     }
 
-    /// Removes details that are too large to be sent.
+    /// Removes details that are too large for the wire.
     pub(crate) fn within_limits(mut self) -> Self {
         let bytes = self.details.len();
         if bytes <= MOST_DETAILS {
@@ -339,7 +355,7 @@ impl Status {
         Self { may_have_run, ..Self::ran(code, format!("{call}: {cause}")) }.because(reason)
     }
 
-    /// Creates the status of a call with a message that cannot be sent, in a session that continues.
+    /// Creates the status of a call whose message cannot be sent although the session continues.
     pub(crate) fn not_sent(message: &str, cause: PeerDown) -> Self {
         let (code, reason) = Self::of(cause);
         Self::ran(code, format!("{message} cannot be sent: {cause}")).because(reason)
@@ -358,7 +374,7 @@ impl Status {
             | PeerDown::UnknownSetting(_)
             | PeerDown::SettingRefused(_) => (Code::FailedPrecondition, Reason::OtherProtocol),
             PeerDown::ShuttingDown => (Code::Unavailable, Reason::Draining),
-            // A repetition can succeed.
+            // A retry can succeed.
             #[cfg(feature = "identity")]
             PeerDown::Handshake(failure)
                 if matches!(failure.cause(), Refused::TooMany | Refused::TimedOut) =>

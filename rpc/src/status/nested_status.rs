@@ -1,5 +1,6 @@
-//! Serde support for a [`Status`] inside another value, such as a service's error that was caused by a call. Put
-//! `#[serde(with = "trunkline::nested_status")]` on the field.
+//! Serde support for a [`Status`] inside another value, such as a service's error that a call has caused.
+//!
+//! Put `#[serde(with = "trunkline::nested_status")]` on the field.
 //!
 //! `Status` does not implement serde's traits itself: as the error of a method it is sent by the protocol. The
 //! bytes may come from a peer, so the limits of a status apply.

@@ -1,6 +1,5 @@
-//! Programs react to a failed call by its cause, not by the text of its status. [`Origin`] names the side that
-//! ended a call, and [`Reason`] the cause for which a node did so in the handler's place. The module depends on no
-//! other.
+//! Programs react to the cause of a failed call, not to the text of its status. [`Origin`] names the side that ended a call,
+//! and [`Reason`] the cause for which a node ended it in the handler's place.
 
 use std::fmt;
 

@@ -1,8 +1,7 @@
 //! Buffers for the items of a stream: items to send, and received items.
 //!
-//! Small items share one buffer, so they need no allocation each. Peers are charged for windows, not for buffers. A buffer
-//! therefore grows only as far as its window. A reader that has emptied one keeps it, so that a stream that flows allocates
-//! nothing.
+//! Small items share one buffer instead of one allocation each. Peers are charged for windows, not for buffers, so a buffer
+//! grows at most to the size of its window. A reader keeps an emptied buffer, so that a steady stream does not allocate.
 
 use super::BATCH;
 use crate::codec::EncodeValue;
@@ -24,7 +23,7 @@ const LEAST: usize = 512;
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small constant")]
 const BATCH_BYTES: usize = BATCH.bytes as usize + BATCH.items as usize * DATA_BYTES + COPIED;
 
-/// An item in a buffer.
+/// A buffered item.
 #[derive(Debug)]
 enum Stored {
     /// The length of an item in the shared buffer.
@@ -53,7 +52,7 @@ struct Items {
 }
 
 impl Items {
-    /// Adds an item with `room` bytes in front of it. The buffer grows to `most` bytes, or as far as the item needs.
+    /// Adds an item with `room` bytes in front of it. The buffer grows to `most` bytes, or to the size that the item needs.
     fn push(&mut self, room: usize, most: usize, item: Item<'_>) {
         let bytes = item.as_slice();
         let copied = if bytes.len() <= COPIED { bytes } else { &[] };
@@ -70,7 +69,7 @@ impl Items {
         });
     }
 
-    /// Removes the first item, which has `room` bytes in front of it.
+    /// Removes the first item, with the `room` bytes in front of it.
     fn pop(&mut self, room: usize) {
         let Some(item) = self.items.pop_front() else { return };
         self.start += room + item.copied();
@@ -84,18 +83,18 @@ impl Items {
     }
 }
 
-/// Items to send, each with room for its header.
+/// Items to send, each with space for its header.
 #[derive(Debug, Default)]
 pub struct ItemBuffer {
     items: Items,
-    /// Bytes of the items that were added, without headers.
+    /// Bytes of the added items, without headers.
     added: usize,
 }
 
 /// The next item to send.
 pub(super) struct Next<'b> {
     pub(super) header: MessageHeader,
-    /// Number of the call, and the item if it is small.
+    /// Number of the call, followed by the item if it is small.
     pub(super) head: &'b [u8],
     /// The item if it is large.
     pub(super) body: Bytes,
@@ -108,7 +107,7 @@ impl ItemBuffer {
     /// `Internal` when the value cannot be encoded.
     pub fn value<V: EncodeValue>(&mut self, value: &V) -> Result<(), Status> {
         let Items { bytes, items, .. } = &mut self.items;
-        // Codecs double a buffer that is full.
+        // Codecs double a full buffer.
         let capacity = bytes.capacity();
         if capacity - bytes.len() < COPIED && capacity < BATCH_BYTES {
             bytes.reserve_exact((2 * capacity).clamp(LEAST, BATCH_BYTES) - bytes.len());
@@ -148,12 +147,12 @@ impl ItemBuffer {
         self.items.items.is_empty()
     }
 
-    /// Returns the bytes of the items added since the last time.
+    /// Returns the bytes of the items added since the last call.
     pub(super) fn take_added(&mut self) -> usize {
         mem::take(&mut self.added)
     }
 
-    /// Returns the first item with its header, and the number of its bytes.
+    /// Returns the first item with its header, and its size in bytes.
     pub(super) fn next(&mut self, call: u64, from_caller: bool, number: u16) -> Option<Next<'_>> {
         let Items { bytes, start, items } = &mut self.items;
         let item = items.front()?;
@@ -169,11 +168,11 @@ impl ItemBuffer {
     }
 }
 
-/// An item that was received.
+/// A received item.
 pub(crate) enum Item<'b> {
-    /// An item in memory that is about to be reused.
+    /// An item in memory that is reused after the call.
     Borrowed(&'b [u8]),
-    /// An item in its own memory.
+    /// An item with its own memory.
     Own(Bytes),
 }
 
@@ -193,12 +192,13 @@ impl Item<'_> {
     }
 }
 
-/// Items that were received.
+/// Received items.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedItems(Items);
 
 impl ReceivedItems {
-    /// Adds an item, which is copied unless it has its own memory. `left` are the bytes that may still come, with the item.
+    /// Adds an item, copied unless it has its own memory. `left` is the number of bytes that may still arrive, including the
+    /// item.
     pub(super) fn push(&mut self, item: Item<'_>, left: usize) {
         let most = self.0.bytes.len() + left;
         self.0.push(0, most, item);

@@ -1,4 +1,4 @@
-//! Streams that their poller has to process, reported by readers and writers on any thread.
+//! Streams to be processed by their poller, reported by readers and writers on any thread.
 
 use super::Charge;
 use super::state::{CallStream, Flushed};
@@ -11,14 +11,14 @@ use std::time::Duration;
 use trunkline_transport::{PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Time until a peer without room is tried again, doubled each time that it still has none.
+/// Time until a peer without room is tried again. Doubled after each failure.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
-/// Maximum number of a peer's streams that are tried in a round, and that are tried in vain.
+/// Maximum number of a peer's streams tried in a round, and tried without success.
 const TRIES: usize = 256;
 const FAILURES: usize = 16;
 
-/// The streams of one poller that have changed. Each is in the list at most once.
+/// The changed streams of one poller. Each is in the list at most once.
 #[derive(Default)]
 pub(crate) struct Changes {
     any: AtomicBool,
@@ -43,17 +43,17 @@ impl Changes {
         mem::swap(&mut *self.streams.lock(), list);
     }
 
-    /// Drops all streams: their poller has ended.
+    /// Drops all streams, because their poller has ended.
     pub(crate) fn clear(&self) {
         let mut list = Vec::new();
         self.take(&mut list);
     }
 }
 
-/// The streams of one poller that wait for room in the queue of messages. The poller owns it.
+/// The streams of one poller that wait for room in the message queue. Owned by the poller.
 ///
-/// Those of a peer wait in a line. As long as the peer has no room, few of them are looked at, and seldom: a peer may have
-/// many streams and take nothing.
+/// The streams of a peer wait in a line. While the peer has no room, only a few of them are tried, at growing intervals: a
+/// peer may have many streams and accept no messages.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     lines: BTreeMap<PeerKey, BlockedPeer>,
@@ -72,7 +72,7 @@ struct BlockedPeer {
 }
 
 impl Unsent {
-    /// Sends the frames that streams have handed over. Returns true if there was a stream to process.
+    /// Sends the pending frames of streams. Returns true if there was a stream to process.
     pub(crate) fn flush(&mut self, changes: &Changes, transport: &mut Transport, charge: Charge<'_>) -> bool {
         let now = transport.now();
         let is_round = self.next_round.is_some_and(|due| due <= now);
@@ -98,7 +98,7 @@ impl Unsent {
         true
     }
 
-    /// Tries the lines whose time has come.
+    /// Tries the lines that are due.
     fn flush_lines(&mut self, now: Time, transport: &mut Transport, charge: Charge<'_>) {
         let scratch = &mut self.scratch;
         self.lines.retain(|_, line| {
@@ -112,7 +112,7 @@ impl Unsent {
                 if let Flushed::NoRoom(_) = stream.flush(transport, charge, scratch) {
                     line.streams.push_back(stream);
                     failed += 1;
-                    // All of them were tried.
+                    // All streams of the line were tried.
                     if failed >= line.streams.len() {
                         break;
                     }

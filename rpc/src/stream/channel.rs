@@ -55,8 +55,21 @@ pub fn channel<T>(items: usize) -> (Sender<T>, Receiver<T>) {
 
 /// The sending end of a [`channel`]. The stream ends once each clone has called [`Sender::finish`].
 ///
-/// A clone that is dropped without it closes the channel: the reader gets the items that were sent, then an `Internal`
-/// with [`Reason::SenderDropped`]. A panic, an aborted task or an early return can therefore not pass for the end.
+/// A clone that is dropped before that closes the channel: the reader gets the items that were sent, then an `Internal`
+/// with [`Reason::SenderDropped`]. After a panic, an aborted task or an early return the reader therefore gets an error.
+///
+/// ```
+/// use trunkline::{Reason, block_on, stream};
+///
+/// let (sender, mut receiver) = stream::channel(4);
+/// let unfinished = sender.clone();
+/// block_on(sender.send(1))?;
+/// sender.finish();
+/// drop(unfinished);
+/// assert_eq!(block_on(receiver.recv())?, Some(1));
+/// assert_eq!(block_on(receiver.recv()).unwrap_err().reason(), Some(Reason::SenderDropped));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Sender<T> {
     sink: Sink<T>,
     /// True once a clone was dropped before it finished.
@@ -123,7 +136,19 @@ impl<T> fmt::Debug for Sender<T> {
 /// It is a stream of the items. Return it from a handler, pass it to a method that takes items, or to
 /// [`Streaming::from_stream`](super::Streaming::from_stream), also within adapters such as `map`: if a sender is dropped
 /// before it has finished, the reader at the other end gets a status. Code that reads the items itself uses
-/// [`Receiver::recv`].
+/// [`Receiver::recv`]:
+///
+/// ```
+/// use trunkline::{Status, stream::Receiver};
+///
+/// async fn sum(mut numbers: Receiver<u32>) -> Result<u32, Status> {
+///     let mut sum = 0;
+///     while let Some(number) = numbers.recv().await? {
+///         sum += number;
+///     }
+///     Ok(sum)
+/// }
+/// ```
 ///
 /// # Panics
 /// Reading it as a stream in any other way panics when a sender was dropped before it finished: `None` would look like the

@@ -23,6 +23,24 @@ use trunkline_transport::PeerKey;
 
 /// A stream of received items: the response of a call in a client, the caller's items in a handler.
 ///
+/// ```
+/// use trunkline::{Status, Stream};
+///
+/// #[trunkline::service]
+/// trait Numbers {
+///     async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
+/// }
+///
+/// async fn print(client: &NumbersClient) -> Result<(), Status> {
+///     let mut numbers = client.count(3).await?;
+///     while let Some(number) = numbers.message().await? {
+///         println!("{number}");
+///     }
+///     Ok(()) // the server has finished; anything else is an error
+/// }
+/// # fn main() {}
+/// ```
+///
 /// It implements [`Stream`](futures_core::Stream). [`Streaming::message`] needs no trait. Both may be used on any thread
 /// and any executor.
 ///
@@ -34,75 +52,6 @@ use trunkline_transport::PeerKey;
 /// The writer waits while the reader takes no items: its window is 16 KiB and 64 items at first, and at most 1 MiB and
 /// 4096 items, or four items if these are larger, up to 4 MiB. Dropping the stream in a client cancels the call. Dropping
 /// it in a handler stops the client's stream.
-///
-/// ```
-/// use trunkline::{InProcessNetwork, Node, Status, Stream, Streaming, block_on, stream};
-///
-/// #[trunkline::service]
-/// pub trait Numbers {
-///     async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
-///     async fn sum(&self, numbers: Streaming<u32>) -> Result<u32, Status>;
-///     async fn echo(&self, numbers: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
-/// }
-///
-/// struct Server;
-///
-/// impl Numbers for Server {
-///     async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
-///         let (sender, receiver) = stream::channel(4);
-///         // A task of the poller feeds the stream.
-///         trunkline::spawn(async move {
-///             for number in 0..to {
-///                 if sender.send(Ok(number)).await.is_err() {
-///                     return; // the client has gone
-///                 }
-///             }
-///             sender.finish();
-///         });
-///         Ok(receiver)
-///     }
-///
-///     async fn sum(&self, mut numbers: Streaming<u32>) -> Result<u32, Status> {
-///         let mut sum = 0;
-///         while let Some(number) = numbers.message().await? {
-///             sum += number;
-///         }
-///         Ok(sum)
-///     }
-///
-///     async fn echo(&self, numbers: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status> {
-///         Ok(numbers)
-///     }
-/// }
-///
-/// let network = InProcessNetwork::new();
-/// let server = Node::builder().in_process(&network).serve(NumbersServer::new(Server)).start()?;
-/// let node = Node::builder().in_process(&network).start()?;
-/// let client = NumbersClient::new(node.channel(server.local_address()));
-///
-/// // From the server.
-/// let mut numbers = block_on(client.count(2))?;
-/// assert_eq!(block_on(numbers.message())?, Some(0));
-/// assert_eq!(block_on(numbers.message())?, Some(1));
-/// assert_eq!(block_on(numbers.message())?, None);
-///
-/// // From the client.
-/// let (sender, receiver) = stream::channel(4);
-/// let sum = client.sum(receiver);
-/// block_on(sender.send(3))?;
-/// block_on(sender.send(4))?;
-/// sender.finish();
-/// assert_eq!(block_on(sum)?, 7);
-///
-/// // In both directions.
-/// let (sender, receiver) = stream::channel(4);
-/// let mut echo = block_on(client.echo(receiver))?;
-/// block_on(sender.send(5))?;
-/// assert_eq!(block_on(echo.message())?, Some(5));
-/// sender.finish();
-/// assert_eq!(block_on(echo.message())?, None);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub struct Streaming<T>(Kind<T>);
 
 enum Kind<T> {

@@ -1,14 +1,17 @@
 //! Streams of items in calls: [`Streaming`] reads one, and [`channel`] feeds one.
 //!
-//! A stream is a call: its request opens it, its reply ends it, and a cancellation drops its handler. In between each side
-//! has a `CallStream`, which the reader, the writer and the poller of the call share. The poller puts received items in and
-//! sends what the writer has handed over; the other two may be on any thread. `StreamHost` reports
-//! changes to the poller and wakes it.
-//!
-//! Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
-//! while the window of the reader has bytes and items left, so a reader holds at most one window and one item. Both sides
-//! charge the peer with them, a server also with the `BATCH` that a writer may have handed over. The first window of a client
-//! is not charged.
+//! The attribute [`service`](macro@crate::service#streams) has an example of both directions, and
+//! `docs/book/src/guide/streams.md` describes flow control, the end of a stream and clean-up.
+
+// A stream is a call: its request opens it, its reply ends it, and a cancellation drops its handler. In between each side
+// has a `CallStream`, which the reader, the writer and the poller of the call share. The poller puts received items in and
+// sends what the writer has handed over; the other two may be on any thread. `StreamHost` reports
+// changes to the poller and wakes it.
+//
+// Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
+// while the window of the reader has bytes and items left, so a reader holds at most one window and one item. Both sides
+// charge the peer with them, a server also with the `BATCH` that a writer may have handed over. The first window of a client
+// is not charged.
 
 use crate::node::budgets::SharedMemory;
 use crate::status::Status;
@@ -51,10 +54,11 @@ const ENOUGH_BYTES: i64 = 1 << 20;
 /// Items of the largest size that a window has room for once it has grown, within [`MOST`]. With room for one, the writer
 /// would wait for the reader before each item.
 const ITEMS_AHEAD: i64 = 4;
-/// Consumed bytes that are returned to the writer at once, however large the window. Their WINDOW costs little beside them.
+/// Consumed bytes that are returned to the writer at once, even if the window is larger. The cost of their WINDOW frame is
+/// negligible in comparison.
 const RETURNED_BYTES: i64 = 128 << 10;
 
-/// Returns the bytes that a server charges for a stream when it begins: a window to read, and a batch to send.
+/// Returns the bytes that a server charges for a new stream: a window for reading, and a batch for sending.
 pub(crate) fn first_charge(streams: Streams) -> usize {
     let directions = usize::from(streams.has_client_items()) + usize::from(streams.has_server_items());
     directions * FIRST_BYTES
@@ -91,28 +95,28 @@ impl Window {
     }
 }
 
-/// Changes the charge of a peer from one number of bytes to another. Returns false if it may not use them.
+/// Changes a peer's charge from one number of bytes to another. Returns false if the peer may not use the bytes.
 type Charge<'a> = &'a dyn Fn(PeerKey, usize, usize) -> bool;
 
-/// The poller that makes the call of a stream, or runs it: a trait, because it belongs to the layer above. Nothing here waits.
+/// Interface of a stream to the poller of its call, which belongs to the layer above. The methods never block.
 ///
-/// The defaults are those of a node that has not started, whose calls could not be made.
+/// The default methods are for a node that has not started, whose calls have failed.
 pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
-    /// Tells the poller to process a stream that has changed.
+    /// Tells the poller to process a changed stream.
     fn stream_changed(&self, _stream: Arc<CallStream>) {}
 
-    /// Tells the poller that a caller has dropped a stream. The poller then searches its calls.
+    /// Tells the poller to sweep its calls, because a caller dropped a stream.
     fn stream_dropped(&self) {}
 
-    /// Wakes the tasks whose wakers the poller has collected. Called by the first of these tasks that runs.
+    /// Wakes the tasks whose wakers the poller has collected. Called by the first of these tasks to run.
     fn wake_others(&self) {}
 
-    /// Returns the memory that one decoded item may take, in bytes.
+    /// Returns the maximum memory of one decoded item, in bytes.
     fn most_decoded(&self) -> usize {
         0
     }
 
-    /// Returns the share of the budget of decoded arguments that any thread may charge; `None` before its node has started.
+    /// Returns the share of the budget of decoded arguments that any thread may charge; `None` before the node starts.
     fn memory(&self) -> Option<&SharedMemory> {
         None
     }
@@ -123,10 +127,10 @@ pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
     }
 }
 
-/// The caller's work for a stream: the place for its metadata, and the closures of interceptors. Dropping it before the end
+/// The caller's work for a stream: storage for its metadata, and the closures of interceptors. Dropping it before the end
 /// cancels the call for both.
 pub(crate) trait CallEnd: fmt::Debug + Send {
-    /// Called when the handler's stream exists.
+    /// Called when the handler has returned its stream.
     fn opened(&self, metadata: ReplyMetadata);
 
     /// Called when the stream has ended.

@@ -1,6 +1,6 @@
-//! Memory that code outside of pollers holds for a peer, such as the buffers of an adapter to another protocol.
+//! Memory held for a peer by code outside of pollers, such as the buffers of an adapter to another protocol.
 //!
-//! A poller's share of a budget belongs to its thread. A node has one more share, behind a lock, for charges from any
+//! A poller's share of a budget is used by its thread only. A node has one more share, behind a lock, for charges from any
 //! thread.
 
 use crate::call::context::{Context, PollerContext};
@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use trunkline_transport::PeerKey;
 
-/// Bytes of the budget of decoded arguments that are charged to a peer until this is dropped.
+/// Bytes of the budget of decoded arguments, charged to a peer until this is dropped.
 pub struct PeerMemory {
     owner: Arc<dyn StreamHost>,
     peer: PeerKey,
@@ -42,12 +42,12 @@ impl PeerMemory {
         if bytes == self.bytes {
             return Ok(());
         }
-        // In a child a thread of the parent may have left the lock taken.
+        // In a child the lock may be held by a thread of the parent.
         let Some(memory) = self.owner.memory().filter(|_| !self.owner.is_forked()) else { return Ok(()) };
         let mut share = memory.lock();
         if bytes > self.bytes {
             let taken = share.take(self.peer, bytes - self.bytes);
-            // Keeps neither reserved units nor, once nothing is charged, an entry of the peer.
+            // Returns reserved units, and removes the entry of a peer without charges.
             share.leave(self.peer);
             taken.map_err(|exhausted| {
                 let text =
@@ -64,7 +64,7 @@ impl PeerMemory {
 
 impl Drop for PeerMemory {
     fn drop(&mut self) {
-        // Releasing does not fail.
+        // A release cannot fail.
         let _ = self.resize(0);
     }
 }

@@ -1,4 +1,4 @@
-//! The state of one stream at one side, which its reader, its writer and its poller share.
+//! The state of one side of a stream, shared by its reader, its writer and its poller.
 //!
 //! Wakers are woken after the lock is released, because they may run code of the program.
 
@@ -37,7 +37,7 @@ pub(super) enum Side {
 pub(crate) struct Address {
     pub(crate) peer: PeerKey,
     pub(crate) destination: Destination,
-    /// `None` takes the session that is up.
+    /// Session of the frames; `None` for the current session.
     pub(crate) session: Option<SessionNumber>,
     pub(crate) call: u64,
 }
@@ -47,9 +47,9 @@ pub(crate) struct Address {
 pub(crate) struct Misuse(pub(crate) &'static str);
 
 impl Misuse {
-    /// Misuse of a call without streams.
+    /// Frame of a stream for a call without streams.
     pub(crate) const NO_STREAM: Self = Self("a frame of a stream came for a call without one");
-    /// Misuse of the number of a running call.
+    /// Reuse of the number of a running call.
     pub(crate) const SAME_NUMBER: Self = Self("two calls have the same number");
 
     /// Returns the status that ends the stream.
@@ -76,19 +76,19 @@ pub(super) enum Flushed {
 /// The next step of a writer.
 #[derive(Debug)]
 pub(super) enum Room {
-    /// Add items of this window.
+    /// Add items within this window.
     Window(Window),
-    /// Wait; it is woken.
+    /// Wait until woken.
     Wait,
     /// Stop: all items were sent, the reader was dropped, or the call has ended.
     End,
-    /// Stop: items cannot be sent.
+    /// Stop: the items cannot be sent.
     Failed(Status),
 }
 
 /// The result of a read.
 pub(super) enum Read {
-    /// More items are in its batch.
+    /// More items are in the batch.
     Items,
     /// The writer has finished.
     Finished,
@@ -101,19 +101,19 @@ pub(super) enum Read {
 pub(crate) enum Expiry {
     /// The deadline of the call has passed.
     Deadline,
-    /// Nothing has arrived for this long.
+    /// The stream was idle for this long.
     Idle(Duration),
-    /// The stream goes on. The timer is set again, for this time.
+    /// The stream continues. Set the timer again, for this time.
     Later(Time),
 }
 
-/// Shortest limit of idle time. It keeps a timer from being due again at once.
+/// Minimum idle limit, so that the timer does not fire continuously.
 const SHORTEST_IDLE: Duration = Duration::from_millis(1);
 
 /// Outcome of a call.
 type Outcome = Result<Response, Status>;
 
-/// One stream at one side.
+/// One side of a stream.
 pub(crate) struct CallStream {
     owner: Arc<dyn StreamHost>,
     side: Side,
@@ -123,33 +123,33 @@ pub(crate) struct CallStream {
 
 #[derive(Default)]
 struct StreamState {
-    /// `None` until the request has left.
+    /// `None` until the request is sent.
     address: Option<Address>,
-    /// True if its poller will process it.
+    /// True if the poller is due to process the stream.
     is_reported: bool,
     /// True once the call has ended.
     is_over: bool,
-    /// True once the handler's stream exists.
+    /// True once the handler has returned its stream.
     is_accepted: bool,
-    /// True if the caller has dropped the call.
+    /// True if the caller dropped the call.
     is_dropped: bool,
-    /// Limit of the time in which nothing arrives.
+    /// Maximum idle time.
     idle_limit: Option<Duration>,
     /// Deadline of the call, on the client.
     deadline: Time,
-    /// Time of the last frame of the peer, or time from which the peer could send one.
+    /// Time of the peer's last frame, or from which the peer could send one.
     arrived: Time,
-    /// The status with which this side ends the call.
+    /// Status with which this side ends the call.
     aborted: Option<Status>,
     /// The outcome of the call, for its caller.
     outcome: Option<Outcome>,
-    /// Metadata of the response that has arrived; `None` without any.
+    /// Metadata received with the response, if any.
     metadata: Option<Box<ReplyMetadata>>,
     /// The caller's work for the end of the stream.
     after: Option<Box<dyn CallEnd>>,
     /// Bytes charged to the peer.
     charged: usize,
-    /// The part of them that was received beyond the window.
+    /// Part of the charged bytes that exceeds the window.
     beyond: usize,
     incoming: Incoming,
     sending: Sending,
@@ -158,20 +158,20 @@ struct StreamState {
 #[derive(Default)]
 struct Incoming {
     items: ReceivedItems,
-    /// Window left to the peer.
+    /// Window that the peer has left.
     left: Window,
     window: Window,
-    /// Consumed window that was not returned to the peer yet.
+    /// Consumed window to be returned to the peer.
     consumed: Window,
     received: u64,
-    /// Bytes of the largest item that was received.
+    /// Size of the largest received item, in bytes.
     largest: usize,
     has_ended: bool,
     /// True once the reader was dropped.
     is_closed: bool,
-    /// True if a RESET must be sent to the peer, because the reader was dropped.
+    /// True if a RESET is to be sent to the peer, because the reader was dropped.
     resets: bool,
-    /// The reader, or the caller that waits for the stream.
+    /// Waker of the reader, or of the caller that waits for the stream.
     waker: Option<Waker>,
 }
 
@@ -180,7 +180,7 @@ struct Sending {
     buffer: ItemBuffer,
     left: Window,
     sent: u64,
-    /// Metadata with which the peer must be told that the handler's stream exists.
+    /// Metadata of an ACCEPT frame to be sent to the peer.
     accepts: Option<Metadata>,
     /// True if the writer has no more items.
     is_finished: bool,
@@ -193,7 +193,7 @@ struct Sending {
 }
 
 impl CallStream {
-    /// Creates a stream of a call that the poller of `owner` makes. The call ends if nothing arrives for `idle_limit`.
+    /// Creates a stream for an outgoing call on the poller of `owner`. The call ends after `idle_limit` without a frame.
     pub(crate) fn of_client(
         owner: Arc<dyn StreamHost>,
         streams: Streams,
@@ -202,7 +202,7 @@ impl CallStream {
         Self::new(owner, Side::Client, streams, None, idle_limit, 0)
     }
 
-    /// Creates a stream of a call that runs on the poller of `owner`, for which its peer is charged.
+    /// Creates a stream for an incoming call on the poller of `owner`, charged to its peer.
     pub(crate) fn of_server(
         owner: Arc<dyn StreamHost>,
         streams: Streams,
@@ -248,12 +248,13 @@ impl CallStream {
         }
     }
 
-    /// Locks it for the program. Returns `None` in a forked child, where a poller may have left the lock taken.
+    /// Locks the state for the program. Returns `None` in a forked child, where the lock may be held by a poller of the
+    /// parent.
     fn lock_in_program(&self) -> Option<MutexGuard<'_, StreamState>> {
         (!self.owner.is_forked()).then(|| self.state.lock())
     }
 
-    /// Tells its poller to process it.
+    /// Tells the poller to process the stream.
     fn report(self: &Arc<Self>, mut state: MutexGuard<'_, StreamState>) {
         let is_new = !mem::replace(&mut state.is_reported, true);
         drop(state);
@@ -262,9 +263,7 @@ impl CallStream {
         }
     }
 
-    // For the poller.
-
-    /// Allows its frames to be sent.
+    /// Allows frames of the stream to be sent.
     pub(crate) fn opened(self: &Arc<Self>, now: Time, address: Address) {
         let mut state = self.state.lock();
         state.address = Some(address);
@@ -272,33 +271,33 @@ impl CallStream {
         self.report(state);
     }
 
-    /// Forgets that its request has left, which its server has not taken. Another request follows.
+    /// Records that the server did not take the request. Another request follows.
     pub(crate) fn withdrawn(&self) {
         self.state.lock().address = None;
     }
 
-    /// Returns its poller and its peer; `None` until its request has left, and in a forked child.
+    /// Returns the stream's poller and peer; `None` until the request is sent, and in a forked child.
     pub(super) fn peer(&self) -> Option<(Arc<dyn StreamHost>, PeerKey)> {
         let peer = self.lock_in_program()?.address?.peer;
         Some((Arc::clone(&self.owner), peer))
     }
 
-    /// Returns the memory that one decoded item may take, in bytes.
+    /// Returns the maximum memory of one decoded item, in bytes.
     pub(super) fn most_decoded(&self) -> usize {
         self.owner.most_decoded()
     }
 
-    /// Returns true if its request has left.
+    /// Returns true if the request was sent.
     pub(crate) fn is_open(&self) -> bool {
         self.state.lock().address.is_some()
     }
 
-    /// Returns true if the handler's stream exists.
+    /// Returns true if the handler has returned its stream.
     pub(crate) fn is_accepted(&self) -> bool {
         self.state.lock().is_accepted
     }
 
-    /// Begins the timer of a call with this deadline, whose request is sent. Returns when it is due.
+    /// Starts the timer of a call with this deadline, when the request is sent. Returns the time at which it is due.
     pub(crate) fn begin_timer(&self, now: Time, deadline: Time) -> Option<Time> {
         let mut state = self.state.lock();
         (state.deadline, state.arrived) = (deadline, now);
@@ -306,23 +305,23 @@ impl CallStream {
         (due != Time::MAX).then_some(due)
     }
 
-    /// Returns whether the call ends, because its timer is due.
+    /// Returns whether a timer that is due ends the call.
     pub(crate) fn expiry(&self, now: Time) -> Expiry {
         let mut state = self.state.lock();
         let Some(limit) = state.idle_limit.filter(|_| now < state.deadline) else { return Expiry::Deadline };
         let waits_for_reader = !state.incoming.left.is_open() && !state.incoming.has_ended;
         if state.address.is_none() || waits_for_reader {
-            // The peer has no request yet, or may send no item.
+            // The peer does not have the request yet, or must not send items.
             state.arrived = now;
         }
         let due = state.arrived + limit;
         if due <= now { Expiry::Idle(limit) } else { Expiry::Later(due.min(state.deadline)) }
     }
 
-    /// Takes a frame of the peer.
+    /// Handles a frame of the peer.
     ///
     /// # Errors
-    /// Returns a status if the peer broke the protocol, or may not use the memory of an item.
+    /// Returns a status if the peer violates the protocol, or may not use the memory of an item.
     pub(crate) fn frame(
         &self,
         now: Time,
@@ -362,7 +361,7 @@ impl CallStream {
         Ok(())
     }
 
-    /// Refuses a frame that the peer may not send, or not yet.
+    /// Refuses a frame that the peer must not send, or not yet.
     fn check(&self, is_accepted: bool, part: StreamPart, item: &[u8]) -> Result<(), Misuse> {
         let accepts = self.side == Side::Client && self.reads();
         let why = match part {
@@ -382,7 +381,7 @@ impl CallStream {
         Err(Misuse(why))
     }
 
-    /// Ends it with the outcome of the call, on the client.
+    /// Ends the stream with the outcome of the call, on the client.
     pub(crate) fn complete(&self, outcome: Outcome) {
         let mut state = self.state.lock();
         if !state.is_over {
@@ -398,7 +397,7 @@ impl CallStream {
                     metadata.initial = received.initial;
                 }
             }
-            // The reply to a call with a handler's stream must not hold receive memory.
+            // The reply to a call with a handler's stream must not occupy receive memory.
             let outcome = match outcome {
                 Ok(response) if self.reads() && !response.is_error() => {
                     if response.has_value() {
@@ -415,7 +414,7 @@ impl CallStream {
         self.over(state);
     }
 
-    /// Ends it on the server. Returns the bytes that were charged for it.
+    /// Ends the stream on the server. Returns its charged bytes.
     pub(crate) fn close(&self) -> usize {
         let mut state = self.state.lock();
         let charged = mem::take(&mut state.charged);
@@ -432,23 +431,23 @@ impl CallStream {
         woken.into_iter().for_each(wake);
     }
 
-    /// Returns the bytes that were charged for it, before its end.
+    /// Releases the charge before the end of the stream. Returns the bytes.
     pub(crate) fn release(&self) -> usize {
         mem::take(&mut self.state.lock().charged)
     }
 
-    /// Returns the bytes that are charged for it.
+    /// Returns the charged bytes.
     pub(crate) fn charged(&self) -> usize {
         self.state.lock().charged
     }
 
-    /// Returns true if the caller has dropped the call, or this side has ended it.
+    /// Returns true if the caller dropped the call, or this side ended it.
     pub(crate) fn is_abandoned(&self) -> bool {
         let state = self.state.lock();
         state.is_dropped || state.aborted.is_some()
     }
 
-    /// Returns the peer that its frames go to, once they may leave.
+    /// Returns the peer that frames are sent to, once that is allowed.
     pub(super) fn destination(&self) -> Option<PeerKey> {
         self.state.lock().address.map(|address| address.peer)
     }
@@ -476,11 +475,11 @@ impl CallStream {
         let flushed = match sent {
             Ok(()) => Flushed::All,
             Err(SendError::QueueFull(_)) => {
-                // Its poller processes it in the next round, whatever is reported until then.
+                // The poller processes the stream in the next round in any case.
                 state.is_reported = true;
                 Flushed::NoRoom(address.peer)
             }
-            // The end of the session ends the call.
+            // The end of the session also ends the call.
             Err(SendError::SessionOver | SendError::NoPeer | SendError::BackingOff { .. }) => Flushed::All,
             Err(error) => {
                 let text = format!("an item of the stream cannot be sent: {error}");
@@ -498,16 +497,14 @@ impl CallStream {
         flushed
     }
 
-    // For the writer.
-
-    /// Reports that the handler's stream exists, with the metadata for the start of its response.
+    /// Accepts the call: the handler has returned its stream. `initial` is the metadata for the start of the response.
     pub(super) fn accept(self: &Arc<Self>, initial: Metadata) {
         let mut state = self.state.lock();
         state.sending.accepts = Some(initial);
         self.report(state);
     }
 
-    /// Returns what the writer may do. It is woken when that changes.
+    /// Returns the writer's next step. The writer is woken when it changes.
     pub(super) fn room(&self, task: &Context<'_>) -> Room {
         let _earlier;
         let Some(mut state) = self.lock_in_program() else { return Room::End };
@@ -527,7 +524,7 @@ impl CallStream {
         Room::Window(sending.left.at_most(BATCH))
     }
 
-    /// Hands items over. The writer waits for room if `waits`.
+    /// Queues items to be sent. The writer waits for room if `waits`.
     pub(super) fn hand_over(self: &Arc<Self>, items: &mut ItemBuffer, is_finished: bool, waits: bool) {
         let Some(mut state) = self.lock_in_program() else { return };
         if state.is_over || state.sending.is_reset {
@@ -550,9 +547,7 @@ impl CallStream {
         self.owner.stream_dropped();
     }
 
-    // For the caller and the reader.
-
-    /// Returns the outcome of the call, or an empty response once the handler's stream exists.
+    /// Returns the outcome of the call, or an empty response once the handler has returned its stream.
     pub(crate) fn poll_opened(&self, task: &Context<'_>) -> Poll<Option<Outcome>> {
         let _earlier;
         self.owner.wake_others();
@@ -569,20 +564,20 @@ impl CallStream {
         Poll::Pending
     }
 
-    /// Keeps the work for the end of the stream, for its reader. It is dropped in a forked child.
+    /// Stores the work for the end of the stream until the reader gets there. The work is dropped in a forked child.
     pub(crate) fn defer(&self, after: Box<dyn CallEnd>) {
         let Some(mut state) = self.lock_in_program() else { return };
         after.opened(state.metadata.as_deref().cloned().unwrap_or_default());
         state.after = Some(after);
     }
 
-    /// Returns the metadata of the response that has arrived. Empty in a forked child.
+    /// Returns the metadata received with the response. Empty in a forked child.
     pub(super) fn metadata(&self) -> ReplyMetadata {
         let state = self.lock_in_program();
         state.and_then(|state| state.metadata.as_deref().cloned()).unwrap_or_default()
     }
 
-    /// Runs the work for the end of the stream, which its reader has seen. Does nothing in a forked child.
+    /// Runs the work for the end of the stream, when the reader gets there. Does nothing in a forked child.
     ///
     /// # Errors
     /// Returns a status if an interceptor panics.
@@ -621,7 +616,7 @@ impl CallStream {
         read
     }
 
-    /// Returns the end of the received items, if there is one. Otherwise moves the reader's earlier waker to `earlier`.
+    /// Returns the end of the received items, if reached. Otherwise moves the reader's earlier waker to `earlier`.
     fn end_of(&self, state: &mut StreamState, task: &Context<'_>, earlier: &mut Option<Waker>) -> Read {
         if self.side == Side::Server {
             if state.incoming.has_ended {
@@ -651,7 +646,7 @@ impl CallStream {
         let Some(mut state) = self.lock_in_program() else { return };
         state.incoming.is_closed = true;
         let items = mem::take(&mut state.incoming.items);
-        // Its closures run when it is dropped, without the lock.
+        // Dropping it runs closures, without the lock.
         let _after = state.after.take();
         if state.is_over {
             drop(state);
@@ -670,7 +665,7 @@ impl CallStream {
 }
 
 impl StreamState {
-    /// Doubles the window as far as the peer may use memory.
+    /// Doubles the window, within the memory that the peer may use.
     fn grow(&mut self, charge: Charge<'_>, peer: PeerKey) {
         if !self.incoming.wants_more() {
             return;
@@ -682,7 +677,7 @@ impl StreamState {
         }
     }
 
-    /// Charges the peer with the part of a received item that exceeds the window, which an item may.
+    /// Charges the peer for the part of a received item that exceeds the window, which is allowed.
     fn charge_beyond(&mut self, charge: Charge<'_>, item: usize) -> Result<(), Status> {
         let left = usize::try_from(self.incoming.left.bytes).unwrap_or_default();
         let more = item.saturating_sub(left);
@@ -700,7 +695,7 @@ impl StreamState {
         Ok(())
     }
 
-    /// Releases the charge for bytes that no longer exceed the window, because the reader has consumed them.
+    /// Releases the charge for bytes that no longer exceed the window, after the reader has consumed items.
     fn put_back_beyond(&mut self, charge: Charge<'_>, peer: PeerKey) {
         let beyond = usize::try_from(-self.incoming.left.bytes).unwrap_or_default();
         let less = self.beyond.saturating_sub(beyond);
@@ -751,7 +746,7 @@ impl StreamState {
 }
 
 impl Incoming {
-    /// Refuses an item that breaks the protocol.
+    /// Refuses an item that violates the protocol.
     fn check(&self, reads: bool, number: u16) -> Result<(), Misuse> {
         if !reads || self.has_ended {
             return Err(Misuse("an item came that belongs to no stream"));
@@ -766,7 +761,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Takes an item.
+    /// Adds a received item.
     fn item(&mut self, item: Item<'_>) -> Option<Waker> {
         let (left, bytes) = (usize::try_from(self.left.bytes).unwrap_or_default(), item.as_slice().len());
         self.left.spend(bytes);
@@ -791,13 +786,13 @@ impl Incoming {
         Ok(self.waker.take())
     }
 
-    /// Returns true if half of the window was consumed, or [`RETURNED_BYTES`].
+    /// Returns true if half of the window, or [`RETURNED_BYTES`], was consumed.
     fn gives_back(&self) -> bool {
         let bytes = (self.window.bytes / 2).min(RETURNED_BYTES);
         self.consumed.bytes >= bytes || self.consumed.items * 2 >= self.window.items
     }
 
-    /// Returns true if the window is used up quickly enough to be worth doubling.
+    /// Returns true if the window is used up fast enough to be doubled.
     fn wants_more(&self) -> bool {
         self.gives_back() && self.window.bytes < self.most_bytes() && !self.has_ended && !self.is_closed
     }
@@ -808,7 +803,7 @@ impl Incoming {
         largest.saturating_mul(ITEMS_AHEAD).clamp(ENOUGH_BYTES, MOST.bytes)
     }
 
-    /// Doubles the window. Its items are at most those of [`MOST`].
+    /// Doubles the window, up to the items of [`MOST`].
     fn double(&mut self) {
         let items = self.window.items.min(MOST.items - self.window.items);
         let more = Window { items, ..self.window };
@@ -818,7 +813,7 @@ impl Incoming {
 }
 
 impl Sending {
-    /// Adds to the window. No reader has a larger one than `MOST`.
+    /// Adds to the window. The maximum is `MOST`.
     fn more(&mut self, bytes: u32, items: u32) -> Result<Option<Waker>, Misuse> {
         self.left.add(Window { bytes: bytes.into(), items: items.into() });
         if self.left != self.left.at_most(MOST) {
@@ -869,7 +864,7 @@ impl FrameSender<'_> {
             head,
             announced: DATA_BYTES,
             body: body.into(),
-            // Items leave room for requests and replies.
+            // Leaves room for requests and replies.
             leaves: Leaves::Quarter,
             ..self.out(true)
         };
@@ -878,7 +873,7 @@ impl FrameSender<'_> {
 }
 
 /// Stores the waker of a task. Returns the earlier one, to be dropped without the lock: dropping a waker may run any code,
-/// which may end futures that read or write this stream.
+/// which may use this stream.
 #[must_use]
 fn register(waker: &mut Option<Waker>, task: &Context<'_>) -> Option<Waker> {
     match waker {

@@ -1,6 +1,6 @@
 //! The writer of a stream: sends the items of the program's stream while the reader's window has room.
 //!
-//! The program's stream may panic. The items before a panic, or before an error, leave first, and then the call ends.
+//! The program's stream may panic. Items before a panic or an error are sent before the call ends.
 
 use super::buffer::ItemBuffer;
 use super::channel::watched;
@@ -19,13 +19,13 @@ use trunkline_machine::rings::panics::{catch, catch_or};
 /// The error of sending items.
 #[derive(Debug)]
 pub(crate) enum SendItemsError {
-    /// The stream of items has ended with this status.
+    /// The stream of items ended with this status.
     Source(Status),
     /// An item could not be encoded or sent.
     Item(Status),
 }
 
-/// Sends the metadata and the items of a handler's stream, which `put` encodes. Completes when all items have left.
+/// Sends the metadata and the items of a handler's stream, encoded with `put`. Completes when all items were sent.
 pub(crate) async fn send_from_handler<S, T, P>(
     stream: Arc<CallStream>,
     initial: Metadata,
@@ -46,7 +46,7 @@ where
     Pump { stream: &stream, source, put: &mut put, panicked, items, ended: None }.await
 }
 
-/// Sends the items of a caller's stream, until it or the call ends.
+/// Sends the items of a caller's stream, until the stream or the call ends.
 pub(crate) async fn send_all<S, P>(stream: Arc<CallStream>, method: &'static MethodName, source: S, put: P)
 where
     S: Source,
@@ -65,14 +65,14 @@ where
     }
 }
 
-/// Returns the status of a call whose caller's stream has panicked.
+/// Returns the status of a call whose caller's stream panicked.
 #[cold]
 fn items_panicked(_message: Option<&str>) -> Status {
     let text = "the stream of items that the client sends panicked";
     Status::ran(Code::Internal, text).because(Reason::Panicked)
 }
 
-/// Ends a call because of its caller's stream, with a status that does not name the call yet.
+/// Ends a call because of the caller's stream, with a status that does not name the call yet.
 #[cold]
 fn abort(stream: &CallStream, method: &MethodName, status: Status) {
     if status.reason() == Some(Reason::Panicked) {
@@ -95,7 +95,7 @@ struct Pump<'p, S, P> {
     stream: &'p Arc<CallStream>,
     source: Pin<&'p mut S>,
     put: &'p mut P,
-    /// Returns the status for a panic with this message.
+    /// Returns the status of a panic with this message.
     panicked: fn(Option<&str>) -> Status,
     items: ItemBuffer,
     /// Outcome of `source`, once it has ended.
@@ -120,7 +120,7 @@ where
             Room::End => return Poll::Ready(this.ended.take().unwrap_or(Ok(()))),
         };
         if let Some(ended) = this.ended.take() {
-            // The items before an error have left.
+            // The items before an error were sent.
             return Poll::Ready(ended);
         }
         let code = || {

@@ -1,26 +1,26 @@
-//! Both sides of a method need types of one shape, because a codec without names would decode one type as another.
+//! Compares the shapes of a method's types on both sides, because a codec without names could decode one type as another.
 //!
-//! A caller that names a method sends a fingerprint of each type. The server compares them before it decodes anything, and
-//! refuses a difference with its own shape, in which the caller finds the first difference. Once the server has given the
-//! method a number, the calls of the session are not compared any more.
+//! A caller that identifies a method by hash sends a fingerprint of each type. The server compares them before it decodes the
+//! arguments, and refuses a difference with its own shape, so that the caller can report the first difference. Once the
+//! server has assigned the method a number, calls of the session are no longer compared.
 
 use super::type_shape::{Fnv, TypeShape};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// Positions of fingerprints. Those of arguments follow.
+/// Positions of fingerprints. The arguments follow.
 const RESULT: usize = 0;
 const ERROR: usize = 1;
 const ITEMS: usize = 2;
 const ARGUMENTS: usize = 3;
 
-/// The shapes of a method's types, which are found when they are first needed.
+/// The shapes of a method's types, traced on first use.
 pub struct MethodShapes {
     list: fn(&mut ShapeList),
     traced: OnceLock<Traced>,
 }
 
-/// The shapes of a method's types. Those that are not compared are `None`.
+/// The shapes of a method's types; `None` for types that are not compared.
 #[derive(Debug, Default)]
 pub struct ShapeList {
     result: Option<TypeShape>,
@@ -75,7 +75,7 @@ impl MethodShapes {
         Self { list, traced: OnceLock::new() }
     }
 
-    /// Finds the shapes.
+    /// Traces the shapes on the first call, and returns them.
     pub(crate) fn trace(&self) -> &Traced {
         self.traced.get_or_init(|| {
             let mut list = ShapeList::default();
@@ -84,7 +84,7 @@ impl MethodShapes {
         })
     }
 
-    /// Returns the shapes, if they have been found and there are some to compare.
+    /// Returns the shapes, if they were traced and any of them is compared.
     pub(crate) fn traced(&self) -> Option<&Traced> {
         self.traced.get().filter(|traced| !traced.fingerprints.is_empty())
     }
@@ -102,26 +102,26 @@ impl Traced {
         Self { list, fingerprints, digest: digest.0 }
     }
 
-    /// Returns a number that distinguishes the shapes from others of the same method.
+    /// Returns a number that distinguishes the shapes from other shapes of the same method.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Returns the fingerprints of result, error, items of the client, and arguments; 0 for one that is not compared.
+    /// Returns the fingerprints of result, error, items of the client, and arguments; 0 for types that are not compared.
     /// Empty if all are 0.
     pub(crate) fn fingerprints(&self) -> &[u32] {
         &self.fingerprints
     }
 
-    /// Returns the position of the first difference to a caller with these fingerprints. Arguments that
-    /// only one side has are not compared.
+    /// Returns the position of the first difference to a caller with these fingerprints. Arguments present on one side only
+    /// are not compared.
     pub(crate) fn differs_at(&self, theirs: &[u32]) -> Option<usize> {
         let common = self.fingerprints.len().min(theirs.len());
         let differs = |position: &usize| {
             let (here, there) = (self.fingerprints[*position], theirs[*position]);
             here != 0 && there != 0 && here != there
         };
-        // The others count only if the call could begin.
+        // The others matter only if the call could begin.
         (ARGUMENTS..common).chain([ITEMS, RESULT, ERROR]).filter(|position| *position < common).find(differs)
     }
 
@@ -144,7 +144,7 @@ impl Traced {
         }
     }
 
-    /// Returns the text of a refusal because of this position: its name, then the lines of the shape.
+    /// Returns the text of a refusal because of this position: its name, followed by the lines of the shape.
     pub(crate) fn refusal(&self, position: usize) -> String {
         let mut text = Self::name(position);
         if let Some(shape) = self.list.at(position) {
@@ -153,7 +153,7 @@ impl Traced {
         text
     }
 
-    /// Describes the difference to a server with this text in its refusal, which comes from a peer.
+    /// Describes the difference to a server with this text in its refusal. The text comes from a peer.
     pub(crate) fn difference(&self, theirs: &str) -> Option<String> {
         let mut lines = theirs.split('\n');
         let part = lines.next()?;
@@ -171,7 +171,7 @@ impl Traced {
     }
 }
 
-/// Each static is a method's own.
+/// Each method has its own static.
 impl PartialEq for MethodShapes {
     fn eq(&self, other: &Self) -> bool {
         ptr::eq(self, other)

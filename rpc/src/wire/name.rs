@@ -4,7 +4,7 @@ use crate::wire::metadata::Metadata;
 use crate::wire::method_shapes::{MethodShapes, Traced};
 use std::borrow::Cow;
 
-/// Service whose calls are exchanges of gRPC. They have their path as metadata.
+/// Service of gRPC exchanges, whose path is in the metadata.
 const GRPC: &str = "trunkline.grpc";
 /// Key of that path.
 const GRPC_PATH: &str = "grpc-path";
@@ -105,7 +105,7 @@ pub struct MethodName {
     pub shapes: Option<&'static MethodShapes>,
 }
 
-/// Finds the shapes of the methods of a client, before it makes a call.
+/// Traces the shapes of a client's methods before its first call.
 pub fn trace(methods: &[&'static MethodName]) {
     methods.iter().filter_map(|method| method.shapes).for_each(|shapes| _ = shapes.trace());
 }
@@ -116,21 +116,21 @@ impl MethodName {
         self.shapes.and_then(MethodShapes::traced).map_or(0, Traced::digest)
     }
 
-    /// Describes the difference to a server that has refused a call because of its shape, with this text.
+    /// Describes the difference to a server that refused a call because of its shape, with this text.
     pub(crate) fn shape_difference(&self, theirs: &str) -> String {
         let traced = self.shapes.and_then(MethodShapes::traced);
         let difference = traced.and_then(|traced| traced.difference(theirs));
         difference.unwrap_or_else(|| "its types differ from the server's".to_owned())
     }
 
-    /// Returns true if the adapter of tonic serves it, so that its calls are of the methods of other services.
+    /// Returns true if the tonic adapter serves the method, on behalf of other services.
     pub(crate) fn is_of_grpc(&self) -> bool {
         self.service.name == GRPC
     }
 
     /// Returns the path of a call with this metadata, as `/service/method`.
     pub(crate) fn path<'m>(&self, metadata: &'m Metadata) -> Cow<'m, str> {
-        // A caller of another service must not choose the path.
+        // Callers of other services must not choose the path.
         let of_grpc = if self.is_of_grpc() { metadata.get(GRPC_PATH) } else { None };
         of_grpc.map_or_else(|| format!("/{}/{}", self.service.name, self.name).into(), Cow::Borrowed)
     }

@@ -1,9 +1,9 @@
-//! The macro sees only the names of types. It sends a type named `Bytes` as raw bytes, treats an error named
-//! `Status` as one, and takes a type named `Result` apart.
+//! Checks types that the macro recognizes by name only. The macro sends a type named `Bytes` as raw bytes, treats an error
+//! named `Status` as one, and takes a type named `Result` apart.
 //!
-//! Emitted assertions refuse another type with such a name, and [`Bytes`] under another name, because the raw
-//! arguments are part of a method's identity. As for a codec (`codec/coding.rs`), the functions of the trait let
-//! everything but the assertion compile.
+//! Generated assertions refuse other types with such a name, and [`Bytes`] under another name, because the raw arguments are
+//! part of a method's identity. As for codecs (`codec/coding.rs`), the functions of the trait let everything but the
+//! assertion compile.
 
 use crate::call::context::Context;
 use crate::server::Failure;
@@ -93,7 +93,7 @@ impl<E> Named<E>
 where
     Status: From<E>,
 {
-    /// True if the type becomes a [`Status`], as errors of anyhow and eyre do with the feature of that name.
+    /// True if the type converts to a [`Status`], such as errors of anyhow and eyre with the feature of that name.
     pub const IS_REPORT: bool = true;
 
     /// Converts a handler's error to the failure of its call.
@@ -107,7 +107,7 @@ impl<T: Borrowed> Named<T> {
     pub const IS_BORROWED: bool = true;
 }
 
-/// A type that holds references, which serde decodes only from bytes that live for ever. The macro does not see them in an
+/// A type that holds references, which serde decodes only from `'static` bytes. The macro does not see references behind an
 /// alias.
 pub trait Borrowed {}
 
@@ -123,8 +123,8 @@ impl<K: Borrowed, V, S> Borrowed for HashMap<K, V, S> {}
 impl<K: Borrowed, V> Borrowed for BTreeMap<K, V> {}
 impl<A: Borrowed, B> Borrowed for (A, B) {}
 
-/// Pairs whose second element holds references. A trait cannot say that either element does, so the first is one of those
-/// types that never do.
+/// Pairs whose second element holds references. A trait cannot express that either element does, so the first is a type
+/// without references.
 macro_rules! second_is_borrowed {
     ($($first:ty)*) => {
         $(impl<B: Borrowed> Borrowed for ($first, B) {})*
@@ -135,7 +135,7 @@ second_is_borrowed!(bool char u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isiz
 
 const REFUSED: &str = "an assertion next to the stubs refuses the type";
 
-/// The fallback of [`Named`] for other types. A program that would call these functions does not compile.
+/// Fallback of [`Named`] for other types. Programs that would call these functions do not compile.
 pub trait NotNamed<T> {
     /// Always false for another type.
     const IS_BYTES: bool = false;
@@ -206,7 +206,7 @@ impl<T> NotNamed<T> for Named<T> {}
 /// Asserts at compile time that `holds` is true.
 ///
 /// # Panics
-/// Panics if `holds` is false. The compiler reports the text at the place of the call.
+/// Panics if `holds` is false. The compiler reports the text at the call site.
 #[track_caller]
 pub const fn require(holds: bool, text: &str) {
     assert!(holds, "{}", text);

@@ -1,12 +1,12 @@
-//! Finds the shape of a type through its `Deserialize`, without a value of it.
+//! Traces the shape of a type through its `Deserialize`, without a value.
 //!
-//! serde tells the names of fields and variants before any value is decoded, but a type goes on to its next part only
-//! when it has a value of the last one. So the type is decoded from made-up values, again and again. Each pass takes a
-//! variant, an element or a `Some` that is new, and the shortest way elsewhere. A leaf that refuses a value gets another
-//! one in the next pass, of a few; then what follows it in its struct stays unknown.
+//! A type passes the names of fields and variants to serde before any value is decoded, but continues to the next part only
+//! after a value of the last one. The type is therefore decoded repeatedly, from made-up values. Each pass takes one new
+//! variant, element or `Some`, and the shortest path elsewhere. A leaf that refuses a value gets another one in the next
+//! pass, up to a limit; then the rest of its struct stays unknown.
 //!
-//! A type within itself is a reference to the outer one. The tree of parts, the steps, the depth and the stack are
-//! bounded. All of it depends on the type alone, so both sides of a call find the same.
+//! A recursive type is represented by a reference to the outer one. The tree of parts, the steps, the depth and the stack are
+//! limited. The result depends on the type alone, so both sides of a call trace the same shape.
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -19,15 +19,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Maximum number of parts of a type.
 const MOST_PARTS: usize = 4096;
-/// Maximum number of parts that are decoded in all passes.
+/// Maximum number of parts decoded in all passes.
 const MOST_STEPS: usize = 1 << 17;
 const MOST_DEPTH: usize = 64;
-/// Stack of the tracer, in bytes. It is its own, so that the result does not depend on the caller's.
+/// Size of the tracer's stack, in bytes. A separate stack, so that the result does not depend on the caller's.
 const STACK: usize = 8 << 20;
-/// Stack that a level leaves, in bytes.
+/// Size of the stack that must remain after a level, in bytes.
 const MARGIN: usize = 1 << 20;
 
-/// Values for texts and bytes that types accept: numbers, identifiers, addresses, dates.
+/// Texts and bytes that types may accept: numbers, identifiers, addresses, dates.
 const TEXTS: [&str; 8] = [
     "",
     "1",
@@ -45,11 +45,11 @@ const BYTES: [&[u8]; 5] = [&[], &[0; 16], &[0; 4], &[0; 8], &[0; 32]];
 pub(super) struct Line {
     /// The part of the type that the line describes.
     pub(super) place: String,
-    /// Description of the shape, which both sides compare. It has no control characters.
+    /// Description of the shape, compared by both sides. Without control characters.
     pub(super) text: String,
 }
 
-/// Returns the lines of a type's shape. `None` if it has none, or exceeds a bound.
+/// Returns the lines of a type's shape. `None` if it has none, or exceeds a limit.
 pub(super) fn trace<T: DeserializeOwned>() -> Option<Vec<Line>> {
     let run = || catch_unwind(AssertUnwindSafe(Tracer::run::<T>)).ok().flatten();
     stacker::grow(STACK, run)
@@ -97,7 +97,7 @@ enum Kind {
         name: &'static str,
         variants: Names,
     },
-    /// The named type around it, after this many others.
+    /// The enclosing named type, by the number of named types in between.
     Outer(usize),
 }
 
@@ -105,34 +105,34 @@ enum Kind {
 #[derive(Debug)]
 struct Part {
     kind: Kind,
-    /// Parts of the part, in order; as many as were decoded.
+    /// Known parts of the part, in order.
     parts: Vec<usize>,
     /// True if all of its parts are known.
     is_complete: bool,
-    /// True if it had a value.
+    /// True if the part has had a value.
     is_made: bool,
-    /// True if no pass goes there until another part had its first value.
+    /// True if passes skip the part until another part has its first value.
     is_blocked: bool,
     /// Number of values that were refused.
     refused: usize,
-    /// The variant that had a value first. It does not contain the enum.
+    /// The first variant with a value. It does not contain the enum.
     first_made: Option<usize>,
 }
 
-/// A named type, by its visitor and the names of its parts.
+/// A named type, identified by its visitor and the names of its parts.
 type Key = (&'static str, Names);
 
 struct Tracer {
     parts: Vec<Part>,
     /// Named types that are being decoded, the innermost last.
     open: Vec<(Key, usize)>,
-    /// Parts that this pass has chosen because they are not complete.
+    /// Parts chosen by this pass because they are not complete.
     chosen: Vec<usize>,
-    /// True if the cause of this pass's end has been noted.
+    /// True if the cause of this pass's end is recorded.
     is_ended: bool,
     is_beyond_bounds: bool,
     steps: usize,
-    /// Number of changes of the tree, and of parts that had a value.
+    /// Number of changes of the tree, and of parts with a value.
     changes: usize,
     made: usize,
 }
@@ -200,7 +200,7 @@ impl Tracer {
         self.end()
     }
 
-    /// Ends the pass for a cause that needs no further note.
+    /// Ends the pass, without recording a cause.
     fn end(&mut self) -> Ended {
         self.is_ended = true;
         Ended
@@ -256,14 +256,14 @@ impl Tracer {
         }
     }
 
-    /// Records that a part is complete if its parts are.
+    /// Marks a part as complete if its parts are.
     fn complete_with_parts(&mut self, part: usize) {
         if self.parts[part].parts.iter().all(|part| self.parts[*part].is_complete) {
             self.complete(part);
         }
     }
 
-    /// Notes that the value of a part was refused, unless the cause is a part of it.
+    /// Records that the value of a part was refused, unless the cause is in a nested part.
     fn blame(&mut self, part: usize) {
         if !self.is_ended {
             self.is_ended = true;
@@ -276,7 +276,7 @@ impl Tracer {
         }
     }
 
-    /// Returns true if the pass goes to a part that is optional, because it is not complete.
+    /// Returns true if the pass visits an optional part, because the part is not complete.
     fn chooses(&mut self, part: usize) -> bool {
         let chosen = !self.parts[part].is_complete && !self.parts[part].is_blocked;
         if chosen {
@@ -285,7 +285,7 @@ impl Tracer {
         chosen
     }
 
-    /// Returns the outer part of this type, and the number of named types between.
+    /// Returns the enclosing part of this type, and the number of named types in between.
     fn outer(&self, part: usize, key: Key) -> Option<(usize, usize)> {
         let at = self.open.iter().rposition(|(open, other)| *open == key && *other != part)?;
         let target = self.open[at].1;
@@ -295,7 +295,7 @@ impl Tracer {
         Some((target, between.len()))
     }
 
-    /// Appends the lines of a part. `owner` is the name of the variant that it belongs to.
+    /// Appends the lines of a part. `owner` is the name of the variant that contains it.
     fn describe(&self, part: usize, place: &str, owner: Option<&str>, lines: &mut Vec<Line>) {
         let Part { kind, parts, .. } = &self.parts[part];
         let mut line = |place: String, text: String| lines.push(Line { place, text });
@@ -372,7 +372,7 @@ impl Tracer {
 struct At<'t> {
     tracer: &'t mut Tracer,
     part: usize,
-    /// True for a further value of a part that had one, which shows nothing new.
+    /// True for a repeated value of a part, which adds no information.
     is_made_again: bool,
     depth: usize,
 }
@@ -401,7 +401,7 @@ impl At<'_> {
         visited
     }
 
-    /// Decodes a named type, which has parts of these names. Within itself, it goes on with the outer part.
+    /// Decodes a named type with parts of these names. Within itself, it refers to the enclosing part.
     fn named<V, T>(
         mut self,
         names: Names,
@@ -427,7 +427,7 @@ impl At<'_> {
         decoded
     }
 
-    /// Visits parts, each of which has its place.
+    /// Visits parts with their places.
     fn fields<'de, V: Visitor<'de>>(
         mut self,
         kind: Kind,
@@ -452,7 +452,7 @@ impl At<'_> {
         visited
     }
 
-    /// Visits a part that may have none, or some parts of these kinds.
+    /// Visits a part with any number of parts of these kinds.
     fn repeated<V>(
         mut self,
         kind: Kind,
@@ -471,7 +471,7 @@ impl At<'_> {
         let visited = visit(self.below(part), first.is_some() || is_shorter_refused);
         match &visited {
             Ok(_) => {
-                // The type asks for none of the parts that it was offered.
+                // The type did not decode any of the offered parts.
                 if let Some(below) = first.filter(|below| self.tracer.parts[*below].kind == Kind::Unknown) {
                     self.tracer.complete(below);
                 }
@@ -484,7 +484,7 @@ impl At<'_> {
         visited
     }
 
-    /// Visits a variant of an enum: one that is not complete, or the first that had a value.
+    /// Visits a variant of an enum: one that is not complete, or the first with a value.
     fn variant<'de, V: Visitor<'de>>(
         mut self,
         name: &'static str,
@@ -510,7 +510,7 @@ impl At<'_> {
                 self.tracer.parts[part].first_made.get_or_insert(position);
                 self.tracer.make(part);
             }
-            // The type does not take this variant.
+            // The type rejects this variant.
             Err(_) if !self.tracer.is_ended => {
                 self.tracer.complete(below);
                 self.tracer.end();
@@ -521,7 +521,7 @@ impl At<'_> {
         visited
     }
 
-    /// Ends the pass at a part that asks what the bytes hold.
+    /// Ends the pass at a part that calls `deserialize_any`.
     fn unknown<V>(self) -> Result<V, Ended> {
         self.tracer.complete(self.part);
         Err(self.tracer.end())
@@ -656,7 +656,7 @@ impl<'de> Deserializer<'de> for At<'_> {
     }
 }
 
-/// The elements of a part. Those of a map are a key and a value.
+/// The elements of a part. Elements of a map are a key and a value.
 struct Elements<'t> {
     /// The part and its tracer.
     at: At<'t>,

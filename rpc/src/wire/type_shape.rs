@@ -1,7 +1,7 @@
-//! The shape of a type: what a codec without names must find equal on both sides of a call.
+//! The shape of a type, which must be equal on both sides of a call for a codec without names.
 //!
-//! A shape is a list of lines, one per step through the type. Lines hold the names of fields and variants, in order, and
-//! primitive types, but no names of types. So the first line that differs tells where two types differ.
+//! A shape is a list of lines, one per step through the type. Lines contain the names of fields and variants, in order, and
+//! primitive types, but no names of types. The first differing line shows where two types differ.
 
 use super::shape_tracer::{Line, trace};
 use serde::de::DeserializeOwned;
@@ -22,8 +22,8 @@ pub struct TypeShape {
 impl TypeShape {
     /// Returns the shape of a type with serde's derives, for a codec that sends neither names nor types.
     ///
-    /// This runs the type's `Deserialize` with made-up values. `None` if that panics, asks what the bytes hold, or is too
-    /// deep or too large.
+    /// This runs the type's `Deserialize` with made-up values. `None` if that panics or calls `deserialize_any`, or if the
+    /// type is too deep or too large.
     #[must_use]
     pub fn of<T: DeserializeOwned>() -> Option<Self> {
         trace::<T>().map(|lines| Self { lines })
@@ -40,10 +40,10 @@ impl TypeShape {
         (u32::from_le_bytes([a, b, c, d]) ^ u32::from_le_bytes([e, f, g, h])).max(1)
     }
 
-    /// Appends the lines, each after a line feed, to a text that has at most [`MOST_TEXT`] bytes then.
+    /// Appends the lines, each after a line feed, up to a total of [`MOST_TEXT`] bytes.
     pub(crate) fn write(&self, into: &mut String) {
         for line in &self.lines {
-            // Each line leaves room for the mark.
+            // Leaves room for the mark.
             if into.len() + line.text.len() + CUT.len() + 2 > MOST_TEXT {
                 into.push('\n');
                 return into.push_str(CUT);
@@ -53,7 +53,7 @@ impl TypeShape {
         }
     }
 
-    /// Describes the first difference to the lines of another shape, which come from a peer.
+    /// Describes the first difference to the lines of another shape. They come from a peer.
     pub(crate) fn difference<'t>(&self, mut theirs: impl Iterator<Item = &'t str>) -> String {
         for line in &self.lines {
             match theirs.next() {
@@ -136,7 +136,7 @@ mod tests {
         text(&shape::<T>()).trim().replace('\n', " ")
     }
 
-    /// Returns the difference that a client with the type `A` reports of a server with the type `B`.
+    /// Returns the difference reported by a client with the type `A` for a server with the type `B`.
     fn difference<A: DeserializeOwned, B: DeserializeOwned>() -> String {
         let (here, there) = (shape::<A>(), shape::<B>());
         assert_ne!(here.fingerprint(), there.fingerprint());

@@ -1,6 +1,6 @@
 //! tonic's own channel over a channel of Trunkline.
 //!
-//! Some crates accept no other type of channel. tonic's client then speaks HTTP/2 through a pipe within the process, and a
+//! A channel for crates that accept no other type. tonic's client speaks HTTP/2 through a pipe within the process, and a
 //! server at the other end of the pipe passes the requests on.
 
 use crate::Channel;
@@ -40,7 +40,7 @@ impl Channel {
         let connector = tower::service_fn(move |_: Uri| {
             let (client, server) = tokio::io::duplex(PIPE);
             let server = tokio_stream::once(Ok::<_, Infallible>(server));
-            // It ends at once. The connection ends with the client's end of the pipe.
+            // The task ends at once. The connection ends with the client's end of the pipe.
             tokio::spawn(Server::builder().add_routes(routes.clone()).serve_with_incoming(server));
             async { Ok::<_, Infallible>(TokioIo::new(client)) }
         });
@@ -48,7 +48,7 @@ impl Channel {
     }
 }
 
-/// A response's body, with an error as its trailers. HTTP/2 has no other way to pass a status.
+/// A response's body that passes an error as trailers, because HTTP/2 cannot pass a status in another way.
 struct StatusInTrailers(Body);
 
 impl http_body::Body for StatusInTrailers {

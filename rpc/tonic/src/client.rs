@@ -1,4 +1,4 @@
-//! The client's side: a tower service that carries a request over a stream.
+//! The client side: a tower service that sends a request over a stream.
 
 use crate::exchange::{ExchangeClient, MAX_PIECE, MAX_WHOLE, next_piece};
 use crate::messages::Messages;
@@ -19,15 +19,15 @@ use trunkline::stream::{Receiver, Sender, Watch};
 use trunkline::stub::PeerMemory;
 use trunkline::{CallOptions, Connect, Metadata, Node, Reason, Stream, Streaming, Target};
 
-/// Key of the path in the metadata of a request. The first value is the path, and interceptors of servers see it. Values after
-/// it are the caller's own metadata.
+/// Key of the path in the metadata of a request. The first value is the path, and interceptors of servers see it. Further
+/// values are the caller's own metadata.
 pub(crate) const PATH: &str = "grpc-path";
 
 /// A connection to gRPC services, for clients that tonic generates. Clones share it.
 #[derive(Clone)]
 pub struct Channel {
     client: ExchangeClient,
-    /// Largest body that is an argument, in bytes. Falls when a node's `max_message_bytes` refuses one.
+    /// Maximum size of a body sent as an argument, in bytes. Lowered when a node's `max_message_bytes` refuses one.
     most_whole: Arc<AtomicUsize>,
     connect: Connect,
 }
@@ -138,13 +138,13 @@ async fn exchange(
     });
     let pieces = pieces.await?;
     if let Some(bytes) = refused {
-        // The reason was the size, not the metadata.
+        // The cause was the size, not the metadata.
         most_whole.fetch_min(bytes - 1, Ordering::Relaxed);
     }
     response(parts.uri, pieces, Some(failed))
 }
 
-/// Returns true if a call was refused because of a limit on the size of messages, at this end.
+/// Returns true if a call was refused because of a limit on the size of messages on this side.
 fn is_too_large(status: &trunkline::Status) -> bool {
     status.reason() == Some(Reason::TooLarge) && !status.may_have_run()
 }
@@ -163,15 +163,15 @@ fn response(
     Ok(response)
 }
 
-/// The part of a request's body that is available at once.
+/// The immediately available part of a request's body.
 enum Ready {
-    /// All of it.
+    /// The whole body.
     Whole(Bytes),
-    /// Its first frames. The rest follows.
+    /// The first frames. The rest follows.
     Begun([Bytes; 2]),
 }
 
-/// Takes the available part of a body: all of it, if it has one frame of at most `most` bytes.
+/// Takes the available part of a body: the whole body, if it is one frame of at most `most` bytes.
 fn take_ready(
     body: &mut tonic::body::Body,
     watch: &mut Watch,
@@ -191,14 +191,14 @@ fn take_ready(
                 break;
             }
             Poll::Pending => break,
-            // Requests of gRPC have no trailers.
+            // gRPC requests have no trailers.
             Poll::Ready(Some(next)) => frames[at] = next?.into_data().unwrap_or_default(),
         }
     }
     Ok(Ready::Begun(frames))
 }
 
-/// Polls the next frame of a request's body. A sender of its items that was dropped before it finished is an error.
+/// Polls the next frame of a request's body. Fails if a sender of its items was dropped before it finished.
 fn poll_body(
     body: &mut tonic::body::Body,
     watch: &mut Watch,
@@ -208,7 +208,7 @@ fn poll_body(
     frame.map(|frame| frame.map(|frame| frame.map_err(|status| grpc_status(&status)).and_then(|frame| frame)))
 }
 
-/// Returns the error of the request's body, if there was one.
+/// Returns the error of the request's body, if any.
 fn poll_failed(failed: &mut Receiver<Status>, task: &mut Context<'_>) -> Option<Status> {
     match failed.poll_recv(task) {
         // The body drops its sender with or without an error.
@@ -217,12 +217,12 @@ fn poll_failed(failed: &mut Receiver<Status>, task: &mut Context<'_>) -> Option<
     }
 }
 
-/// The items of a request. Trunkline's threads poll them, in the runtime that the call was made in.
+/// The items of a request. Polled by Trunkline's threads, in the runtime of the call.
 struct RequestBody {
     body: tonic::body::Body,
     watch: Watch,
     runtime: Option<Handle>,
-    /// The parts of the last frames that have not been sent.
+    /// The unsent parts of the last frames.
     frames: [Bytes; 2],
     errors: Sender<Status>,
     has_failed: bool,
@@ -239,12 +239,12 @@ impl Stream for RequestBody {
                 return Poll::Ready(Some(piece));
             }
             if this.has_failed {
-                // The end of the items would be a half-close. The caller cancels the call instead.
+                // The end of the items would be a half-close. Instead, the caller cancels the call.
                 return Poll::Pending;
             }
             match ready!(poll_body(&mut this.body, &mut this.watch, task)) {
                 None => return Poll::Ready(None),
-                // Requests of gRPC have no trailers.
+                // gRPC requests have no trailers.
                 Some(Ok(frame)) => this.frames[0] = frame.into_data().unwrap_or_default(),
                 Some(Err(status)) => {
                     let _ = this.errors.try_send(status);
@@ -261,7 +261,7 @@ struct ResponseBody {
     /// `None` after the end.
     pieces: Option<Streaming<Bytes>>,
     messages: Messages,
-    /// `None` if the request's body has been sent.
+    /// `None` if the request's body was sent completely.
     failed: Option<Receiver<Status>>,
 }
 
@@ -297,7 +297,7 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(self.poll_piece(task));
         if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
-            // The trailers, an error, or the end: nothing follows.
+            // Trailers, an error, or the end: nothing follows.
             self.pieces = None;
         }
         Poll::Ready(frame)

@@ -1,4 +1,4 @@
-//! Headers and trailers as metadata. Values of keys that end in `-bin` travel as bytes, without base64.
+//! Headers and trailers as metadata. Values of keys that end in `-bin` are sent as bytes, without base64.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
 use trunkline::Metadata;
 
-/// Base64 that writes no padding and accepts both forms, as gRPC requires.
+/// Base64 encoding that writes no padding and accepts both forms, as gRPC requires.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()

@@ -59,17 +59,17 @@ pub fn peer_certs<T>(
     }
 }
 
-/// Returns a status of Trunkline as one of gRPC, with its causes in the message, and with its details and metadata. The codes have
+/// Converts a status of Trunkline to gRPC, with its causes in the message, and with its details and metadata. The codes have
 /// the same numbers. `status` is the source of the result.
 fn grpc_status(status: &trunkline::Status) -> tonic::Status {
     named_status(status, None)
 }
 
-/// Returns the status of a call of a client. If a node wrote the message, it begins with `path`, in place of the method that all
-/// exchanges share.
+/// Returns the status of a client's call. If the message was written by a node, it begins with `path`, instead of the name of
+/// the method that all exchanges share.
 fn named_status(status: &trunkline::Status, path: Option<&str>) -> tonic::Status {
     let code = tonic::Code::from(i32::from(status.code().number()));
-    // Metadata that cannot be in headers must not hide the status.
+    // Metadata that is invalid in headers must not hide the status.
     let metadata = headers::from_metadata(status.metadata()).unwrap_or_default();
     let metadata = tonic::metadata::MetadataMap::from_headers(metadata);
     let shared = if status.origin() == trunkline::Origin::Handler {

@@ -1,7 +1,7 @@
 //! Limits of services and methods, by their gRPC path.
 //!
-//! A call counts from the start of its handler until that is dropped, which in a runtime may be after the end of the call.
-//! An interceptor refuses calls while a limit is reached, before others see them.
+//! A call counts from the start of its handler until the handler is dropped, which in a runtime may be after the end of the
+//! call. An interceptor refuses calls while a limit is reached, before other interceptors run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ struct RunningCalls {
 /// A call that counts as running until this is dropped.
 pub(crate) struct Permit(Arc<RunningCalls>);
 
-/// The permits of one call: of its service and of its method, as far as they have limits.
+/// The permits of one call for its service and its method, if these have limits.
 pub(crate) type Permits = Vec<Permit>;
 
 impl Limits {
@@ -56,7 +56,7 @@ impl Limits {
         self.0.values().any(|limit| limit.calls.is_some())
     }
 
-    /// Returns an error for a limit that no call can meet or keep.
+    /// Returns an error for an invalid limit.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (path, limit) in &self.0 {
             let names = path.strip_prefix('/').map(|path| path.split('/').collect::<Vec<_>>());
@@ -74,7 +74,7 @@ impl Limits {
 
     /// Returns the limits of the service and of the method of a path.
     fn of(&self, path: &str) -> impl Iterator<Item = &Limit> {
-        // Routes find the service by the first name of a path, whatever follows.
+        // Routes select the service by the first segment of the path only.
         let end = path.match_indices('/').nth(1).map(|(end, _)| end);
         let service = end.and_then(|end| self.0.get(&path[..end]));
         service.into_iter().chain(self.0.get(path))
@@ -92,7 +92,7 @@ impl Limits {
         })
     }
 
-    /// Counts a call until the permits are dropped. Fails only if another poller has taken the room since
+    /// Counts a call until the permits are dropped. Fails only if another poller reached the limit since
     /// [`Self::check_room`].
     pub(crate) fn take(&self, path: &str) -> Result<Permits, Status> {
         self.calls_of(path).map(RunningCalls::take).collect()
@@ -108,7 +108,7 @@ impl Limits {
         })
     }
 
-    /// Returns the size that messages of a request may have; `None` without a limit.
+    /// Returns the maximum size of a request's messages; `None` without a limit.
     pub(crate) fn message_bytes(&self, path: &str) -> Option<usize> {
         self.of(path).filter_map(|limit| limit.message_bytes).min()
     }
@@ -116,7 +116,7 @@ impl Limits {
 
 impl RunningCalls {
     fn take(self: &Arc<Self>) -> Result<Permit, Status> {
-        // Only the number itself is shared.
+        // Relaxed, because only the number is shared.
         let more = |running: u32| (running < self.most).then_some(running + 1);
         match self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(Permit(Arc::clone(self))),

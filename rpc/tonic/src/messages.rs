@@ -1,13 +1,13 @@
-//! tonic's decoder holds more than has arrived: it reserves room for a message when it has read the prefix, inflates compressed
-//! messages into a second buffer, and keeps the capacity of both until the end of the stream.
+//! Charges peers for the buffers of tonic's decoder. The decoder reserves space for a message when it has read the prefix,
+//! inflates compressed messages into a second buffer, and keeps the capacity of both until the end of the stream.
 //!
-//! Bodies pass through here, and the peer is charged before tonic sees the bytes. A prefix announces the size of the first
-//! buffer. For the second one, a message of gzip or deflate is kept until it is complete, and inflated once without keeping the
-//! result. Messages of other encodings cannot be measured: from the first one on, the peer is charged for the largest message
-//! that tonic inflates by default.
+//! The peer is charged before the bytes of a body are passed to tonic. The prefix contains the size of the first buffer. For
+//! the second one, a gzip or deflate message is kept until it is complete, and inflated once to measure it. Messages of other
+//! encodings cannot be measured: from the first one on, the peer is charged for the largest message that tonic inflates by
+//! default.
 //!
-//! Invariant: the charge is at least what both buffers hold, less the first 8 KiB. With unmeasured messages this is true only
-//! while the service keeps tonic's default `max_decoding_message_size`.
+//! Invariant: the charge is at least the capacity of both buffers, less the first 8 KiB. With unmeasured messages this holds
+//! only with tonic's default `max_decoding_message_size`.
 
 use bytes::Bytes;
 use flate2::bufread::{GzDecoder, ZlibDecoder};
@@ -19,24 +19,25 @@ use trunkline::stub::PeerMemory;
 
 /// Bytes before a message: a flag and the size.
 const PREFIX: usize = 5;
-/// Largest message that passes together with others, in bytes. tonic reserves room for the whole message when it reads the
-/// prefix, so larger ones follow their prefix separately, or the buffer would be twice as large.
+/// Maximum size of a message that is passed on together with others, in bytes. tonic reserves space for the whole message
+/// when it reads the prefix. A larger message follows its prefix separately, because the buffer would otherwise be twice as
+/// large.
 const SMALL: usize = 4096;
-/// First capacity of tonic's buffer, and unit in which it sizes the other one, in bytes.
+/// Initial capacity of tonic's first buffer, and unit of the second one's size, in bytes.
 const TONIC_BUFFER: usize = 8 << 10;
-/// Bytes inflated before other tasks get their turn.
+/// Bytes inflated between yields to other tasks.
 const TURN: usize = 256 << 10;
-/// Largest message that tonic inflates by default, in bytes.
+/// Maximum size that tonic inflates a message to by default, in bytes.
 const TONIC_MAX_INFLATED: usize = 4 << 20;
 
-/// Compression of the messages with the flag.
+/// Compression of messages with the flag set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
-    /// tonic refuses messages with the flag.
+    /// None: tonic refuses messages with the flag set.
     Identity,
     Gzip,
     Deflate,
-    /// Another compression, such as zstd.
+    /// Another compression, such as zstd, whose result is not measured.
     Unmeasured,
 }
 
@@ -44,12 +45,12 @@ enum Encoding {
 #[derive(Default)]
 struct Held {
     buffer: usize,
-    /// The compressed message that is kept here.
+    /// The compressed message kept for measuring.
     compressed: usize,
     inflated: usize,
 }
 
-/// A compressed message that is being measured.
+/// A compressed message being measured.
 struct Inflating {
     message: Bytes,
     reader: Box<dyn Read + Send + Sync>,
@@ -58,25 +59,25 @@ struct Inflating {
 
 /// Cuts the pieces of a body into frames for tonic.
 pub(crate) struct Messages {
-    /// Largest message, in bytes as it travels; `None` without a limit.
+    /// Maximum size of a message on the wire, in bytes; `None` without a limit.
     most: Option<usize>,
     encoding: Encoding,
-    /// `None` if the peer is this program.
+    /// `None` if the peer is this program itself.
     memory: Option<PeerMemory>,
     held: Held,
-    /// The bytes before the present message, of which `filled` have arrived.
+    /// The prefix of the current message, of which `filled` bytes have arrived.
     prefix: [u8; PREFIX],
     filled: usize,
-    /// Bytes of the present message that have not arrived.
+    /// Bytes of the current message that have not arrived.
     left: usize,
-    /// The part of the last piece that has not been cut.
+    /// The uncut part of the last piece.
     rest: Bytes,
-    /// The present message without its prefix, if it is measured.
+    /// The current message without its prefix, if it is being measured.
     compressed: Vec<u8>,
     inflating: Option<Inflating>,
-    /// A measured message to pass on.
+    /// A measured message to be passed on.
     measured: Bytes,
-    /// The refusal of a message. No part of it passes, nor of those that follow.
+    /// The refusal of a message. Neither the message nor later ones are passed on.
     refused: Option<Status>,
 }
 
@@ -105,7 +106,7 @@ impl Messages {
         }
     }
 
-    /// Returns the next frame of the body, from the pieces that `next` returns. Polls `next` again after its end.
+    /// Returns the next frame of the body, cut from the pieces that `next` returns. Polls `next` again after its end.
     pub(crate) fn poll_frame(
         &mut self,
         task: &mut Context<'_>,
@@ -141,7 +142,7 @@ impl Messages {
         self.refused.insert(status).clone()
     }
 
-    /// Takes the next frame: small messages, or a part of one message. It is empty if that part is kept.
+    /// Takes the next frame: small messages, or a part of one message. The frame is empty if the part is kept for measuring.
     fn cut(&mut self) -> Result<Bytes, Status> {
         if !self.measured.is_empty() {
             self.held.compressed = 0;
@@ -181,7 +182,7 @@ impl Messages {
         Ok(Bytes::new())
     }
 
-    /// Returns the bytes of the small complete messages at the front, and the size of the largest.
+    /// Returns the size of the small complete messages at the front, and the size of the largest.
     fn small_messages(&self) -> Result<(usize, usize), Status> {
         let (mut bytes, mut largest) = (0, 0);
         while let Some(prefix) = self.rest[bytes..].first_chunk::<PREFIX>() {
@@ -196,7 +197,7 @@ impl Messages {
         Ok((bytes, largest))
     }
 
-    /// Handles the prefix of a message that follows in parts.
+    /// Handles the prefix of a message that is passed on in parts.
     fn begin(&mut self) -> Result<(), Status> {
         self.left = size(&self.prefix);
         self.check(self.left)?;
@@ -216,12 +217,12 @@ impl Messages {
         Ok(())
     }
 
-    /// Returns true if the message whose prefix has begun is kept until it is complete, to be measured.
+    /// Returns true if the message with the current prefix is kept until it is complete, to be measured.
     fn is_measured(&self) -> bool {
         self.prefix[0] == 1 && matches!(self.encoding, Encoding::Gzip | Encoding::Deflate)
     }
 
-    /// Begins to measure the present message.
+    /// Starts measuring the current message.
     fn inflate(&mut self) {
         let message = Bytes::from(std::mem::take(&mut self.compressed));
         let body = Cursor::new(message.clone());
@@ -239,7 +240,7 @@ impl Messages {
         let mut inflated = 0;
         while inflated < TURN {
             match inflating.reader.read(&mut scratch) {
-                // tonic reports a malformed message, and has then inflated the same part of it.
+                // tonic reports a malformed message, after inflating the same part of it.
                 Ok(0) | Err(_) => {
                     self.measured = inflating.message;
                     return Poll::Ready(Ok(()));
@@ -257,7 +258,7 @@ impl Messages {
         Poll::Pending
     }
 
-    /// Charges the peer for the buffers, except for the first capacity that each body has.
+    /// Charges the peer for the buffers, except for the initial capacity that each body has.
     fn charge(&mut self) -> Result<(), Status> {
         let (Some(memory), held) = (&mut self.memory, &self.held) else { return Ok(()) };
         let bytes =
@@ -277,12 +278,12 @@ impl Messages {
     }
 }
 
-/// Returns the size of the message that follows a prefix.
+/// Returns the size of the message after a prefix.
 fn size([_, size @ ..]: &[u8; PREFIX]) -> usize {
     usize::try_from(u32::from_be_bytes(*size)).unwrap_or(usize::MAX)
 }
 
-/// Grows a capacity as the buffers of tonic do.
+/// Grows a capacity like the buffers of tonic.
 fn grow(capacity: &mut usize, bytes: usize) {
     if bytes > *capacity {
         *capacity = bytes.max(capacity.saturating_mul(2));

@@ -1,7 +1,7 @@
-//! Calls by gRPC path, for the node's report.
+//! Counts calls by gRPC path, for the node's report.
 //!
-//! All exchanges are calls of one method of Trunkline. A path gets its row with its first call that succeeds, so that
-//! callers with invented paths add no rows. Each poller has its rows, which the report adds up.
+//! All exchanges are calls of one method of Trunkline. A path gets a row with its first successful call, so that invented
+//! paths do not add rows. Each poller has its own rows, which the report adds up.
 
 use http::{HeaderMap, Uri};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use trunkline::{Code, Context};
 
 /// Maximum number of paths with rows.
 const MOST_PATHS: usize = 256;
-/// Number of the code of calls that succeed.
+/// Number of the code of successful calls.
 const OK: u8 = 0;
 
 /// Service and method.
@@ -34,7 +34,7 @@ struct OfPoller(Mutex<BTreeMap<String, Row>>);
 struct Row {
     name: Name,
     running: u64,
-    /// Calls by the number of their code.
+    /// Number of calls by code.
     ended: [u64; CODES.len()],
     latency: Histogram,
 }
@@ -59,7 +59,7 @@ impl Row {
 
     fn into_report(self) -> MethodReport {
         let (service, method) = self.name;
-        // The first name is of errors of a method's own type, which gRPC does not have.
+        // The first name is for errors of a method's own type, which gRPC does not have.
         let failed = CODES.iter().zip(self.ended).skip(1).filter(|(_, calls)| *calls > 0);
         MethodReport {
             service,
@@ -93,7 +93,7 @@ impl Paths {
         report.served.extend(rows.into_values().map(Row::into_report));
     }
 
-    /// Returns a poller's row of a path, if the path has rows, or may get them if `adds`.
+    /// Returns a poller's row of a path, if the path has rows, or may get them because of `adds`.
     fn row<'r>(&self, rows: &'r mut BTreeMap<String, Row>, path: &str, adds: bool) -> Option<&'r mut Row> {
         if !rows.contains_key(path) {
             rows.insert(path.to_owned(), Row::new(self.name(path, adds)?));
@@ -144,7 +144,7 @@ impl PollerPaths {
     }
 }
 
-/// The status of a response, from the headers and trailers that have arrived.
+/// The status of a response, as received so far in headers and trailers.
 #[derive(Clone)]
 pub(crate) struct ResponseStatus(Arc<AtomicU8>);
 
@@ -155,7 +155,7 @@ impl Default for ResponseStatus {
 }
 
 impl ResponseStatus {
-    /// Takes the status from headers or trailers. Returns true if they have one.
+    /// Takes the status from headers or trailers. Returns true if they contain one.
     pub(crate) fn set_from(&self, headers: &HeaderMap) -> bool {
         let Some(value) = headers.get("grpc-status") else { return false };
         let code = value.to_str().ok().and_then(|code| code.parse().ok());
@@ -171,7 +171,7 @@ pub(crate) struct CountedCall {
     path: Uri,
     cx: Context,
     began: Instant,
-    /// True if it counts as running in its path's row.
+    /// True if the call counts as running in its path's row.
     has_row: bool,
     status: ResponseStatus,
     /// Code of a call that has ended.
@@ -179,7 +179,7 @@ pub(crate) struct CountedCall {
 }
 
 impl CountedCall {
-    /// Returns the status that the response will set.
+    /// Returns the storage for the status of the response.
     pub(crate) fn status(&self) -> ResponseStatus {
         self.status.clone()
     }
@@ -198,7 +198,7 @@ impl CountedCall {
 impl Drop for CountedCall {
     fn drop(&mut self) {
         let dropped = || match self.cx.time_left() {
-            // The handler, on a poller.
+            // A panic of the handler on a poller.
             _ if std::thread::panicking() => Code::Internal.number(),
             Some(Duration::ZERO) => Code::DeadlineExceeded.number(),
             _ => Code::Cancelled.number(),

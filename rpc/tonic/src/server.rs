@@ -1,4 +1,4 @@
-//! The server's side: a Trunkline service that passes exchanges to tonic's routes.
+//! The server side: a Trunkline service that passes exchanges to tonic's routes.
 
 use crate::client::PATH;
 use crate::exchange::{Exchange, ExchangeServer, next_piece};
@@ -27,7 +27,7 @@ use trunkline::stream::{Receiver, Sender, Watch, channel};
 use trunkline::stub::PeerMemory;
 use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
-/// Pieces of a response that wait for their poller.
+/// Maximum number of pieces of a response that wait for their poller.
 const WAITING_PIECES: usize = 4;
 
 /// Wraps routes in a layer.
@@ -203,7 +203,7 @@ where
     Routes::default().into_axum_router().fallback_service(Infallibly(service)).into()
 }
 
-/// A service that never fails: its errors are responses with a status.
+/// A service that never fails: errors become responses with a status.
 #[derive(Clone)]
 struct Infallibly<S>(S);
 
@@ -220,7 +220,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Not ready is a state of one call, and may be an error.
+        // Readiness is a state of one call, and may be an error.
         Poll::Ready(Ok(()))
     }
 
@@ -241,7 +241,7 @@ where
 
 struct Handler {
     routes: Routes,
-    /// Time to the start of a response.
+    /// Time limit for the start of a response.
     timeout: Option<Duration>,
     /// `None` if exchanges run on the poller.
     spawner: Option<Spawner>,
@@ -281,7 +281,7 @@ impl Handler {
         }
     }
 
-    /// Begins the response of a request.
+    /// Starts the response of a request.
     async fn begin(
         &self,
         cx: &Context,
@@ -295,13 +295,13 @@ impl Handler {
         };
         let (sender, pieces) = channel(WAITING_PIECES);
         let task = async move {
-            // A call may end before its task.
+            // A call may end before its task does.
             let _permits = permits;
             forward(exchange, sender).await
         };
         let task = spawner.spawn(cx.peer().map(|peer| peer.address()), cx.scope(task))?;
         let mut response = TaskResponse { pieces, task: Some(task) };
-        // The first piece is empty: the headers are set.
+        // The first piece is empty and means that the headers are set.
         poll_fn(|task| Pin::new(&mut response).poll_next(task)).await.transpose()?;
         Ok(ResponsePieces::OfTask(response))
     }
@@ -313,7 +313,7 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     let metadata = cx.metadata();
     let path = metadata.get(PATH).ok_or_else(malformed)?;
     let uri = http::Uri::try_from(path).map_err(|_| malformed())?;
-    // Routes see no more and no less than interceptors do.
+    // Routes must see the same path as interceptors.
     if uri.path() != path {
         return Err(malformed());
     }
@@ -325,7 +325,7 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     for value in others {
         headers.append(PATH, value);
     }
-    // A peer's own value bounds nothing.
+    // The peer's own value has no effect.
     headers.remove(timeout::GRPC_TIMEOUT);
     let messages = Messages::new(&headers, most, PeerMemory::of_caller(cx));
     let mut request = http::Request::new(RequestBody { pieces: body, messages });
@@ -376,7 +376,7 @@ async fn respond(
     let has_status = status.set_from(&parts.headers);
     let of_http = parts.status;
     if has_status || of_http == StatusCode::OK {
-        // Metadata that an interceptor has set is kept.
+        // Metadata set by an interceptor is kept.
         let mut initial = cx.initial_metadata();
         initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
         cx.set_initial_metadata(initial);
@@ -411,14 +411,14 @@ fn inferred(of_http: StatusCode) -> Status {
 
 /// The pieces of a response's body. Its trailers are set at its end.
 struct BodyPieces {
-    /// `None` after its end.
+    /// `None` after the end of the body.
     body: Option<tonic::body::Body>,
     watch: Watch,
-    /// The part of the last frame that has not been sent.
+    /// The unsent part of the last frame.
     frame: Bytes,
     cx: Context,
     status: ResponseStatus,
-    /// True if the headers have a status of gRPC.
+    /// True if the headers contain a gRPC status.
     has_status: bool,
     of_http: StatusCode,
 }
@@ -437,11 +437,11 @@ impl BodyPieces {
                     return Poll::Ready(Some(Ok(data)));
                 }
                 Ok(_) => {
-                    // A page of HTTP. The status may still be in the trailers.
+                    // An HTTP page. The status may still be in the trailers.
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                // tonic ends a body with the trailers of a success in the poll in which its items end.
+                // tonic ends a body with the trailers of a success in the same poll as its items.
                 Err(frame) => match self.watch.dropped() {
                     Some(status) => return Poll::Ready(Some(Err(status))),
                     None => frame.into_trailers().unwrap_or_default(),
@@ -529,10 +529,10 @@ impl Stream for Response {
     }
 }
 
-/// The body of a response, and the task that makes it.
+/// The body of a response, and the task that produces it.
 struct TaskResponse {
     pieces: Receiver<Bytes>,
-    /// `None` after its end.
+    /// `None` after the end of the task.
     task: Option<Spawned>,
 }
 
@@ -540,7 +540,7 @@ impl Stream for TaskResponse {
     type Item = Result<Bytes, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
-        // The outcome of the task says why it dropped its sender.
+        // The task's outcome says why it dropped its sender.
         if let Ok(Some(piece)) = ready!(self.pieces.poll_recv(context)) {
             return Poll::Ready(Some(Ok(piece)));
         }
@@ -559,7 +559,7 @@ struct RequestBody {
 
 enum Pieces {
     Stream(Streaming<Bytes>),
-    /// All of the body; empty after it was taken.
+    /// The whole body; empty after it was taken.
     Whole(Bytes),
 }
 
@@ -573,8 +573,8 @@ impl Pieces {
     }
 }
 
-/// Returns the status for a request that has not arrived whole. tonic takes `CANCELLED` for the end of a request, so a task
-/// that still reads one would not notice. Over HTTP/2 a lost connection is `UNKNOWN`.
+/// Returns the status for a request that was cut off. tonic treats `CANCELLED` as the end of a request, so a task that still
+/// reads one would not detect the error. Over HTTP/2 a lost connection is `UNKNOWN`.
 fn cut_off(mut status: tonic::Status) -> tonic::Status {
     if status.code() == tonic::Code::Cancelled {
         status = tonic::Status::unknown(status.message());

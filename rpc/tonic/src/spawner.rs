@@ -1,14 +1,15 @@
-//! Exchanges become tasks of a runtime whose thread may share a core with the poller.
+//! Spawns exchanges as tasks of a runtime whose thread may share a core with the poller.
 //!
-//! A spawn from another thread wakes the runtime, and the kernel often runs its thread at once: two switches of threads for
-//! each exchange. So the exchanges of a poller's turn wait for its end, and one task of the runtime spawns them.
+//! A spawn from another thread wakes the runtime, and the kernel often runs its thread at once: two thread switches per
+//! exchange. The exchanges of a poller's turn therefore wait for the end of the turn, and one task of the runtime spawns
+//! them.
 //!
-//! A runtime polls its tasks in the order in which they are spawned. A peer with thousands of calls would delay those of others,
-//! so exchanges wait in a queue per peer, and peers take turns. They are spawned in batches: the runtime has polled each exchange
-//! of a batch before the next batch is spawned.
+//! A runtime polls its tasks in the order in which they are spawned, so a peer with thousands of calls would delay other
+//! peers' calls. Exchanges therefore wait in a queue per peer, and peers take turns. They are spawned in batches: the runtime
+//! polls each exchange of a batch before the next batch is spawned.
 //!
-//! The end of a call returns the budget of its handler. Its exchange ends when the runtime drops it, which a busy runtime does
-//! later, so these exchanges have a limit of their own.
+//! The end of a call returns the budget of its handler. A busy runtime may drop the exchange later, so exchanges of ended
+//! calls have a separate limit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -24,27 +25,27 @@ use tokio::task::{JoinError, JoinHandle, unconstrained, yield_now};
 use trunkline::stub::after_turn;
 use trunkline::{Code, Status};
 
-/// Exchanges of one poller whose calls have ended, and that the runtime has not dropped. Further calls are refused.
+/// Maximum number of one poller's exchanges that outlive their calls. Beyond it, calls are refused.
 const MOST_ENDED: usize = 16_384;
-/// Exchanges that one poller spawns before the runtime has polled them.
+/// Maximum number of exchanges that one poller spawns before the runtime has polled them.
 const BATCH: usize = 32;
 
-/// An exchange. Its response goes elsewhere.
+/// An exchange. Its response is sent separately.
 type Exchange = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
-/// Spawns exchanges of a poller in a runtime. Their number is bounded by the node's limits on handlers and by [`MOST_ENDED`].
+/// Spawns exchanges of a poller in a runtime. Their number is limited by the node's limits on handlers and by [`MOST_ENDED`].
 pub(crate) struct Spawner {
     queue: UnboundedSender<Waiting>,
-    /// Shared by the exchanges that have not been dropped.
+    /// Shared by the exchanges that still exist.
     exchanges: Arc<()>,
-    /// Shared by the calls that wait for one.
+    /// Shared by the calls that wait for an exchange.
     calls: Arc<()>,
 }
 
 impl Spawner {
     pub(crate) fn new(runtime: &Handle) -> Self {
         let (queue, exchanges) = unbounded_channel();
-        // The task ends with the spawner, or with the runtime. It sees all that wait before it takes one.
+        // The task ends with the spawner or the runtime. It collects all waiting exchanges before it spawns one.
         runtime.spawn(unconstrained(spawn_all(exchanges)));
         Self { queue, exchanges: Arc::default(), calls: Arc::default() }
     }
@@ -52,7 +53,7 @@ impl Spawner {
     /// Spawns an exchange of a peer. Dropping the result aborts it.
     ///
     /// # Errors
-    /// Returns a status if the runtime has ended, or if it has yet to drop too many exchanges whose calls have ended.
+    /// Returns a status if the runtime has ended, or if too many exchanges have outlived their calls.
     pub(crate) fn spawn(
         &self,
         peer: Option<SocketAddr>,
@@ -69,7 +70,7 @@ impl Spawner {
             exchange.await
         };
         let _refused = self.queue.send(Waiting { peer, exchange: Box::pin(exchange), spawned });
-        // An exchange that is sent while the runtime ends may stay in the queue.
+        // An exchange sent while the runtime ends may stay in the queue.
         if self.queue.is_closed() {
             return Err(ended());
         }
@@ -82,7 +83,7 @@ impl Spawner {
     }
 }
 
-/// An exchange that has not been spawned.
+/// An exchange that waits to be spawned.
 struct Waiting {
     /// `None` if the caller has no address.
     peer: Option<SocketAddr>,
@@ -90,7 +91,7 @@ struct Waiting {
     spawned: oneshot::Sender<Task>,
 }
 
-/// A queue for each peer with exchanges that wait.
+/// A queue for each peer with waiting exchanges.
 #[derive(Default)]
 struct PeerQueues {
     queues: BTreeMap<Option<SocketAddr>, VecDeque<Waiting>>,
@@ -107,7 +108,7 @@ impl PeerQueues {
         queue.push_back(waiting);
     }
 
-    /// Takes the first exchange of the peer whose turn it is.
+    /// Takes the first exchange of the next peer.
     fn pop(&mut self) -> Option<Waiting> {
         let peer = self.turns.pop_front()?;
         let queue = self.queues.get_mut(&peer)?;
@@ -147,7 +148,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
     let mut taken = 0;
     while let Some(Waiting { exchange, spawned, .. }) = poll_fn(&mut next).await {
         if spawned.is_closed() {
-            // Its call has ended meanwhile. A panic must not end the spawner.
+            // The call has ended meanwhile. A panic must not end the spawner.
             let _dropped = catch_unwind(AssertUnwindSafe(|| drop(exchange)));
         } else {
             let counted = Arc::clone(&unpolled);
@@ -155,7 +156,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
                 drop(counted);
                 exchange.await
             };
-            // A task that is no longer wanted is aborted.
+            // An unwanted task is aborted.
             let _ended = spawned.send(Task(tokio::spawn(exchange)));
         }
         taken += 1;
@@ -207,7 +208,7 @@ impl Drop for Task {
     }
 }
 
-/// Returns the outcome of a task that has not ended by itself. The poller handles its panic like a handler's.
+/// Returns the outcome of an aborted or panicked task. The poller handles the panic like a handler's.
 fn aborted(error: JoinError) -> Result<(), Status> {
     match error.try_into_panic() {
         Ok(panic) => resume_unwind(panic),

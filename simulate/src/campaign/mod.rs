@@ -16,16 +16,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Number of runs from which a campaign is checked for coverage.
+/// Number of runs from which the coverage of a campaign is checked.
 const ENOUGH_RUNS: u64 = 200;
 /// Minimum averages per run.
 const LEAST: [(&str, f64); 3] = [("nodes", 2.0), ("calls", 300.0), ("faults", 10.0)];
-/// Interval of progress lines where no bar can be drawn.
+/// Interval of progress lines without a progress bar.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Minimum share of runs in which each kind of event must occur.
 const LEAST_SHARE: f64 = 0.02;
 
-/// A run in which a rule was broken.
+/// A run that violated a rule.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) seed: u64,
@@ -35,9 +35,9 @@ pub(crate) struct Failure {
 /// Summary of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    /// First seed. The others follow it without a gap.
+    /// First seed, followed by consecutive ones.
     pub(crate) first: u64,
-    /// Numbers of pollers that override those drawn from the seeds.
+    /// Numbers of pollers that override the ones drawn from the seeds.
     pub(crate) pollers: Option<Pollers>,
     /// Number and name of the signal that ended the campaign early.
     pub(crate) interrupted: Option<(u8, &'static str)>,
@@ -48,7 +48,7 @@ pub(crate) struct Summary {
     pub(crate) turns: u64,
     pub(crate) simulated: Duration,
     pub(crate) took: Duration,
-    /// Events by kind, and the number of runs with at least one.
+    /// Number of events of each kind, and of runs with at least one.
     pub(crate) kinds: Vec<(u64, u64)>,
     /// Runs that failed, by seed.
     pub(crate) failures: Vec<Failure>,
@@ -71,7 +71,7 @@ impl Summary {
         }
     }
 
-    /// Returns the kinds that the campaign should have exercised more.
+    /// Returns the kinds of events that occurred too rarely.
     pub(crate) fn shortfalls(&self) -> Vec<String> {
         if self.runs < ENOUGH_RUNS {
             return Vec::new();
@@ -100,7 +100,7 @@ impl Summary {
     }
 }
 
-/// Runs one seed. A panic in the project's own code counts as a failure.
+/// Runs one seed. A panic in this project's code counts as a failure.
 pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome {
     let kept = trace.clone();
     catch_unwind(AssertUnwindSafe(|| run(seed, pollers, trace))).unwrap_or_else(|panic| {
@@ -118,8 +118,8 @@ pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outc
     })
 }
 
-/// Flag that SIGINT and SIGTERM set: a campaign begins no further run, and reports the runs so far. A second signal
-/// ends the program at once. Clones share the flag.
+/// Flag set by SIGINT and SIGTERM: the campaign starts no further runs, and reports the finished ones. A second signal ends
+/// the program at once. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt(Arc<AtomicUsize>);
 
@@ -152,19 +152,18 @@ impl Interrupt {
 /// Runs of a campaign.
 #[derive(Debug, Clone)]
 pub(crate) struct CampaignPlan<'a> {
-    /// First seed.
     pub(crate) first: u64,
     /// Maximum number of runs.
     pub(crate) runs: u64,
-    /// Time during which runs begin.
+    /// Time in which runs are started.
     pub(crate) time: Duration,
     /// Maximum number of concurrent runs.
     pub(crate) jobs: usize,
-    /// If true, the campaign continues after a run that fails.
+    /// If true, the campaign continues after a failed run.
     pub(crate) keep_going: bool,
-    /// Numbers of pollers that override those drawn from the seeds.
+    /// Numbers of pollers that override the ones drawn from the seeds.
     pub(crate) pollers: Option<Pollers>,
-    /// Deliberate fault that is switched on.
+    /// Deliberate fault to switch on.
     pub(crate) mutant: Option<&'a str>,
     /// Ends the campaign early.
     pub(crate) interrupt: Interrupt,
@@ -174,7 +173,7 @@ pub(crate) struct CampaignPlan<'a> {
 #[expect(clippy::disallowed_methods, reason = "the campaign is outside of its runs")]
 pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     let CampaignPlan { first, runs, time, jobs, keep_going, pollers, mutant, ref interrupt } = *plan;
-    // There is no seed after the last.
+    // The last seed is `u64::MAX`.
     let runs = runs.min((u64::MAX - first).saturating_add(1));
     let began = Instant::now();
     let next = AtomicU64::new(0);
@@ -220,7 +219,7 @@ pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     summary
 }
 
-/// Prints a line of progress now and then, where no bar can be drawn.
+/// Prints a progress line at intervals, if there is no progress bar.
 #[expect(clippy::disallowed_methods, reason = "outside of the runs")]
 fn say(said: &Mutex<Instant>, began: Instant, done: u64, runs: u64, mutant: Option<&str>) {
     let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -2,7 +2,7 @@
 
 use trunkline_machine::mutants::Sealed;
 
-/// Maximum number of runs until a fault is caught.
+/// Maximum number of runs in which a fault must be caught.
 pub(crate) const MOST_RUNS: u64 = 500;
 
 /// A deliberate fault: its name in the code and its effect.
@@ -135,7 +135,7 @@ mutants! {
     timers_do_not_fire "timer: a QP's retransmission timer does nothing",
 }
 
-/// Returns ten faults from different areas, which the gate tries.
+/// Returns ten faults from different areas, for the gate.
 pub(crate) fn few() -> impl Iterator<Item = &'static Mutant> {
     let names = [
         "last_look_is_left_out",
@@ -162,7 +162,7 @@ pub(crate) fn choose(name: Option<&str>) {
     let _ = name;
 }
 
-/// Returns the uses of keys in this thread since the last call, in a program with deliberate faults.
+/// Returns the uses of keys in this thread since the last call, if the program has deliberate faults.
 pub(crate) fn take_sealed() -> Vec<Sealed> {
     #[cfg(feature = "mutants")]
     return trunkline_machine::mutants::take_sealed();

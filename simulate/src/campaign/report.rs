@@ -1,4 +1,4 @@
-//! Output of a campaign: a table for a reader, or JSON for a program.
+//! Output of a campaign: a human-readable table, or JSON.
 //!
 //! Results go to standard output, failures and progress to standard error. With `--json` standard
 //! output is one JSON document.
@@ -17,12 +17,12 @@ pub(crate) fn replay(seed: u64, pollers: Option<Pollers>, mutant: Option<&str>) 
     format!("cargo simulate --seed {seed}{pollers}{mutant} --trace trace-{seed}.txt")
 }
 
-/// Returns the number of runs, in words.
+/// Formats a number of runs.
 pub(crate) fn runs(count: u64) -> String {
     format!("{count} run{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the table for a reader.
+/// Returns the human-readable table.
 pub(crate) fn table(summary: &Summary) -> String {
     let count = summary.runs.max(1);
     let mut text = format!(
@@ -46,7 +46,7 @@ pub(crate) fn table(summary: &Summary) -> String {
     text
 }
 
-/// Returns the JSON for a program.
+/// Returns the JSON output.
 pub(crate) fn json(summary: &Summary) -> Value {
     let kinds = EventKind::ALL.iter().zip(&summary.kinds);
     let kinds =

@@ -1,9 +1,9 @@
-//! An off-path attacker, who forges packets of live sessions and sees no packets.
+//! An off-path attacker that forges packets of live sessions without seeing them.
 //!
-//! Owns the forged packets, and the rule that nobody sends anything to the attacker's UDP port. The network
-//! shows it datagrams, from which it takes shapes only: opcodes, QP numbers and keys, as if it had guessed
-//! them all. It must not take PSNs and communication ids, because they protect a session. A PSN near a live
-//! one is never used: that would be a lucky guess, whose odds are in docs/book/src/why/security.md.
+//! Owns the forged packets, and the rule that nodes do not send to the attacker's UDP port. From the network's datagrams the
+//! attacker takes only shapes: opcodes, QP numbers and keys, as if it had guessed them all. It must not take PSNs and
+//! communication ids, because they protect a session. A PSN near a live one is never used: that would be a lucky guess, whose
+//! odds are in docs/book/src/why/security.md.
 
 use super::forged::{Forged, PORT, packet_of};
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ impl Attacker {
         }
     }
 
-    /// Records the shape of a datagram that an honest node sends.
+    /// Records the shape of a datagram sent by an honest node.
     pub(crate) fn observe(&mut self, datagram: &Datagram<'_>) {
         let Datagram { source, destination, bytes } = *datagram;
         if destination.port() == PORT && self.diverted.is_none() {
@@ -72,13 +72,13 @@ impl Attacker {
         }
     }
 
-    /// Returns the violation, if there is one.
+    /// Returns the violation, if any.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.diverted.as_deref()
     }
 
-    /// Forges a packet of a connection with another PSN: a request, an acknowledgement or a READ response.
-    /// Returns `None` until a packet was observed.
+    /// Forges a packet of a connection with a guessed PSN: a request, an acknowledgement or a READ response. Returns `None`
+    /// until a packet was observed.
     pub(crate) fn packet(&mut self) -> Option<Forged> {
         let shape = self.random.choice(&self.packets)?.clone();
         let bth = Bth::parse(&shape.body).ok()?;

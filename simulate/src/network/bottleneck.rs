@@ -1,4 +1,4 @@
-//! A link of little bandwidth in front of a host, with a queue that drops what does not fit.
+//! A link with low bandwidth in front of a host, with a queue that drops the excess.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,13 +10,13 @@ pub(crate) struct Bottleneck {
     pub(crate) host: IpAddr,
     /// Nanoseconds per byte.
     pub(crate) byte_ns: u64,
-    /// Bytes that wait.
+    /// Capacity of the queue, in bytes.
     pub(crate) queue: u64,
     /// Delay of each datagram behind the queue.
     pub(crate) delay: Duration,
 }
 
-/// Datagrams that came to a link.
+/// Statistics of the datagrams that entered a link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Passed {
     pub(crate) all: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Passed {
 #[derive(Debug)]
 pub(super) struct Link {
     of: Bottleneck,
-    /// End of the transmission of everything that waits.
+    /// Time at which the link has sent all queued bytes.
     free: Time,
     pub(super) passed: Passed,
 }
@@ -37,7 +37,7 @@ impl Link {
         Self { of, free: Time(0), passed: Passed::default() }
     }
 
-    /// Returns the time at which a datagram of this length arrives at the end of the link; `None` if it is dropped.
+    /// Returns the time at which a datagram of this length reaches the end of the link; `None` if it is dropped.
     pub(super) fn pass(&mut self, now: Time, to: IpAddr, bytes: usize) -> Option<Time> {
         if to != self.of.host {
             return Some(now);

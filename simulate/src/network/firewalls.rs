@@ -1,4 +1,4 @@
-//! Stateful firewalls: a host behind one receives answers only.
+//! Stateful firewalls: a host behind a firewall receives only answers.
 //!
 //! A datagram between two pairs of address and port opens a flow for a while. Each further datagram of the flow, in either
 //! direction, keeps it open.
@@ -9,14 +9,14 @@ use std::time::Duration;
 use trunkline_softrdma::link::Datagram;
 use trunkline_verbs::Time;
 
-/// Time after which an unused flow is closed: the shortest that is common for UDP.
+/// Time after which an unused flow is closed: the shortest common value for UDP.
 pub(super) const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// The firewalls of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Firewalls {
     hosts: BTreeSet<IpAddr>,
-    /// Last use of each flow, by the host's socket and the peer's.
+    /// Time of each flow's last use, by the host's socket and the peer's.
     flows: BTreeMap<(SocketAddr, SocketAddr), Time>,
 }
 
@@ -32,7 +32,7 @@ impl Firewalls {
         self.flows.retain(|(own, _), _| own.ip() != host);
     }
 
-    /// Notes a datagram that leaves its host.
+    /// Records a datagram that leaves its host.
     pub(super) fn departs(&mut self, now: Time, datagram: &Datagram<'_>) {
         if self.hosts.contains(&datagram.source.ip()) {
             self.flows.insert((datagram.source, datagram.destination), now);

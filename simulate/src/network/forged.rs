@@ -1,14 +1,13 @@
-//! Forged datagrams: correct in everything that needs no secret, including the ICRC.
+//! Forged datagrams: correct except for secrets, with a valid ICRC.
 //!
-//! Owns the composition and the parsing of forged datagrams. `attacker` and `strangers` decide what to forge,
-//! and `network` carries it.
+//! Builds and parses forged datagrams. `attacker` and `strangers` decide on their contents, and `network` delivers them.
 
 use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Mad, Packet, ROCE_PORT, icrc, mad_packet};
 use trunkline_verbs::Psn;
 
-/// UDP port of forgers, who act as another user of a host. Nothing may be sent there.
+/// UDP port of forgers, who act as another user of a host. Nodes must not send to it.
 pub(crate) const PORT: u16 = 6666;
 
 /// A forged datagram.

@@ -1,8 +1,7 @@
 //! The network between simulated hosts: datagrams with delays and faults.
 //!
-//! Owns the hosts, the datagrams in transit and the conditions in force. The sockets of a host's processes
-//! hand datagrams to the [`Wire`]. The scheduler has arrived datagrams delivered, and asks when the next one
-//! arrives.
+//! Owns the hosts, the datagrams in transit and the current conditions. The sockets of a host's processes pass datagrams to
+//! the [`Wire`]. The scheduler triggers the delivery of datagrams, and queries the next arrival time.
 
 mod attacker;
 mod bottleneck;
@@ -58,35 +57,35 @@ struct UnderWay {
 }
 
 struct NetworkState {
-    /// Datagrams by arrival time, and by number among those that arrive together.
+    /// Datagrams in transit, by arrival time and sequence number.
     under_way: BTreeMap<(Time, u64), UnderWay>,
-    /// Arrival of the last datagram that was not delayed on purpose, by sender and receiver.
+    /// Arrival of the last datagram that was not deliberately delayed, by sender and receiver.
     last: BTreeMap<(IpAddr, IpAddr), Time>,
     conditions: Conditions,
     /// Pairs of addresses that cannot reach each other, smaller address first.
     cut: BTreeSet<(IpAddr, IpAddr)>,
     firewalls: Firewalls,
-    /// Addresses of the ends of a path that drops large datagrams, and the largest UDP payload that passes, in bytes.
+    /// Addresses of the ends of a path that drops large datagrams, and the largest UDP payload that it carries, in bytes.
     narrow: Option<(IpAddr, IpAddr, usize)>,
     translators: Translators,
     bottleneck: Option<Link>,
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
-    /// Changes to frames of nodes that break the rules, by node address.
+    /// Changes to frames of rule-breaking nodes, by node address.
     hostile: BTreeMap<IpAddr, HostilePeer>,
     /// Host on the path between two nodes.
     tamperer: Option<Tamperer>,
-    /// Rules for the frames that nodes have sent.
+    /// Rules for the frames sent by nodes.
     frames: SentFrames,
     sent: u64,
     coverage: Arc<Coverage>,
-    /// Writes the trace, if lines are kept.
+    /// Writes the trace, if it is kept.
     pen: Option<Pen>,
     checksum: u64,
 }
 
-/// Network that the hosts are attached to.
+/// Interface between the hosts and the network.
 struct Wire {
     clock: Arc<VirtualClock>,
     state: Mutex<NetworkState>,
@@ -131,7 +130,7 @@ impl Network {
         Self { wire: Arc::new(wire), hosts: BTreeMap::new() }
     }
 
-    /// Adds a host with this address. Its random numbers come from the runtime.
+    /// Adds a host with this address, with random numbers from the runtime.
     pub(crate) fn add_host(&mut self, address: IpAddr, runtime: Runtime) -> Arc<SimulatedHost> {
         let wire = Arc::<Wire>::clone(&self.wire);
         let host = SimulatedHost::new(runtime, wire, vec![address]);
@@ -144,7 +143,7 @@ impl Network {
         self.hosts.get(&address)
     }
 
-    /// Sets the conditions from now on.
+    /// Sets the conditions.
     pub(crate) fn set(&self, conditions: Conditions) {
         self.wire.lock().conditions = conditions;
     }
@@ -159,19 +158,19 @@ impl Network {
         self.wire.lock().cut.remove(&(a.min(b), a.max(b)));
     }
 
-    /// Puts a host behind a firewall, which drops what is no answer, until [`Network::unwall`].
+    /// Puts a host behind a firewall, which drops unsolicited datagrams, until [`Network::unwall`].
     pub(crate) fn wall(&self, host: IpAddr) {
         self.wire.lock().firewalls.add(host);
     }
 
     /// Puts a host behind an address translator, until [`Network::unwall`]. The trace and the observers of the network show
-    /// the datagrams as the host sees them.
+    /// datagrams as the host sees them.
     pub(crate) fn translate(&self, host: IpAddr, translator: IpAddr) {
         self.wire.lock().translators.add(host, translator);
     }
 
-    /// Makes the address translators lose all mappings, and the datagrams in transit from and to their hosts: the answer to
-    /// one of these would tell the peer the new port.
+    /// Removes all mappings of the address translators, and the datagrams in transit from and to their hosts: an answer to
+    /// one of these would reveal the new port to the peer.
     pub(crate) fn forget_mappings(&self) {
         let state = &mut *self.wire.lock();
         state.translators.forget();
@@ -187,18 +186,19 @@ impl Network {
         state.translators.remove(host);
     }
 
-    /// Makes the path between two addresses drop what has a larger UDP payload, in bytes; or lets all paths carry all sizes.
+    /// Limits the UDP payload on the path between two addresses, in bytes; larger datagrams are dropped. `None` removes the
+    /// limit.
     pub(crate) fn set_narrow(&self, narrow: Option<(IpAddr, IpAddr, usize)>) {
         self.wire.lock().narrow = narrow;
     }
 
-    /// Makes the link to a host a bottleneck, or ends that. Returns the datagrams that came to the last bottleneck.
+    /// Sets or removes a bottleneck in front of a host. Returns the statistics of the last bottleneck.
     pub(crate) fn set_bottleneck(&self, bottleneck: Option<Bottleneck>) -> Passed {
         let before = std::mem::replace(&mut self.wire.lock().bottleneck, bottleneck.map(Link::new));
         before.map_or_else(Passed::default, |link| link.passed)
     }
 
-    /// Makes the node at this address break the rules from now on.
+    /// Makes the node at this address break the rules.
     pub(crate) fn corrupt(&self, address: IpAddr, hostility: Hostility, seed: u64) {
         self.wire.lock().hostile.insert(address, HostilePeer::new(hostility, Random(seed)));
     }
@@ -208,13 +208,12 @@ impl Network {
         self.wire.lock().tamperer = tamperer;
     }
 
-    /// Lets `act` use the host on the path; `None` if there is none.
+    /// Calls `act` with the host on the path; `None` if there is none.
     pub(crate) fn with_tamperer<T>(&self, act: impl FnOnce(&mut Tamperer) -> T) -> Option<T> {
         self.wire.lock().tamperer.as_mut().map(act)
     }
 
-    /// Forges a packet of a session, which the attacker sends at that time. Does nothing if it has observed
-    /// no packet.
+    /// Forges a packet of a session, sent by the attacker at time `at`. Does nothing until a packet was observed.
     pub(crate) fn forge_packet(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.packet() {
@@ -223,7 +222,7 @@ impl Network {
         }
     }
 
-    /// Forges a message of the connection manager, which the attacker sends at that time.
+    /// Forges a message of the connection manager, sent by the attacker at time `at`.
     pub(crate) fn forge_message(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.message() {
@@ -232,7 +231,7 @@ impl Network {
         }
     }
 
-    /// Sends a stranger's connection request at that time.
+    /// Sends a stranger's connection request at time `at`.
     pub(crate) fn forge_request(&self, at: Time, request: Request) {
         let mut state = self.wire.lock();
         let forged = state.strangers.forge(request);
@@ -240,15 +239,14 @@ impl Network {
         state.launch(self.wire.clock.now(), at, &forged);
     }
 
-    /// Returns the first violation by what honest nodes sent, or towards the attacker, a stranger or a
-    /// hostile peer.
+    /// Returns the first violation: by an honest node, or towards the attacker, a stranger or a hostile peer.
     pub(crate) fn broken(&self) -> Option<String> {
         let state = self.wire.lock();
         let broken = state.attacker.broken().or_else(|| state.strangers.broken());
         broken.or_else(|| state.frames.broken()).map(str::to_owned)
     }
 
-    /// Delivers the datagrams that have arrived by now. Adds their hosts to `reached`.
+    /// Delivers the datagrams that have arrived. Adds their hosts to `reached`.
     pub(crate) fn deliver(&self, now: Time, reached: &mut BTreeSet<IpAddr>) {
         let mut state = self.wire.lock();
         while let Some(first) = state.under_way.first_entry().filter(|first| first.key().0 <= now) {
@@ -372,7 +370,7 @@ impl NetworkState {
             self.coverage.count(EventKind::PacketOvertaken);
             self.tell(now, &datagram, format_args!("delayed"));
         } else {
-            // Datagrams stay in order unless something happens to them.
+            // Datagrams stay in order unless a fault applies.
             arrives = arrives.plus_ns(self.random.u64(0..=jitter));
             let last = self.last.entry((from, to)).or_default();
             arrives = arrives.max(*last);
@@ -388,7 +386,7 @@ impl NetworkState {
         self.put(arrives, &datagram, bytes);
     }
 
-    /// Returns the packet in place of a datagram from or to a node that breaks the rules.
+    /// Returns the changed packet of a datagram from or to a rule-breaking node.
     fn changed(&mut self, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Datagram { source, destination, bytes } = *datagram;
         if let Some(sender) = self.hostile.get_mut(&source.ip()) {
@@ -397,7 +395,7 @@ impl NetworkState {
         self.hostile.get(&destination.ip())?.incoming(source, destination, bytes)
     }
 
-    /// Puts a forged datagram in transit, sent at the time `at`.
+    /// Puts a forged datagram, sent at time `at`, in transit.
     fn launch(&mut self, now: Time, at: Time, forged: &Forged) {
         let Forged { source, destination, bytes } = forged;
         let datagram = Datagram { source: *source, destination: *destination, bytes };

@@ -1,14 +1,13 @@
 //! Rules for frames as their nodes send them.
 //!
-//! A peer that breaks the rules may READ only the bytes that were announced to it. The rule is about bytes
-//! that leave a node, whatever the node's keys would open.
+//! A rule-breaking peer may READ only bytes that were announced to it. The rule applies to bytes that leave a node, even if
+//! the node's keys cover more.
 //!
-//! A request carries the time left to its call, rounded up, as of the moment when the frame is handed to the
-//! device. It is 0 only if the deadline had passed by then. Retransmissions repeat the first transmission's
-//! bytes.
+//! A request carries the remaining time of its call, rounded up, at the moment when the frame is passed to the device. It is
+//! 0 only if the deadline had passed by then. Retransmissions repeat the bytes of the first transmission.
 //!
-//! The network passes in each datagram before anything happens to it, and those of hostile peers once more as
-//! their nodes see them.
+//! The network passes in each datagram before any fault is applied, and the datagrams of hostile peers once more in the form
+//! that their nodes see.
 
 use super::forged::packet_of;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,13 +27,13 @@ const TIME_LEFT: usize = 8;
 pub(crate) struct SentFrames {
     /// Announcements to and by hostile peers, by sender and receiver.
     announced: BTreeMap<(IpAddr, IpAddr), BTreeSet<Announcement>>,
-    /// READ requests for anything else, by responder, requester and PSN.
+    /// READ requests for other memory, by responder, requester and PSN.
     beside: BTreeMap<(IpAddr, IpAddr, u32), Reth>,
     broken: Option<String>,
 }
 
 impl SentFrames {
-    /// Checks the time left in a datagram that a node sends.
+    /// Checks the time left in a datagram sent by a node.
     pub(crate) fn departs(&mut self, datagram: &Datagram<'_>) {
         let Some(packet) = packet_of(datagram.bytes).and_then(|body| Packet::parse(body).ok()) else {
             return;
@@ -48,7 +47,7 @@ impl SentFrames {
         }
     }
 
-    /// Records a datagram from or to a peer that breaks the rules.
+    /// Records a datagram from or to a rule-breaking peer.
     pub(crate) fn trades(&mut self, datagram: &Datagram<'_>) {
         let Some(packet) = packet_of(datagram.bytes).and_then(|body| Packet::parse(body).ok()) else {
             return;
@@ -71,7 +70,7 @@ impl SentFrames {
         }
     }
 
-    /// Returns true if a range was announced, as a whole or in parts of one message.
+    /// Returns true if a range was announced, entirely or as parts of one message.
     fn covers(&self, pair: (IpAddr, IpAddr), reth: &Reth) -> bool {
         let (start, end) = (reth.address.0, reth.address.0.saturating_add(u64::from(reth.length)));
         self.announced.get(&pair).into_iter().flatten().any(|known| {
@@ -81,7 +80,7 @@ impl SentFrames {
         })
     }
 
-    /// Returns the violation, if there is one.
+    /// Returns the violation, if any.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }

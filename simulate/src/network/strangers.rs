@@ -1,13 +1,13 @@
-//! Forged connection requests, and rules for the nodes that get them.
+//! Forged connection requests, and rules for the nodes that receive them.
 //!
 //! Owns the forged requests and a record of the traffic that they cause. The network passes in each datagram.
 //! A rule is violated when a node
 //!
-//! - accepts a request whose sender proved nothing, from any address;
-//! - sends more than 1.2 times the bytes that it got from an address that proved nothing;
+//! - accepts a request of an unproven sender, from any address;
+//! - sends more than 1.2 times the bytes that it received from an unproven address;
 //! - dials a stranger that did prove its address for more than one of its INIs before the first is answered.
 //!
-//! The stranger that proves its address returns the cookie that it gets, and sends nothing else.
+//! A stranger proves its address by returning the cookie that it receives, and sends nothing else.
 
 use super::forged::{Forged, PORT, cm_message_of, packet_of};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,11 +28,11 @@ pub(crate) enum Sender {
     Nowhere,
     /// Another host, which claims to be a restarted node.
     InTheNameOf(SocketAddr),
-    /// A host at a separate address, which returns the cookie that it gets there and answers nothing else.
+    /// A host at a separate address, which returns the cookie that it receives and sends nothing else.
     Present,
-    /// A process at a node's address, which claims that the node was restarted, and returns the cookie that it gets.
+    /// A process at a node's address, which claims that the node was restarted, and returns the cookie that it receives.
     Neighbour(SocketAddr),
-    /// As [`Sender::Present`], in the role of the numbered node of many on one host.
+    /// Like [`Sender::Present`], in the role of one of many numbered nodes on one host.
     Crowd(u16),
 }
 
@@ -46,22 +46,22 @@ pub(crate) struct Request {
     pub(crate) has_handshake: bool,
 }
 
-/// Everything that was forged in a run.
+/// All requests forged in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
     /// Forged requests by claimed address and comm id, with the address of the claimed listener.
     forged: BTreeMap<(IpAddr, u32), (Request, SocketAddr)>,
     /// Requests that returned a cookie.
     proven: BTreeSet<(IpAddr, u32)>,
-    /// Bytes from and to unused addresses.
+    /// Bytes received from and sent to unused addresses.
     traded: BTreeMap<IpAddr, (usize, usize)>,
-    /// Comm ids of nodes' requests to strangers that are where they claim to be.
+    /// Comm ids of nodes' requests to strangers that own their address.
     dialled: BTreeMap<IpAddr, BTreeSet<u32>>,
     broken: Option<String>,
 }
 
 impl Strangers {
-    /// Returns the first violation, if there is one.
+    /// Returns the first violation, if any.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
@@ -88,7 +88,7 @@ impl Strangers {
         sent
     }
 
-    /// Checks a datagram that a node sends. Returns the stranger's answer, if there is one.
+    /// Checks a datagram sent by a node. Returns the stranger's answer, if any.
     pub(crate) fn see(&mut self, datagram: &Datagram<'_>) -> Option<Forged> {
         if self.forged.is_empty() {
             return None;
@@ -124,7 +124,7 @@ impl Strangers {
         None
     }
 
-    /// Handles a refusal. A stranger that is where it claims to be returns the cookie in it, once.
+    /// Handles a refusal. A stranger that owns its address returns the cookie in it, once.
     fn refused(&mut self, to: IpAddr, rej: &Rej) -> Option<Forged> {
         let (request, claimed) = *self.forged.get(&(to, rej.remote_id))?;
         let cookie = Hello::cookie_in(&rej.private)?;
@@ -144,7 +144,7 @@ impl Strangers {
     fn request(&mut self, forged: Request, claimed: SocketAddr, cookie: [u8; 16]) -> (u32, Forged) {
         let Request { pollers, is_rc, has_handshake, victim, sender } = forged;
         let number = u32::try_from(self.forged.len()).unwrap_or(0) + 1;
-        // A neighbour claims another incarnation each time, and needs another cookie for it.
+        // A neighbour claims another incarnation each time, which requires another cookie.
         let epoch = match sender {
             Sender::Neighbour(_) if cookie != [0; 16] => EPOCH + u64::from(number) - 1,
             Sender::Neighbour(_) => EPOCH + u64::from(number),
@@ -153,7 +153,7 @@ impl Strangers {
         let hello = Hello { pollers, is_rc, has_handshake, cookie, ..Hello::new(claimed.port(), epoch) };
         let (id, mad) = hello.request(claimed.ip(), victim, &mut Random(number.into()));
         self.forged.insert((claimed.ip(), id), (forged, claimed));
-        // As another user of that host, or as another host that claims the port of its devices.
+        // Acts as another user of that host, or as another host that claims the port of its devices.
         let port = if number.is_multiple_of(2) { ROCE_PORT } else { PORT };
         let source = SocketAddr::new(claimed.ip(), port);
         (id, Forged::mad(source, victim.ip(), Psn::new(number), &mad))

@@ -1,7 +1,7 @@
-//! A host on the path between two nodes, which changes what one sends to the other.
+//! A host on the path between two nodes, which changes packets of one node to the other.
 //!
-//! The host makes correct packets: their positions are those of the packets that they replace, and their ICRCs are
-//! recomputed. It keeps earlier payloads of each lane to put them in the place of others.
+//! The changed packets are well-formed: they keep the positions of the packets that they replace, with recomputed ICRCs. The
+//! host keeps earlier payloads of each lane as replacements.
 
 use super::forged::packet_of;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ const HANDSHAKE: u8 = 0x05;
 /// Size of a frame's header, which is sent in clear, in bytes.
 const HEADER: usize = 8;
 
-/// A change that the host makes once.
+/// A change, applied once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tampering {
     /// Flips a bit of a frame.
@@ -23,19 +23,19 @@ pub(crate) enum Tampering {
     Cut,
     /// Swaps two frames of a lane.
     Swap,
-    /// Puts an earlier frame of the lane in the place of another.
+    /// Replaces a frame by an earlier frame of the lane.
     Repeat,
-    /// Puts a frame of another lane in the place of one.
+    /// Replaces a frame by a frame of another lane.
     OtherLane,
-    /// Puts a frame of the lane in the other direction in the place of one.
+    /// Replaces a frame by a frame of the lane in the other direction.
     Reflect,
-    /// Puts a frame of an ended session in the place of one.
+    /// Replaces a frame by a frame of an ended session.
     OtherSession,
     /// Flips a bit of a large message.
     FlipBitOfLarge,
     /// Swaps two packets of a large message.
     SwapInLarge,
-    /// Puts the same packet of an earlier large message in the place of one.
+    /// Replaces a packet of a large message by the same packet of an earlier one.
     OtherLarge,
 }
 
@@ -54,13 +54,13 @@ impl Tampering {
         Self::OtherLarge,
     ];
 
-    /// Returns true if it changes READ responses instead of frames.
+    /// Returns true if the change applies to READ responses instead of frames.
     pub(crate) fn is_of_large(self) -> bool {
         matches!(self, Self::FlipBitOfLarge | Self::SwapInLarge | Self::OtherLarge)
     }
 }
 
-/// Sender, receiver, destination QP and SRQ. An SRQ of 0 stands for none.
+/// Sender, receiver, destination QP and SRQ. The SRQ is 0 for packets without one.
 type Flow = (IpAddr, IpAddr, u32, u32);
 
 /// Host on the path from one node to another.
@@ -75,14 +75,14 @@ pub(crate) struct Tamperer {
     of_ended: Option<Vec<u8>>,
     /// First READ response.
     response: Option<Vec<u8>>,
-    /// Change to make, until it is made.
+    /// Change to apply, until it is done.
     next: Option<Tampering>,
-    /// First packet of two to swap: its flow and its datagram.
+    /// First of two packets to swap: its flow and its datagram.
     held: Option<(Flow, Vec<u8>)>,
 }
 
 impl Tamperer {
-    /// Creates a host that changes nothing yet.
+    /// Creates a host that passes packets on unchanged.
     pub(crate) fn new(sender: IpAddr, receiver: IpAddr, seed: u64) -> Self {
         Self {
             sender,
@@ -96,24 +96,24 @@ impl Tamperer {
         }
     }
 
-    /// Keeps a frame as one of an ended session, and forgets the others.
+    /// Keeps a frame of the ended session, and forgets the others.
     pub(crate) fn session_ended(&mut self) {
         let last = self.frames.iter().find(|(flow, _)| (flow.0, flow.1) == (self.sender, self.receiver));
         self.of_ended = last.map(|(_, frame)| frame.clone());
         self.frames.clear();
     }
 
-    /// Makes this change to the next packet for which it is possible.
+    /// Applies this change to the next suitable packet.
     pub(crate) fn change(&mut self, tampering: Tampering) {
         self.next = Some(tampering);
     }
 
-    /// Returns true if all changes were made.
+    /// Returns true if all changes were applied.
     pub(crate) fn is_done(&self) -> bool {
         self.next.is_none() && self.held.is_none()
     }
 
-    /// Returns the datagrams that go on in place of this one; `None` for the same.
+    /// Returns the datagrams that replace this one; `None` if it is unchanged.
     pub(crate) fn pass(&mut self, datagram: &Datagram<'_>) -> Option<Vec<Vec<u8>>> {
         let packet = Packet::parse(packet_of(datagram.bytes)?).ok()?;
         let ends = (datagram.source.ip(), datagram.destination.ip());
@@ -158,7 +158,7 @@ impl Tamperer {
         let payload = match tampering {
             Tampering::FlipBit | Tampering::FlipBitOfLarge => {
                 let mut payload = packet.payload.to_vec();
-                // With another kind in its header, the frame may be one that is never sealed.
+                // A changed kind in the header could turn the frame into one that is never sealed.
                 let from = if tampering == Tampering::FlipBit { HEADER } else { 0 };
                 payload[self.random.usize(from..packet.payload.len())] ^= 1 << self.random.u8(..8);
                 Some(payload)
@@ -186,7 +186,7 @@ impl Tamperer {
         Some(vec![with_payload(packet, &payload, datagram)])
     }
 
-    /// Holds the first of two packets of a flow, and swaps their payloads.
+    /// Holds back the first of two packets of a flow, and swaps their payloads.
     fn swapped(&mut self, flow: Flow, packet: &Packet<'_>, datagram: &Datagram<'_>) -> Option<Vec<Vec<u8>>> {
         let Some((held_flow, held)) = self.held.take() else {
             self.held = Some((flow, datagram.bytes.to_vec()));
@@ -201,7 +201,7 @@ impl Tamperer {
             first.opcode == second.opcode && second.psn.get() == (first.psn.get() + 1) & 0xff_ffff
         };
         if !is_next(&first.bth, &packet.bth) {
-            // The packet was sent again, or another kind of packet follows.
+            // The packet was retransmitted, or is followed by another kind of packet.
             return Some(vec![held, datagram.bytes.to_vec()]);
         }
         self.next = None;

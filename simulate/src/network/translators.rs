@@ -1,7 +1,7 @@
-//! Address translators: the world outside sees the hosts behind one at its address.
+//! Address translators, which replace the addresses of the hosts behind them.
 //!
 //! A datagram to a peer maps its source to a port of the translator for a while. Each further datagram, in either direction,
-//! keeps the mapping. What has none does not reach a host behind a translator.
+//! keeps the mapping. Datagrams without a mapping do not reach a host behind a translator.
 
 use super::firewalls::FORGOTTEN;
 use std::collections::BTreeMap;
@@ -46,12 +46,12 @@ impl Translators {
         self.hosts.contains_key(&host)
     }
 
-    /// Forgets all mappings. New ones have other ports.
+    /// Forgets all mappings. New mappings use other ports.
     pub(super) fn forget(&mut self) {
         self.mappings.clear();
     }
 
-    /// Returns the source that a datagram has when it arrives.
+    /// Returns the source address of a datagram on arrival.
     pub(super) fn outward(&mut self, now: Time, datagram: &Datagram<'_>) -> SocketAddr {
         let Datagram { source, destination, .. } = *datagram;
         let Some(translator) = self.hosts.get(&source.ip()) else { return source };
@@ -71,7 +71,7 @@ impl Translators {
         mapping.outside
     }
 
-    /// Returns the destination that a datagram has behind the translator, or `None` without a mapping.
+    /// Returns the destination of a datagram behind the translator, or `None` without a mapping.
     pub(super) fn inward(&mut self, now: Time, datagram: &Datagram<'_>) -> Option<SocketAddr> {
         let Datagram { source, destination, .. } = *datagram;
         if !self.hosts.values().any(|translator| *translator == destination.ip()) {

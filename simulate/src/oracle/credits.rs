@@ -13,16 +13,16 @@ use trunkline_transport::ledger::{
     SessionLedger, Spending, TURN_MESSAGES,
 };
 
-/// Differences of positions from this on count as negative.
+/// Differences from this value on count as negative.
 const NEGATIVE: u32 = 1 << 31;
 
-/// Maximum bytes that sessions which are not up may leave at a poller.
+/// Maximum bytes that half-open sessions may occupy at a poller.
 const MOST_EARLY: usize = 16 << 20;
 
-/// Maximum number of pollers of a node. The last accepted request may exceed the bound by this.
+/// Maximum number of pollers of a node. The last accepted request may exceed the limit by this.
 const MOST_POLLERS: u32 = 32;
 
-/// Checks conservation, at any time. Returns the number of pairs compared.
+/// Checks the conservation of credits. Valid at any time. Returns the number of pairs compared.
 pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
     for ledger in ledgers {
         within_depth(ledger)?;
@@ -49,7 +49,7 @@ pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
     Ok(pairs.len())
 }
 
-/// Checks that nothing is in transit and everything is back, after a long time without calls.
+/// Checks that all credits, slots and memory are back after a long time without calls.
 pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     for ledger in ledgers {
         let PollerLedger { node, poller, receives, sends, outstanding_wr, memory, budgets, driver, .. } =
@@ -88,8 +88,7 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     }
 }
 
-/// Checks, at rest, that the SRQs of a node's device hold what its pollers have posted, at home or lent to a
-/// shard.
+/// Checks, at rest, that the SRQs of a node's device hold the receives posted by its pollers, at home or lent to a shard.
 pub(crate) fn receives_are_posted(
     ledgers: &[PollerLedger],
     node: SocketAddr,
@@ -103,8 +102,8 @@ pub(crate) fn receives_are_posted(
     Err(format!("the device of {node} holds {posted} receives at rest; its pollers have posted {expected}"))
 }
 
-/// Checks that a poller's grants are within its SRQs and within each peer's share, that only sessions which
-/// are up hold credit, and that each of their pairs has its base.
+/// Checks that a poller's grants are within its SRQs and each peer's share, that only established sessions hold credit, and
+/// that each of their pairs has its base.
 fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
     let at = || format!("at poller {} of {}", ledger.poller, ledger.node);
     for (home, srq) in (0..).zip(&ledger.outstanding) {
@@ -140,8 +139,8 @@ fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the frames of a peer did not wait for more than a turn of each other waiting peer, and one round of peers
-/// that do not wait.
+/// Checks that the frames of a peer waited at most for one turn of each other waiting peer, and one round of peers that do
+/// not wait.
 fn turns_are_short(ledger: &PollerLedger) -> Result<(), String> {
     let (messages, peers) = ledger.longest_wait;
     let most = u64::from(TURN_MESSAGES) * (peers as u64 + 1) + u64::from(ROUND_MESSAGES);
@@ -174,8 +173,8 @@ struct Sum {
     of_peer: BTreeMap<PeerKey, usize>,
 }
 
-/// Checks, at any time, that a poller charges each peer for exactly what it holds for that peer, and that all
-/// pollers of a node together stay within the node's limits.
+/// Checks that a poller charges each peer for exactly the resources held for it, and that all pollers of a node together stay
+/// within the node's limits. Valid at any time.
 pub(crate) fn budgets_are_kept(ledgers: &[PollerLedger]) -> Result<(), String> {
     let mut sums = BTreeMap::<(SocketAddr, &str), Sum>::new();
     for ledger in ledgers {
@@ -212,8 +211,8 @@ fn is_exact(ledger: &PollerLedger, budget: &BudgetLedger) -> Result<(), String> 
     (used == counted).then_some(()).ok_or_else(wrong)
 }
 
-/// Checks sessions that others begin, at any time. No TGT of a half-open one is charged, and those of strangers have no
-/// more connections than one host, or all hosts, may have. The sessions of a host that has several have at most the
+/// Checks sessions begun by other nodes. Valid at any time. Half-open sessions have no charged TGTs, and strangers have at
+/// most the connections allowed for one host, or for all hosts. The sessions of a host with several have at most the
 /// connections of its share.
 pub(crate) fn sessions_are_bounded(
     sessions: &[SessionLedger],
@@ -251,7 +250,7 @@ fn within_bounds<'a>(
     Ok(())
 }
 
-/// Sessions without a proof, of strangers by host and of newcomers by peer.
+/// Checks the limits of unproven sessions: of strangers by host, and of newcomers by peer.
 fn within_unproven(ledger: &SessionLedger) -> Result<(), String> {
     let (of_host, of_peer) = ledger.unproven_limit;
     let mut by_host = BTreeMap::<IpAddr, usize>::new();
@@ -278,7 +277,7 @@ fn within_shares(ledger: &SessionLedger) -> Result<(), String> {
         *sessions += usize::from(session.announced > 0);
     }
     let (node, most) = (ledger.node, ledger.host_limit);
-    // A host has a first session whatever its size. Without a device there is no limit, and no new session.
+    // The first session of a host may have any size. Without a device there is neither a limit nor a new session.
     let exceeds = |&(_, (connections, sessions)): &(IpAddr, (u32, usize))| {
         most > 0 && sessions > 1 && connections > most
     };

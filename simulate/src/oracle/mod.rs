@@ -109,7 +109,7 @@ use trunkline::{Bytes, Code, Context, Origin, Reason, Status};
 use trunkline_machine::mutants::Sealed;
 use trunkline_verbs::{Time, VirtualClock};
 
-/// Gaps in the workload or the oracle, with reasons.
+/// Known gaps in the workload or the oracle, with reasons.
 pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
     ("may_have_run", "`true` is held against calls that were never handed to the device as a number only"),
     ("abandoned threads", "that a node ends without a thread that never returns is tested with real threads"),
@@ -137,7 +137,7 @@ const LATE_LIMIT: Duration = Duration::from_secs(2);
 const PHASE_FRAMES: u32 = 1000;
 const PHASE_TIME: Duration = Duration::from_millis(1100);
 
-/// Part of a status whose session ended because the path carries less than the interfaces at its ends.
+/// Part of a status whose session ended because the path carries smaller packets than the interfaces at its ends.
 pub(crate) const TOO_LARGE: &str = "large packets vanish on the way";
 
 /// Maximum time of a call between connected nodes without faults.
@@ -158,14 +158,14 @@ struct Call {
     what: &'static str,
     process: u64,
     server: SocketAddr,
-    /// Name that the call's channel expects; `None` for the IP address of the server.
+    /// Name that the call's channel expects; `None` for the server's IP address.
     expected: Option<String>,
-    /// Ordered channel on which the call was made.
+    /// Ordered channel of the call.
     channel: Option<u64>,
-    /// Process whose handler was entered last.
+    /// Process of the last handler that was entered.
     ran_in: Option<u64>,
     made: Time,
-    /// Time left to the handler that makes the call.
+    /// Time left to the calling handler.
     time_left: Option<Duration>,
     entered: u32,
     returned: u32,
@@ -207,13 +207,13 @@ pub(crate) struct Flow {
 struct Progress {
     sent: u64,
     received: u64,
-    /// Send times of the items not received yet.
+    /// Send times of items in transit.
     under_way: VecDeque<Time>,
     /// Send time of the last received item.
     last_sent: Option<Time>,
     /// True once the writer has no more items.
     is_finished: bool,
-    /// True once the reader was told that the writer has finished.
+    /// True once the reader got the end of the items.
     has_ended: bool,
     /// True once the writer was dropped.
     is_gone: bool,
@@ -251,37 +251,37 @@ struct OracleState {
     open: BTreeMap<u64, Time>,
     flows: BTreeMap<Flow, Progress>,
     last: u64,
-    /// Last-made call among those that have started, by ordered channel.
+    /// Latest call that has started, by ordered channel.
     started: BTreeMap<u64, u64>,
     /// Identities of processes, also of those that have ended.
     certified: BTreeMap<u64, Certified>,
     /// Process that serves at an address.
     serving: BTreeMap<SocketAddr, u64>,
-    /// Process that a client's process has a session with, by address.
+    /// Process to which a client's process has a session, by address.
     reached: BTreeMap<(u64, SocketAddr), u64>,
-    /// Last time a process at an address began, was about to end, ended, or lost or got its device.
+    /// Last time at which a process at an address started, was about to end or ended, or lost or regained its device.
     disturbed: BTreeMap<SocketAddr, Time>,
-    /// Address of the peer that breaks the session protocol.
+    /// Address of the peer that violates the session protocol.
     hostile: Option<SocketAddr>,
-    /// True if a path carries less than the interfaces at its ends.
+    /// True if a path carries smaller packets than the interfaces at its ends.
     is_narrow: bool,
-    /// Processes that drain or shut down. No handler may start there.
+    /// Processes that drain or shut down, where handlers must not start.
     draining: BTreeSet<u64>,
     /// Processes in which each call of `repeat` fails.
     failing: BTreeSet<u64>,
-    /// Servers at which a client's last call met a session with an ended process.
+    /// Servers at which a client's last call used a session with an ended process.
     stale: BTreeSet<(u64, SocketAddr)>,
     /// Uses of keys, by fingerprint and nonce.
     sealed: BTreeMap<([u8; 16], [u8; 12]), SealUse>,
     /// First use and number of uses of keys, by fingerprint.
     phases: BTreeMap<[u8; 16], (SealUse, u32)>,
-    /// Total time for which machines were stopped. It extends the time limits of the rules.
+    /// Total time for which machines were stopped, added to the time limits of the rules.
     allowance: Duration,
     broken: Option<Broken>,
 }
 
 impl OracleState {
-    /// Returns the name that a call's channel expects, if the certificate of a process lacks it, and a proof is needed.
+    /// Returns the name that a call's channel expects, if a proof is needed and the certificate of a process lacks the name.
     fn missing_name(&self, call: &Call, process: u64) -> Option<String> {
         let (caller, server) = (self.certified.get(&call.process)?, self.certified.get(&process)?);
         let is_exempt = caller.address.ip() == server.address.ip()
@@ -290,8 +290,8 @@ impl OracleState {
         server.lacks_name_of(call).filter(|_| !is_exempt)
     }
 
-    /// Returns true if any process that has been at a call's address lacks the name that its channel expects. Processes that
-    /// need no proof may have one, if the device could not tell their user in time.
+    /// Returns true if any process that was at a call's address lacks the name that the channel expects. Processes that are
+    /// exempt from proof may still have proved a name, if the device could not tell their user in time.
     fn may_be_misnamed(&self, call: &Call) -> bool {
         let mut at_address = self.certified.values().filter(|identity| identity.address == call.server);
         at_address.any(|identity| identity.lacks_name_of(call).is_some())
@@ -304,12 +304,12 @@ pub(crate) struct Oracle {
     clock: Arc<VirtualClock>,
     coverage: Arc<Coverage>,
     state: Arc<Mutex<OracleState>>,
-    /// Writes the trace, if lines are kept.
+    /// Writes the trace, if it is kept.
     pen: Option<Pen>,
 }
 
 impl Oracle {
-    /// Creates an oracle that knows no calls.
+    /// Creates an oracle without calls.
     pub(crate) fn new(clock: &Arc<VirtualClock>, coverage: &Arc<Coverage>, pen: Option<Pen>) -> Self {
         let state = Arc::default();
         Self { pen, clock: Arc::clone(clock), coverage: Arc::clone(coverage), state }
@@ -379,7 +379,7 @@ impl Oracle {
         number
     }
 
-    /// Records that the handler of a method was entered for a call in a process, with these bytes.
+    /// Records that a process entered the handler of a method for a call, with these bytes.
     pub(crate) fn entered(&self, id: u64, process: u64, method: &str, body: &[u8]) {
         self.note(|| format!("call {id}: its handler starts in process {process}"));
         if body != pattern(id, body.len()) {
@@ -408,7 +408,7 @@ impl Oracle {
             self.fail(format!("call {id} ({what}) runs as the method {method}"));
         }
         let left = Context::current().and_then(|handler| handler.time_left());
-        // Rounding may add less than a microsecond: a request with no time left carries one.
+        // Rounding may add up to a microsecond, the time sent when none is left.
         if let Some(most) = most.filter(|most| left.is_none_or(|left| left > *most + TICK)) {
             self.fail(format!(
                 "the handler of call {id} ({what}) has {left:?} left, its caller had {most:?}"
@@ -448,7 +448,7 @@ impl Oracle {
         }
     }
 
-    /// Records that a writer passed on an item.
+    /// Records that a writer sent an item.
     pub(crate) fn item_sent(&self, flow: Flow) {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -472,7 +472,7 @@ impl Oracle {
         self.lock().flows.get(&flow).is_some_and(|progress| progress.is_gone)
     }
 
-    /// Records and judges an item that a reader got.
+    /// Records and judges an item that a reader received.
     pub(crate) fn item_received(&self, flow: Flow, bytes: &[u8]) {
         self.coverage.count(EventKind::StreamItem);
         let mut state = self.lock();
@@ -489,7 +489,7 @@ impl Oracle {
         }
     }
 
-    /// Records and judges that a reader was told that its writer has finished.
+    /// Records and judges the end of a stream at its reader.
     pub(crate) fn stream_ended(&self, flow: Flow) {
         let mut state = self.lock();
         let progress = state.flows.entry(flow).or_default();
@@ -501,8 +501,8 @@ impl Oracle {
         }
     }
 
-    /// Judges the end of a stream by its idle timeout. The send time of the last item is used, since an item
-    /// cannot arrive earlier.
+    /// Judges the end of a stream by its idle timeout. The send time of the last item is used, as a lower bound of its
+    /// arrival.
     pub(crate) fn stream_idle(&self, flow: Flow, limit: Duration) {
         self.coverage.count(EventKind::StreamIdle);
         let last_sent = self.lock().flows.get(&flow).and_then(|progress| progress.last_sent);
@@ -530,7 +530,7 @@ impl Oracle {
         self.end(id, Ended::Succeeded);
     }
 
-    /// Records that a process serves at an address from now on.
+    /// Records that a process starts to serve at an address.
     pub(crate) fn serves(&self, address: SocketAddr, process: u64) {
         self.lock().serving.insert(address, process);
         self.disturbed(address);
@@ -546,12 +546,12 @@ impl Oracle {
         !self.lock().certified.is_empty()
     }
 
-    /// Records that a process drains or shuts down from now on: it starts no more handlers.
+    /// Records that a process begins to drain or to shut down, and starts no more handlers.
     pub(crate) fn drains(&self, process: u64) {
         self.lock().draining.insert(process);
     }
 
-    /// Makes each call of `repeat` fail in a process from now on.
+    /// Makes each call of `repeat` fail in a process.
     pub(crate) fn fails_repeats(&self, process: u64) {
         self.lock().failing.insert(process);
     }
@@ -561,16 +561,15 @@ impl Oracle {
         self.lock().failing.contains(&process)
     }
 
-    /// Records that messages at an address may be lost: its process begins, is about to end, or ends, or its
-    /// device goes or comes.
+    /// Records that messages at an address may be lost: its process starts, is about to end or ends, or its device is removed
+    /// or restored.
     pub(crate) fn disturbed(&self, address: SocketAddr) {
         let now = self.clock.now();
         self.lock().disturbed.insert(address, now);
     }
 
-    /// Judges one-way calls once nothing is in transit. The handler of each successful call has run, unless
-    /// its server was disturbed after the call was made or refused it. The caller of a refused one-way call
-    /// is not told.
+    /// Judges one-way calls once nothing is in transit. The handler of each successful call must have run, unless its server
+    /// refused the call, or was disturbed after the call was sent. Callers of refused one-way calls are not notified.
     pub(crate) fn judge_one_ways(&self, refused: impl Fn(SocketAddr) -> u64) {
         let state = self.lock();
         let is_lost = |call: &Call| {
@@ -593,7 +592,7 @@ impl Oracle {
         }
     }
 
-    /// Records which process a client has a session with.
+    /// Records the process to which a client has a session.
     fn reached(&self, id: u64) {
         let mut state = self.lock();
         let Some(call) = state.calls.get(&id) else { return };
@@ -657,7 +656,7 @@ impl Oracle {
         self.end(id, Ended::Failed { code: status.code(), may_have_run: status.may_have_run() });
     }
 
-    /// Checks that a code which no node returns by itself came from the call's handler.
+    /// Checks that a code which nodes do not return by themselves came from the call's handler.
     fn judge_error(&self, id: u64, status: &Status) {
         let own = [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Cancelled];
         if own.contains(&status.code()) {
@@ -684,7 +683,7 @@ impl Oracle {
             && let Some((method, (_, why))) =
                 text.split_once(" at ").and_then(|(method, rest)| Some((method, rest.split_once(": ")?)))
         {
-            // The text of a handler does not know the server's address.
+            // The handler's text lacks the server's address.
             text = format!("{method}: {why}");
         }
         let is_equal = refusal.as_ref().is_some_and(|(code, message, details)| {
@@ -695,7 +694,7 @@ impl Oracle {
         }
     }
 
-    /// Records that a process was killed: its open calls have no callers any more.
+    /// Records that a process was killed: its open calls no longer have callers.
     pub(crate) fn killed(&self, process: u64) {
         let mut open = Vec::new();
         let state = self.lock();
@@ -716,12 +715,12 @@ impl Oracle {
         state.allowance = state.allowance.saturating_add(pause);
     }
 
-    /// Records that the peer at this address breaks the session protocol.
+    /// Records the address of the peer that violates the session protocol.
     pub(crate) fn is_hostile(&self, address: SocketAddr) {
         self.lock().hostile = Some(address);
     }
 
-    /// Records that from now on a path carries less than the interfaces at its ends, or that all carry all sizes.
+    /// Sets whether a path carries smaller packets than the interfaces at its ends.
     pub(crate) fn set_narrow(&self, is_narrow: bool) {
         self.lock().is_narrow = is_narrow;
     }
@@ -762,7 +761,7 @@ impl Oracle {
         }
     }
 
-    /// Returns the first violation, if there is one.
+    /// Returns the first violation, if any.
     pub(crate) fn verdict(&self, now: Time) -> Option<Broken> {
         let state = self.lock();
         if state.broken.is_some() {
@@ -791,8 +790,8 @@ impl Oracle {
     }
 }
 
-/// A call that was made. If it is dropped before its end is known, because its future was dropped or its node
-/// ended under it, it counts as given up.
+/// A call in progress. If it is dropped before its end, because its future was dropped or its node ended, it counts as given
+/// up.
 #[derive(Debug)]
 pub(crate) struct Open<'a> {
     oracle: &'a Oracle,
@@ -801,7 +800,7 @@ pub(crate) struct Open<'a> {
 }
 
 impl Open<'_> {
-    /// Returns the call's number, which its arguments carry.
+    /// Returns the call's number, which is part of its arguments.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }

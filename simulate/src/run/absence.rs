@@ -1,5 +1,5 @@
-//! Nodes that die, are away for a while, or move: callers are told soon, wait for an attempt to connect that
-//! is under way but not for the next one, and reach a successor at once.
+//! Nodes that die, are away for a while, or move: callers are notified soon, wait for an attempt to connect in flight but not
+//! for the next one, and reach a successor at once.
 
 use super::{Checked, QUIET, Run, Tally};
 use crate::coverage::EventKind;
@@ -17,18 +17,18 @@ use trunkline_transport::ledger::SessionLedger;
 const VICTIM: usize = 0;
 const WITNESS: usize = 1;
 
-/// Maximum time until the death of a node is reported to its callers.
+/// Maximum time until callers are notified of a node's death.
 pub(super) const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
-/// Maximum time until a successor reaches the others, which have not noticed the death.
+/// Maximum time until a successor reaches the other nodes, which have not detected the death.
 const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
-/// Maximum time from the first call that fails with a session until all pollers of its node know that the
-/// session has ended.
+/// Maximum time from the first call that fails with a session until all pollers of its node have handled the end of the
+/// session.
 const ALL_ARE_TOLD: Duration = Duration::from_millis(1);
 /// Maximum time until a node has freed what it holds for a client that vanished while idle.
 const CLIENT_IS_FORGOTTEN: Duration = Duration::from_secs(30);
-/// Time without a message or an acknowledgement after which a call waits for a sign of its server.
+/// Time without a message or an acknowledgement after which a call first probes its server.
 const SILENCE: Duration = Duration::from_millis(1_100);
-/// Maximum time until a node learns that a process with which it shares memory has ended.
+/// Maximum time until a node detects the end of a process with which it shares memory.
 const DEATH_IN_MEMORY: Duration = Duration::from_millis(50);
 /// Maximum time of a call to a node that vanished while idle.
 const VANISHED_IS_REPORTED: Duration = Duration::from_millis(1_300);
@@ -43,24 +43,24 @@ const AT_ONCE: Duration = Duration::from_millis(10);
 const ATTEMPT: Duration = Duration::from_millis(5_100);
 /// Longest pause between two attempts, plus the attempt that follows.
 pub(super) const RETURNS: Duration = Duration::from_secs(11);
-/// Time limit of a call that waits for the node in vain. It is longer than an unanswered attempt.
+/// Time limit of a call that waits for an absent node. Longer than an unanswered attempt.
 const SHORT: Duration = Duration::from_secs(3);
 
 /// Offset of a port without a listener from the port of a node.
 const NOWHERE: u16 = 500;
 /// Duration of a lookup.
 const LOOKUP: Duration = Duration::from_millis(3);
-/// Time for which a name has no address, and time for which its server is away.
+/// Time for which a name has no address, and for which its server is away.
 const UNKNOWN: Duration = Duration::from_secs(2);
 /// Longest pause between two rounds, plus the longest between two attempts at an address, plus the attempt.
 const FOUND: Duration = Duration::from_secs(13);
 /// Maximum time of a round: a lookup, and each of two addresses with a handshake that is given up after 5 s.
 const ROUND: Duration = Duration::from_secs(11);
-/// Time limit of calls by a name that wait in vain.
+/// Time limit of calls by a name that must time out.
 const IN_VAIN: Duration = Duration::from_millis(700);
 
 impl Run {
-    /// Kills a node while another waits for it and nothing else happens: the caller is told soon. The node's
+    /// Kills a node while another waits for it and there is no other activity: the caller is notified soon. The node's
     /// successor reaches the others at once.
     pub(super) fn one_dies(&mut self) -> Checked {
         let addresses = [VICTIM, WITNESS].map(|node| self.nodes[node].address);
@@ -71,7 +71,7 @@ impl Run {
         let limit = self.scheduler.now() + DEATH_IS_REPORTED;
         self.by(limit, "the caller of a node that was killed is not told", |_| told.get() == 1)?;
         self.has_handlers_by(limit, WITNESS, 0, "a handler runs on for a caller that was killed")?;
-        // The others do not wait for the second successor, and still know the node before it.
+        // The other nodes do not wait for the second successor, and still have the state of the node before it.
         for _ in 0..2 {
             self.replace(VICTIM);
             self.reach_from(VICTIM)?;
@@ -80,14 +80,14 @@ impl Run {
         self.one_vanishes(addresses[0])
     }
 
-    /// Restarts a node while another has a session with it: at most the next call meets the old session.
+    /// Restarts a node to which another has a session: at most the next call uses the old session.
     fn stale_session(&mut self, address: SocketAddr) -> Checked {
         let client = self.client(WITNESS)?;
         self.pass(QUIET);
         self.replace(VICTIM);
         let ended = self.program(client.process, async move {
             let _may_fail = client.call(address, DEATH_IS_REPORTED, Ask::Number).await;
-            // The second call goes to another poller.
+            // The second call goes through another poller.
             client.timers.sleep(ALL_ARE_TOLD).await;
             if let Some(status) = client.call(address, SUCCESSOR_REACHES, Ask::Number).await {
                 client.oracle.fail(format!("the second call to a node's successor failed: {status}"));
@@ -97,10 +97,10 @@ impl Run {
         self.within(DEATH_IS_REPORTED + SUCCESSOR_REACHES, why, |_| ended.get() == 1)
     }
 
-    /// Kills a node with which others have idle sessions: those that it dialled end by themselves, and a call to
-    /// it ends soon and has certainly not run.
+    /// Kills a node with idle sessions to other nodes. Sessions that it dialled end by themselves. A call to the node ends
+    /// soon and has not run.
     fn one_vanishes(&mut self, address: SocketAddr) -> Checked {
-        // A successor dials all others.
+        // A successor dials all other nodes.
         self.replace(VICTIM);
         self.reach_from(VICTIM)?;
         self.pass(QUIET);
@@ -122,7 +122,7 @@ impl Run {
         self.within(RETURNS, "a node that was started again is not reached", |_| reached.get() == 1)?;
         self.pass(SILENCE);
         self.kill(VICTIM);
-        // Nodes that share memory learn of the death at once, and the call dials.
+        // Nodes that share memory detect the death at once, and the call dials.
         self.pass(DEATH_IN_MEMORY);
         let own = self.nodes[WITNESS].address;
         let knows = |ledger: &SessionLedger| ledger.node == own && has_session(ledger, address);
@@ -141,7 +141,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that a node reaches all others soon, each by its first call.
+    /// Checks that a node reaches all others soon, each with its first call.
     fn reach_from(&mut self, index: usize) -> Checked {
         let client = self.client(index)?;
         let (reached, servers) = (Tally::default(), client.servers.clone());
@@ -157,7 +157,7 @@ impl Run {
         self.within(SUCCESSOR_REACHES, why, |_| reached.get() == servers.len())
     }
 
-    /// Kills a node that another calls all the time, until it is back and reached again.
+    /// Kills a node that another calls continuously, until it is back and reached again.
     pub(super) fn one_is_away(&mut self) -> Checked {
         let address = self.nodes[VICTIM].address;
         let (client, waiting) = (self.client(WITNESS)?, self.client(WITNESS)?);
@@ -190,14 +190,14 @@ impl Run {
         self.scheduler.run_until(self.scheduler.now() + UNKNOWN, |_| found.get() == 1);
         directory.set(&[nobody, home]);
         self.is_found(&found, "a name that has been corrected")?;
-        // Its server dies, and comes back.
+        // Its server dies and returns.
         self.kill(VICTIM);
         self.fails(&caller)?;
         let found = self.begin(&caller);
         self.scheduler.run_until(self.scheduler.now() + UNKNOWN, |_| found.get() == 1);
         self.nodes[VICTIM].start(&mut self.scheduler, None);
         self.is_found(&found, "a server that is back")?;
-        // Its server dies, and its name is given to another, which is found without waiting for the first.
+        // Its server dies, and the name moves to another server, which is found without a wait for the first.
         if let Some(successor) = self.nodes.get(2).map(|node| node.address) {
             directory.set(&[home, successor]);
             self.kill(VICTIM);
@@ -208,7 +208,7 @@ impl Run {
         Ok(())
     }
 
-    /// Makes a call that waits and must succeed. It is counted once it has.
+    /// Starts a call that waits and must succeed. It is counted when it does.
     fn begin(&self, caller: &Caller) -> Tally {
         let caller = caller.clone();
         let (found, process) = (Tally::default(), caller.client.process);
@@ -230,12 +230,11 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that calls, and tasks that wait for a connection, fail in time while nothing is reached by the
-    /// name.
+    /// Checks that calls, and tasks that wait for a connection, fail in time while the name leads to no reachable server.
     fn fails(&mut self, caller: &Caller) -> Checked {
         let caller = caller.clone();
         let ended = self.program(caller.client.process, async move { caller.fails().await });
-        // A session that has just broken is noticed first, which takes up to 2 s.
+        // A session that has just broken is detected first, which takes up to 2 s.
         let why = "calls by a name that leads nowhere do not end";
         self.within(ROUND * 3, why, |_| ended.get() == 1)
     }
@@ -246,9 +245,8 @@ fn has_session(ledger: &SessionLedger, peer: SocketAddr) -> bool {
     ledger.node != peer && ledger.sessions.iter().any(|session| session.peer.address() == peer)
 }
 
-/// Calls until a call succeeds. Once an attempt has failed, a call that waits for another attempt is followed
-/// by a call that does not wait. By chance two calls in a row may each meet an attempt that the caller's wait
-/// has started.
+/// Calls until a call succeeds. After a failed attempt, a call that waits for another attempt is followed by a call that does
+/// not wait. Two calls in a row may each use an attempt started by the caller's wait.
 async fn calls_until_reached(client: &Client, server: SocketAddr) {
     let (mut is_known, mut waited) = (false, 0);
     loop {
@@ -273,7 +271,7 @@ async fn calls_until_reached(client: &Client, server: SocketAddr) {
     }
 }
 
-/// Waits for the node, at first not long enough.
+/// Waits for the node, with a first wait that is too short.
 async fn waits_until_reached(client: &Client, server: SocketAddr) {
     while !client.call(server, MINUTE, Ask::Number).await.is_some_and(|status| is_attempt(&status)) {
         client.timers.sleep(BETWEEN).await;
@@ -291,13 +289,13 @@ async fn waits_until_reached(client: &Client, server: SocketAddr) {
     }
 }
 
-/// Returns true if a call ended by its deadline, with a reason why it did not leave.
+/// Returns true if a call ended at its deadline, with the cause for which it was not sent.
 fn is_late(status: &Status) -> bool {
     status.code() == Code::DeadlineExceeded && is_attempt(status)
 }
 
-/// Returns true if a call did not leave because an attempt to connect has failed. Requests of a broken
-/// session fail, too.
+/// Returns true if a call was not sent because an attempt to connect failed. Requests of a broken session fail in the same
+/// way.
 fn is_attempt(status: &Status) -> bool {
     let causes = ["the peer does not answer", "does not connect back", "nobody listens", "nothing listens"];
     !status.may_have_run() && causes.iter().any(|cause| status.message().contains(cause))
@@ -333,7 +331,7 @@ impl Resolve for Directory {
     }
 }
 
-/// Returns true if a call has failed because its session ended.
+/// Returns true if a call failed because its session ended.
 fn broke_with_its_session(status: &Status) -> bool {
     let causes = [
         "the peer stopped answering in an open session",
@@ -356,14 +354,13 @@ struct Caller {
 }
 
 impl Caller {
-    /// Makes a small call. Returns the error, if it failed.
+    /// Sends a small call. Returns the error, if it failed.
     async fn number(&self, timeout: Duration, connect: Connect) -> Option<Status> {
         let client = WorkClient::new(self.channel.clone());
         self.client.number_by(client, self.server, "number, by a name", timeout, connect).await
     }
 
-    /// Makes small calls until one is not made in a session that is about to end. Returns its error, if it
-    /// failed.
+    /// Sends small calls until one is not sent in a session that is about to end. Returns its error, if it failed.
     async fn number_in_new_session(&self, connect: Connect) -> Option<Status> {
         loop {
             let failure = self.number(MINUTE, connect).await;

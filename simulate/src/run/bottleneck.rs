@@ -1,4 +1,4 @@
-//! A link of little bandwidth: its senders fill it, share it and lose little, and no session ends.
+//! A link with low bandwidth: senders fill it and share it with few losses, and sessions stay up.
 //!
 //! Several more nodes, each on its own host, send large arguments to the first node, which READs them through one link.
 //! The link is near with a short queue, or far with a longer one.
@@ -19,8 +19,8 @@ const SMALL: usize = 64;
 /// Calls of each sender at once, and calls in a row.
 const OUTSTANDING: usize = 4;
 const IN_A_ROW: usize = 6;
-/// Time within which nine of ten small calls beside the large ones end: full queues, delays and other work. Lost packets
-/// make the others longer.
+/// Full queues and round trips within which nine of ten small calls beside the large ones end, and a margin. Lost packets
+/// delay the others further.
 const QUEUES: u32 = 2;
 const ROUND_TRIPS: u32 = 2;
 const MARGIN: Duration = Duration::from_millis(1);
@@ -29,7 +29,7 @@ const USED: u32 = 2;
 const BEGIN: Duration = Duration::from_secs(1);
 /// Round trips in which windows grow.
 const GROWING: u32 = 60;
-/// One datagram of so many may be dropped, on a near link and on a far one, where only losses bound a window.
+/// One datagram of this many may be dropped, on a near link and on a far one, where only losses limit a window.
 const DROPPED: u64 = 50;
 const DROPPED_FAR: u64 = 8;
 
@@ -51,7 +51,7 @@ impl Run {
         for _ in 0..count {
             senders.push(self.start_extra(|node| NodePlan { is_client: true, ..node })?);
         }
-        // The sessions are there before the load is, and have seen the delay of the link.
+        // Sessions are set up before the load starts, and have measured the delay of the link.
         let reached = Tally::default();
         for at in &senders {
             let client = self.client_of(&self.extra[*at], vec![server])?;
@@ -106,7 +106,7 @@ impl Run {
     }
 }
 
-/// Makes calls with a large argument, each of which must succeed.
+/// Sends calls with a large argument, each of which must succeed.
 async fn large_calls(client: Client, server: SocketAddr) {
     for _ in 0..IN_A_ROW {
         if let Some(status) = client.call(server, MINUTE, Ask::echo(LARGE, 8)).await {
@@ -115,7 +115,7 @@ async fn large_calls(client: Client, server: SocketAddr) {
     }
 }
 
-/// Times that small calls took. Clones share them.
+/// Durations of small calls. Clones share them.
 #[derive(Debug, Clone, Default)]
 struct Small(Rc<RefCell<Vec<Duration>>>);
 
@@ -128,7 +128,7 @@ impl Small {
     }
 }
 
-/// Makes small calls, one at a time, until all of these programs have ended.
+/// Sends small calls, one at a time, until all of these programs have ended.
 async fn small_calls(client: Client, server: SocketAddr, (ended, all): (Tally, usize), small: Small) {
     while ended.get() < all {
         let began = client.timers.now();

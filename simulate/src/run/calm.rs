@@ -1,5 +1,5 @@
-//! Rules once all faults have ended: nodes reach each other again, calls succeed soon, and without calls
-//! machines sleep and everything comes back. After a shutdown nothing is left.
+//! Rules after the end of all faults: nodes reach each other again, calls succeed soon, and without calls machines sleep and
+//! all resources are returned. After a shutdown all resources are released.
 
 use super::{Checked, Run, TRY, Tally};
 use crate::network::Conditions;
@@ -24,11 +24,11 @@ const CALM_FORGERIES: usize = 40;
 const CALM_FORGING_NS: u64 = 20_000_000;
 /// Time in which unused credit returns.
 const CREDIT_DECAYS: Duration = Duration::from_millis(110);
-/// Further checks that everything has come back, before one fails.
+/// Maximum number of further checks that all resources are returned.
 const LOOKS: u32 = 5;
 /// Maximum turns of one machine in an idle second: keepalives, and checks of timers.
 const IDLE_TURNS_PER_S: u64 = 2_000;
-/// Maximum time in which nodes end when no calls are under way.
+/// Maximum time in which nodes end while there are no calls.
 const ENDING: Duration = Duration::from_secs(10);
 
 impl Run {
@@ -68,7 +68,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Checks that calls succeed soon in the calm, also while an attacker forges packets.
+    /// Checks that calls succeed soon in the calm, even while an attacker forges packets.
     pub(super) fn calm(&mut self) -> Checked {
         let forgeries = if self.plan.forgeries.is_empty() { 0 } else { CALM_FORGERIES };
         for _ in 0..forgeries {
@@ -79,7 +79,7 @@ impl Run {
         self.calm_calls(HEALING, "calls do not end although nothing is wrong")
     }
 
-    /// Makes calls between all nodes, each of which must succeed soon. All must end within this time.
+    /// Sends calls between all nodes, each of which must succeed soon. All must end within this time.
     pub(super) fn calm_calls(&mut self, time: Duration, why: &str) -> Checked {
         let (ended, nodes) = (Tally::default(), self.nodes.len());
         let has_room = self.plan.has_room();
@@ -93,7 +93,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Returns an error if something is not back although nobody has called for long.
+    /// Returns an error if any resource is not returned after a long time without calls.
     pub(super) fn rest(&self) -> Checked {
         if let Some(node) = self.nodes.iter().find(|node| node.limited_calls() > 0) {
             return Err(format!("{} calls count in limits at {}", node.limited_calls(), node.address));
@@ -109,7 +109,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that machines sleep while nobody calls.
+    /// Checks that machines sleep while there are no calls.
     pub(super) fn idle(&mut self) -> Checked {
         let machines = self.nodes.iter().filter_map(SimNode::process);
         let machines = machines.map(|process| self.scheduler.machines_of(process).len()).sum::<usize>();
@@ -121,7 +121,7 @@ impl Run {
         }
         self.count_credits()?;
         for _ in 0..LOOKS {
-            // A keepalive may be in transit. A leak is still there when it has arrived.
+            // A keepalive may be in transit. A leak remains after its arrival.
             if self.rest().is_ok() {
                 break;
             }
@@ -135,12 +135,11 @@ impl Run {
         self.unbroken()
     }
 
-    /// Shuts all nodes down, and checks that nothing of them is left.
+    /// Shuts all nodes down, and checks that all their resources are released.
     pub(super) fn end(&mut self) -> Checked {
         for node in &self.nodes {
             let rnr = node.running().map_or(0, |(_, running)| running.report().rnr);
-            // A peer that sends beyond its credit may empty an SRQ, and then another peer's message finds no
-            // receive either.
+            // A peer that sends beyond its credit may empty an SRQ, and another peer's message then lacks a receive.
             if rnr > 0 && self.plan.hostility != Some(Hostility::Beyond) {
                 return Err(format!("{rnr} RNR NAKs at {}", node.address));
             }
@@ -171,7 +170,7 @@ impl Run {
 }
 
 impl Client {
-    /// Calls a server until a call succeeds. The first ones may meet the session with an ended process.
+    /// Calls a server until a call succeeds. The first calls may use the session of an ended process.
     pub(super) async fn until_reached(self, server: SocketAddr) {
         while self.call(server, TRY, Ask::Number).await.is_some() {
             self.timers.sleep(Duration::from_millis(5)).await;
@@ -224,7 +223,7 @@ async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) 
     }
 }
 
-/// Streams items, which takes several round trips. Only success is judged, not the time.
+/// Streams items, which takes several round trips. The duration is not judged.
 async fn calm_stream(client: &Client, server: SocketAddr, random: &mut fastrand::Rng, limit: Duration) {
     if random.u8(..6) == 0 {
         return client.drop_stream(server, TRY, limit).await;

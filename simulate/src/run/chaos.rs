@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Sessions that a crowd begins, and connections of each: twice what one host may have half-open.
+/// Sessions begun by a crowd, and connections of each: twice the limit of half-open ones for one host.
 const CROWD: u16 = 16;
 const CROWD_POLLERS: u16 = 32;
-/// Sessions that it begins at nodes with identities: more than one host may have without a proof.
+/// Sessions begun at nodes with identities: more than the limit of unproven ones for one host.
 const UNPROVEN_CROWD: u16 = 80;
 
 impl Run {
@@ -101,7 +101,7 @@ impl Run {
         }
     }
 
-    /// Forges a packet, request or message, and sends it at that time.
+    /// Forges a packet, request or message, and sends it at time `at`.
     pub(super) fn forge_one(&mut self, at: Time, forgery: Forgery) {
         match forgery {
             Forgery::Packet => self.scheduler.network.forge_packet(at),

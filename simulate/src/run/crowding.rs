@@ -1,8 +1,7 @@
-//! Nodes of one host that have more pollers together than a host may have at a node with a shallow SRQ.
+//! Nodes of one host that together have more pollers than allowed for a host at a node with a shallow SRQ.
 //!
-//! Four more nodes are the server, two callers of one host and one of another. The second caller of the host is
-//! refused while the first has a session. The caller of the other host is served meanwhile, and the refused one
-//! once the first has gone.
+//! Four more nodes are the server, two callers of one host and one of another. The second caller of the host is refused while
+//! the first has a session. The caller of the other host is served meanwhile, and the refused one after the first has ended.
 
 use super::absence::RETURNS;
 use super::{Checked, QUIET, Run, TRY};
@@ -22,7 +21,7 @@ const POLLERS: u16 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Run {
-    /// Connects callers of one host until one is refused, and another's caller.
+    /// Connects callers of one host until one is refused, and a caller of another host.
     pub(super) fn a_host_has_its_share(&mut self) -> Checked {
         let shallow = |node| NodePlan { pollers: 1, srq_depth: DEPTH, srq_depth_limit: Some(DEPTH), ..node };
         let server = self.start_extra(shallow)?;
@@ -50,8 +49,7 @@ impl Run {
         self.ask(from, to, within, None)?.map_or(Ok(()), |status| Err(status.to_string()))
     }
 
-    /// Makes a call between further nodes, which waits for a session if `patience` is given. Returns its error, if
-    /// it failed.
+    /// Sends a call between further nodes, which waits for a session if `patience` is given. Returns its error, if it failed.
     fn ask(
         &mut self,
         from: usize,

@@ -1,8 +1,8 @@
-//! Ends of handlers and of nodes with nothing else happening.
+//! Ends of handlers and of nodes without other activity.
 //!
-//! A handler ends by its deadline while its caller is stopped. A node drains or shuts down while handlers run
-//! there and make calls: those calls end as if nothing had happened, new calls are refused soon, and a busy
-//! poller does not keep its peers waiting. A shutdown keeps its grace period, and peers notice it.
+//! A handler ends at its deadline while its caller is stopped. A node drains or shuts down while its handlers run and make
+//! calls: these calls end as usual, new calls are refused soon, and a busy poller does not delay peers. A shutdown keeps its
+//! grace period, and peers detect it.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;
@@ -21,33 +21,31 @@ const WITNESS: usize = 1;
 
 /// Maximum time until a draining server refuses a call.
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
-/// Maximum time from the end of the last handler until a draining node notices it.
+/// Maximum time from the end of the last handler until a draining node detects it.
 const SEEN: Duration = Duration::from_millis(1);
-/// Maximum time from the end of the handlers, or of the grace period, until a node has ended and its peers
-/// have noticed: the CM exchanges two messages for each session, and every machine looks at its timers within
-/// 20 ms.
+/// Maximum time from the end of the handlers, or of the grace period, until a node has ended and its peers have detected it:
+/// the CM exchanges two messages for each session, and every machine checks its timers within 20 ms.
 const LEAVING: Duration = Duration::from_millis(100);
 /// Time after the grace period at which sessions are closed even if a poller does not report.
 const WITHOUT_A_POLLER: Duration = Duration::from_millis(50);
 /// Time for which a handler blocks its poller.
 const STUCK: Duration = Duration::from_secs(2);
-/// Duration of the first call that a handler of a draining node makes. It is under way when the node begins to
-/// end.
+/// Duration of the first call made by a handler of a draining node. The call is in flight when the node begins to end.
 const NESTED: Duration = Duration::from_millis(40);
-/// Grace period in which those handlers must end. Unused credit of others comes back within 110 ms.
+/// Grace period in which these handlers must end. Unused credit of others returns within 110 ms.
 const HANDLERS_END: Duration = Duration::from_millis(300);
 /// Running handlers of a draining node. One is left for the call of its program.
 const FORWARDING: usize = HANDLERS.per_peer - 1;
 /// Time limit of the call whose handler must end by itself.
 const DEADLINE: Duration = Duration::from_millis(300);
-/// Time for which the caller is stopped, longer than that deadline.
+/// Time for which the caller is stopped, longer than the deadline.
 const STOPPED: Duration = Duration::from_millis(700);
 /// Maximum time from a deadline to the end of its handler. Pollers check deadlines every few milliseconds.
 const HANDLER_ENDS: Duration = Duration::from_millis(50);
 /// Running time of a handler whose caller must get the reply in spite of a shutdown.
 const WORK_US: u64 = 50_000;
 
-/// Violation: calls are not delivered although nothing is wrong.
+/// Violation: calls are not delivered although there is no fault.
 const NOT_ENTERED: &str = "a call does not reach its handler although nothing is wrong";
 
 /// End of a node.
@@ -59,7 +57,7 @@ enum End {
 }
 
 impl Run {
-    /// Stops a caller, so that it cannot cancel its call: the handler ends by its deadline.
+    /// Stops a caller, so that it cannot cancel its call: the handler ends at its deadline.
     pub(super) fn handlers_end(&mut self) -> Checked {
         let address = self.nodes[LEAVER].address;
         let client = self.client(WITNESS)?;
@@ -74,8 +72,8 @@ impl Run {
         self.programs_end(STOPPED + QUIET, "a call does not end although its deadline has passed")
     }
 
-    /// Ends a node that has just started, and has a session with at most one node, while its handlers call
-    /// that node and another.
+    /// Ends a node that has just started, and has a session with at most one node, while its handlers call that node and
+    /// another.
     pub(super) fn one_drains(&mut self) -> Checked {
         let end = if self.random.bool() { End::ShutDown } else { End::Drain };
         let other = self.nodes.len() - 1;
@@ -123,13 +121,13 @@ impl Run {
             self.programs_end(REFUSED_WITHIN + QUIET, why)?;
             self.nodes[LEAVER].begin_shutdown(&self.scheduler);
         }
-        // Nothing runs for the rest of the grace period.
+        // All handlers have ended before the end of the grace period.
         self.has_ended_by(self.scheduler.now() + LEAVING, process)?;
         self.restart()
     }
 
-    /// Blocks a poller by a handler for longer than the grace period: the callers of its node are told, and
-    /// the node ends when the handler returns.
+    /// Blocks a poller with a handler for longer than the grace period: the callers are notified, and the node ends when the
+    /// handler returns.
     pub(super) fn one_is_stuck(&mut self) -> Checked {
         let address = self.nodes[LEAVER].address;
         let (client, process) = (self.client(WITNESS)?, self.process(LEAVER)?);
@@ -144,7 +142,7 @@ impl Run {
             }
         });
         self.by(limit, NOT_ENTERED, |scheduler| scheduler.coverage.of(EventKind::HandlerBlocked) > blocked)?;
-        // Until then the blocked poller holds the clock.
+        // Until then the blocked poller stops the clock.
         self.pass(SEEN);
         self.nodes[LEAVER].begin_shutdown(&self.scheduler);
         let why = "the callers of a node that a handler keeps from ending are not told soon";
@@ -153,8 +151,8 @@ impl Run {
         self.restart()
     }
 
-    /// Shuts a node down while another waits for it. A call that ends within the grace period succeeds, and
-    /// the others are told soon after.
+    /// Shuts a node down while another waits for it. A call that ends within the grace period succeeds, and the others are
+    /// notified soon after.
     pub(super) fn one_leaves(&mut self) -> Checked {
         let address = self.nodes[LEAVER].address;
         let (client, process) = (self.client(WITNESS)?, self.process(LEAVER)?);
@@ -175,7 +173,7 @@ impl Run {
         self.has_ended_by(limit, process)
     }
 
-    /// Ends the rest of the leaver and starts it again. The witness has a session with it afterwards.
+    /// Ends the rest of the leaver and starts it again. Afterwards the witness has a session with it.
     fn restart(&mut self) -> Checked {
         self.replace(LEAVER);
         let address = self.nodes[LEAVER].address;
@@ -188,8 +186,7 @@ impl Run {
     }
 }
 
-/// Makes a call to a draining node that must be refused soon: by the node, or by the caller's own poller if
-/// that has been told.
+/// Sends a call to a draining node that must be refused soon: by the node, or by the caller's own poller if it was notified.
 async fn refused(client: Client, server: SocketAddr) {
     let began = client.timers.now();
     let outcome = client.call(server, TRY, Ask::Number).await;

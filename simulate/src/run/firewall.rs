@@ -18,15 +18,15 @@ use trunkline::Status;
 use trunkline_transport::ledger::SessionEntry;
 use trunkline_verbs::QpNumber;
 
-/// Maximum time of a first call, for which a request in each of two forms is sent.
+/// Maximum time of a first call, whose connection request is sent in two forms.
 const FIRST: Duration = Duration::from_secs(2);
 /// Maximum time of all further calls.
 const CALLS: Duration = Duration::from_secs(5);
-/// Length of the pause in seconds. Some are longer than firewalls keep a flow that is not used.
+/// Length of the pause in seconds. Firewalls close an unused flow during the longer ones.
 const PAUSE_S: RangeInclusive<u64> = 25..=60;
 /// Address of the translator. No host has it.
 const TRANSLATOR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 9, 9));
-/// Maximum time from a successor's first call until the session of its predecessor has ended.
+/// Maximum time from a successor's first call to the end of its predecessor's session.
 const DEAD_IS_NOTICED: Duration = Duration::from_secs(3);
 
 /// Maximum time from the loss of a mapping until a client that calls is served again.
@@ -92,8 +92,7 @@ impl Run {
         Ok(())
     }
 
-    /// Makes the translator lose its mappings. Clients that call get new sessions, and the server ends no others than their
-    /// old ones.
+    /// Removes the translator's mappings. Clients that call get new sessions, and the server ends only their old ones.
     fn mappings_are_lost(&mut self, clients: &[usize], server: SocketAddr) -> Checked {
         let sessions = |run: &Self| {
             let ledger = run.scheduler.sessions().into_iter().find(|ledger| ledger.node == server);
@@ -145,7 +144,7 @@ impl Run {
         clients.iter().map(|at| self.targets(server, seen(at))).collect()
     }
 
-    /// Makes calls of several kinds to a node, each of which must succeed. The first ones may take this time.
+    /// Sends calls of several kinds to a node, each of which must succeed. The first ones may take the time `first`.
     fn calls_through(&mut self, from: usize, server: SocketAddr, first: Duration, what: &str) -> Checked {
         let client = self.client_of(&self.extra[from], vec![server])?;
         let mut random = self.random.fork();

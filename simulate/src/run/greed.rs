@@ -20,7 +20,7 @@ const BESIDE: usize = 6;
 const BLOCKS: usize = 5;
 const BLOCKED_US: u64 = 300;
 
-/// A server, the peers that use all of it that they may, and a peer that must be served meanwhile.
+/// A server, the peers that use all they may of it, and a peer that must be served meanwhile.
 struct Greed {
     server: usize,
     greedy: Vec<usize>,
@@ -30,8 +30,8 @@ struct Greed {
 }
 
 impl Run {
-    /// Makes a caller hold all handlers and then all memory that it may, and lastly make as many calls as it
-    /// can. Further calls of it are refused, and another's are not.
+    /// Lets a caller hold all handlers and then all memory that it may, and finally send as many calls as it can. Its further
+    /// calls are refused, and another caller's are not.
     pub(super) fn one_is_greedy(&mut self) -> Checked {
         let honest = Some(self.nodes.len() - 1).filter(|honest| *honest != 1);
         let greed = Greed { server: 0, greedy: vec![1], allowed: HANDLERS.per_peer, honest };
@@ -40,8 +40,8 @@ impl Run {
         self.flood_one(&greed)
     }
 
-    /// Makes several callers of one host hold all handlers that they may, next to one of another host, if the
-    /// run has them.
+    /// Lets several callers of one host hold all handlers that they may, next to a caller of another host, if the run has
+    /// them.
     pub(super) fn a_host_is_greedy(&mut self) -> Checked {
         let host = |node: usize| self.nodes[node].address.ip();
         let all = 0..self.nodes.len();
@@ -95,7 +95,7 @@ impl Run {
         self.ends_within(greed, began + HELD + QUIET)
     }
 
-    /// Makes a caller hold all memory for decoded arguments that it may.
+    /// Lets a caller hold all memory for decoded arguments that it may.
     fn keep(&mut self, greed: &Greed) -> Checked {
         let address = self.nodes[greed.server].address;
         let (refused, began) = (Tally::default(), self.scheduler.now());
@@ -121,7 +121,7 @@ impl Run {
         Ok(())
     }
 
-    /// Makes many calls by one caller at once, while another makes one after the other. The ledgers tell how long its
+    /// Sends many calls of one caller at once, while another caller sends one after the other. The ledgers show how long its
     /// messages waited for their turn.
     fn flood_one(&mut self, greed: &Greed) -> Checked {
         let address = self.nodes[greed.server].address;
@@ -166,7 +166,7 @@ fn is_refusal(status: &Status) -> bool {
             .any(|whose| status.message().contains(&format!("{whose} budget of running handlers")))
 }
 
-/// Returns true for the failures of calls that are more than a small node handles in time.
+/// Returns true for the failures of calls that exceed the capacity of a small node.
 fn is_overload(status: &Status) -> bool {
     matches!(status.code(), Code::ResourceExhausted | Code::DeadlineExceeded)
 }

@@ -1,4 +1,4 @@
-//! A peer that breaks the rules of the session protocol. Honest nodes must not notice it.
+//! A peer that violates the session protocol. Honest nodes must not be affected.
 //!
 //! The hostile peer is a node of the run, on a separate host, whose frames the network changes
 //! (`trunkline_testkit`). During faults it calls like other nodes. Without faults these rules are checked:
@@ -38,28 +38,28 @@ const ROUNDS: u32 = 2;
 /// Maximum time until the death of the hostile peer is noticed and its resources are released.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
-/// Returns the plan of a hostile peer's node, on a host after those of the others.
+/// Returns the plan of a hostile peer's node, on a separate host.
 pub(super) fn plan(nodes: &[NodePlan]) -> NodePlan {
     let host = nodes.iter().map(|node| node.host + 1).max().unwrap_or(0);
     NodePlan { clients: 2, ..NodePlan::extra(host, 2) }
 }
 
-/// Returns true if honest nodes detect this peer by time only, because it takes nothing.
+/// Returns true if honest nodes detect this peer only by a timeout, because it accepts no messages.
 fn takes_long(hostility: Hostility) -> bool {
     [Hostility::Stingy, Hostility::Unfinished].contains(&hostility)
 }
 
-/// Returns the causes that the log may give for the end of its session.
+/// Returns the causes that the log may give for the end of the session.
 fn causes(hostility: Hostility) -> &'static [&'static str] {
     match hostility {
         Hostility::Hoarding | Hostility::Advanced => &[],
         Hostility::Stingy | Hostility::Unfinished => &["it takes no replies"],
         Hostility::Beyond => &["the peer broke the protocol"],
-        // The kind of its frame may look like one of a later version.
+        // The kind of a frame may look like one of a later version.
         Hostility::Garbage => &["the peer broke the protocol", "which this node does not know"],
-        // A peer whose keys are gone because its session has ended looks the same.
+        // A peer whose keys were dropped at the end of its session looks the same.
         Hostility::Unserved => &["the peer has ended the session, or has named memory that it does not hold"],
-        // Its INI breaks by the READ, and its node ends the session.
+        // Its INI breaks because of the READ, and its node ends the session.
         Hostility::Prying => &["the peer closed the session, or its process has ended"],
     }
 }
@@ -87,7 +87,7 @@ impl Run {
         }
     }
 
-    /// Returns a client of the hostile peer, which is started unless it runs.
+    /// Returns a client of the hostile peer, which is started if necessary.
     fn hostile_client(&mut self, hostility: Hostility) -> Checked<Client> {
         let mut node = self.hostile.take().ok_or("the run has no hostile peer")?;
         let seed = self.random.u64(..);
@@ -100,7 +100,7 @@ impl Run {
         client
     }
 
-    /// Kills the hostile peer, and waits until all nodes have noticed.
+    /// Kills the hostile peer, and waits until all nodes have detected it.
     pub(super) fn lose_hostile(&mut self) -> Checked {
         let Some(node) = &mut self.hostile else { return Ok(()) };
         node.kill(&mut self.scheduler);
@@ -116,7 +116,7 @@ impl Run {
         self.unbroken()
     }
 
-    /// Returns true if a node has a session with the hostile peer, or the rest of one.
+    /// Returns true if a node has a session with the hostile peer, or state left from one.
     fn knows(&self, hostile: SocketAddr) -> bool {
         let sessions = self.scheduler.sessions();
         let mut peers =
@@ -127,7 +127,7 @@ impl Run {
         peers.any(|peer| peer == hostile) || spent.any(|peer| peer == hostile)
     }
 
-    /// Checks the rules while a peer misbehaves and others call each other.
+    /// Checks the rules while a peer misbehaves and other nodes call each other.
     pub(super) fn one_is_hostile(&mut self) -> Checked {
         let Some(hostility) = self.plan.hostility else { return Ok(()) };
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("a peer is {hostility}"));
@@ -140,7 +140,7 @@ impl Run {
         self.lend(victim)?;
         let began = self.scheduler.now();
         self.honest_calls()?;
-        // A hoarder loses its session only when others lack the credit for long.
+        // A hoarder loses its session only if others lack the credit for long.
         if hostility != Hostility::Hoarding {
             self.loses_its_session(hostility, address, began)?;
         }
@@ -153,7 +153,7 @@ impl Run {
         let limit = self.scheduler.now() + FORGOTTEN;
         loop {
             let (now, rest) = (self.qps(victim), self.rest());
-            // Connections that were ending may have counted before.
+            // Ending connections may have been included in the earlier count.
             if now.ini <= before.ini && now.tgt <= before.tgt && rest.is_ok() {
                 return Ok(());
             }
@@ -192,12 +192,12 @@ impl Run {
         Ok(())
     }
 
-    /// Makes calls between honest nodes, as in the calm.
+    /// Sends calls between honest nodes, as in the calm.
     fn honest_calls(&mut self) -> Checked {
         self.calm_calls(PATIENCE, "honest calls do not end next to a hostile peer")
     }
 
-    /// Checks that its session ends in time and with its cause, while honest calls go on.
+    /// Checks that the session ends in time and with its cause, while honest calls continue.
     fn loses_its_session(&mut self, hostility: Hostility, victim: SocketAddr, began: Time) -> Checked {
         let hostile = self.hostile.as_ref().map(|node| node.address);
         let bound = if takes_long(hostility) { STALL_LIMIT + NOTICED } else { NOTICED };
@@ -213,7 +213,7 @@ impl Run {
                 self.honest_calls()?;
             }
         }
-        // The hostile peer's own node may be the first to notice a stall, since the network took its frames.
+        // The hostile peer's own node may be the first to detect a stall, because the network took its frames.
         let of_it = |peer: SocketAddr| Some(peer) == hostile || (peer == victim && takes_long(hostility));
         let ends = ended.iter().filter(|(peer, _)| of_it(*peer)).map(|(_, cause)| cause.as_str());
         let (ends, expected) = (ends.collect::<Vec<_>>(), causes(hostility));
@@ -233,7 +233,7 @@ impl Run {
     }
 }
 
-/// Connections of a node, by their direction.
+/// Number of connections of a node, by direction.
 #[derive(Debug, Clone, Copy, Default)]
 struct Qps {
     ini: u32,

@@ -1,9 +1,8 @@
-//! One run: nodes start, clients call and faults happen. Then all faults end, and everything must be as if
-//! nothing had happened.
+//! One run: nodes start, clients call and faults happen. Then all faults end, and no effects of them may remain.
 //!
-//! After the faults, the phases of [`PHASES`] follow one after another. A phase knows the nodes of the plan and
-//! may add further ones, which end with it. It begins when nothing is under way, and fails with the first
-//! violation. The last phase shuts all nodes down.
+//! After the faults, the phases of [`PHASES`] follow one after another. A phase knows the nodes of the plan and may add
+//! further ones, which end with it. It begins without calls in flight, and fails with the first violation. The last phase
+//! shuts all nodes down.
 
 use crate::coverage::{Coverage, EventKind};
 use crate::identity::Authority;
@@ -54,7 +53,7 @@ type Checked<T = ()> = Result<T, String>;
 struct Phase {
     /// Name in the trace.
     name: &'static str,
-    /// Returns true if runs with this plan have it.
+    /// Returns true if runs with this plan have the phase.
     belongs_to: fn(&Plan) -> bool,
     check: fn(&mut Run) -> Checked,
 }
@@ -117,7 +116,7 @@ const PHASES: &[Phase] = &[
 /// Outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// The violation, if there was one.
+    /// The violation, if any.
     pub(crate) broken: Option<String>,
     pub(crate) coverage: Arc<Coverage>,
     pub(crate) nodes: usize,
@@ -128,7 +127,7 @@ pub(crate) struct Outcome {
     pub(crate) checksum: u32,
 }
 
-/// Runs a seed, with these numbers of pollers if they are given.
+/// Runs a seed, with these numbers of pollers if given.
 pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome {
     let coverage = Arc::new(Coverage::default());
     let plan = Plan::new(seed).with_pollers(pollers);
@@ -159,7 +158,7 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
     }
 }
 
-/// Number of programs that have come to their end. Clones share it.
+/// Number of programs that have ended. Clones share it.
 #[derive(Debug, Clone, Default)]
 struct Tally(Rc<Cell<usize>>);
 
@@ -184,7 +183,7 @@ struct Run {
     /// Authority of the nodes' certificates, if they have identities.
     authority: Option<Authority>,
     random: fastrand::Rng,
-    /// Faults that are about to happen, by time and by number among those of one time.
+    /// Pending faults, by time and sequence number.
     due: BTreeMap<(Time, u64), Fault>,
     dues: u64,
     began: Time,
@@ -228,7 +227,7 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the violation, if there is one.
+    /// Returns the violation, if any.
     fn unbroken(&self) -> Checked {
         self.scheduler.oracle.verdict(self.scheduler.now()).map_or(Ok(()), |broken| Err(broken.0))
     }
@@ -238,12 +237,12 @@ impl Run {
         self.scheduler.run_until(self.scheduler.now() + time, |_| false);
     }
 
-    /// Runs until `done`. If that takes longer than allowed, `why` is the violation.
+    /// Runs until `done`. If that takes longer than `time`, `why` is the violation.
     fn within(&mut self, time: Duration, why: &str, done: impl FnMut(&Scheduler) -> bool) -> Checked {
         self.by(self.scheduler.now() + time, why, done)
     }
 
-    /// Runs until `done`, as [`Run::within`], up to a point in time.
+    /// Runs until `done`, like [`Run::within`], up to a point in time.
     fn by(&mut self, limit: Time, why: &str, done: impl FnMut(&Scheduler) -> bool) -> Checked {
         let is_done = self.scheduler.run_until(limit, done);
         self.unbroken()?;
@@ -255,7 +254,7 @@ impl Run {
         self.within(time, why, |scheduler| scheduler.tasks.len() == 0)
     }
 
-    /// Runs until that number of handlers run at a node.
+    /// Runs until this number of handlers run at a node.
     fn has_handlers_by(&mut self, limit: Time, node: usize, handlers: usize, why: &str) -> Checked {
         let address = self.nodes[node].address;
         loop {
@@ -272,8 +271,8 @@ impl Run {
         }
     }
 
-    /// Runs until a process that was shut down has ended, except for the card's machine, which ends with the
-    /// last handle of the node.
+    /// Runs until a process that was shut down has ended, except for the card's machine, which ends with the last handle of
+    /// the node.
     fn has_ended_by(&mut self, limit: Time, process: u64) -> Checked {
         let is_over = |name: &&str| name.ends_with("card");
         let ended = |scheduler: &Scheduler| scheduler.machines_of(process).iter().all(is_over);
@@ -281,7 +280,7 @@ impl Run {
             .map_err(|why| format!("{why}: {}", self.scheduler.machines_of(process).join(", ")))
     }
 
-    /// Adds a program, which is counted when it has ended.
+    /// Adds a program, which is counted when it ends.
     fn add(&self, tally: &Tally, process: u64, program: impl Future<Output = ()> + 'static) {
         let tally = tally.clone();
         self.scheduler.tasks.add(process, async move {
@@ -290,21 +289,21 @@ impl Run {
         });
     }
 
-    /// Adds a program. The returned count is 1 when it has ended.
+    /// Adds a program. The returned count becomes 1 when the program ends.
     fn program(&self, process: u64, program: impl Future<Output = ()> + 'static) -> Tally {
         let tally = Tally::default();
         self.add(&tally, process, program);
         tally
     }
 
-    /// Makes a call whose handler never returns, from a node. It is counted when it has failed.
+    /// Sends a call whose handler never returns, from a node. It is counted when it fails.
     fn hang(&mut self, caller: usize, server: SocketAddr) -> Checked<Tally> {
         let client = self.client(caller)?;
         let process = client.process;
         Ok(self.program(process, async move { drop(client.call(server, MINUTE, Ask::Hang).await) }))
     }
 
-    /// Starts a node and its clients. The process dies after a number of stores, if one is given.
+    /// Starts a node and its clients. If `stores` is given, the process dies after that number of stores.
     fn start(&mut self, index: usize, stores: Option<u64>) {
         self.nodes[index].start(&mut self.scheduler, stores);
         for _ in 0..self.plan.nodes[index].clients {
@@ -316,7 +315,7 @@ impl Run {
 
     /// Starts a further node on a separate host. Returns its index among the further ones.
     fn start_extra(&mut self, set: impl FnOnce(NodePlan) -> NodePlan) -> Checked<usize> {
-        // The next number may be the hostile peer's.
+        // The next number may belong to the hostile peer.
         let host = self.nodes.len() + 1 + self.extra.len();
         let plan = set(NodePlan::extra(host, self.random.u16(1..=2)));
         let mut node = SimNode::new(host, plan, self.plan.rc, self.authority.as_mut());
@@ -370,7 +369,7 @@ impl Run {
         self.nodes[node].start(&mut self.scheduler, None);
     }
 
-    /// Writes the state in which a failed run stopped into the trace.
+    /// Writes the final state of a failed run into the trace.
     fn show_end(&self) {
         if let Err(why) = self.unbroken() {
             let scheduler = &self.scheduler;
@@ -379,7 +378,7 @@ impl Run {
         }
     }
 
-    /// Drops the rest of a failed run, so that the next one starts clean.
+    /// Drops the remains of a failed run, so that the next one starts clean.
     fn clear(&mut self) {
         for node in self.nodes.iter_mut().chain(&mut self.extra).chain(&mut self.hostile) {
             node.kill(&mut self.scheduler);
@@ -394,8 +393,7 @@ impl Run {
         ledgers
     }
 
-    /// Checks at any time that credits are conserved, that budgets are kept, and that nobody has sent
-    /// anything to the attacker.
+    /// Checks the conservation of credits and the budgets, and that nodes do not send to the attacker. Valid at any time.
     fn count_credits(&self) -> Checked {
         self.unbroken()?;
         self.scheduler.network.broken().map_or(Ok(()), Err)?;

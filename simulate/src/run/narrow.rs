@@ -1,4 +1,4 @@
-//! A path that carries less than the interfaces at its ends, and drops larger packets without a word.
+//! A path that carries smaller packets than the interfaces at its ends, and silently drops larger ones.
 //!
 //! One more node calls the first one over such a path. Each session that is lost lowers the path MTU of the next one by one step,
 //! until calls of all sizes succeed.
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Path MTUs that a path carries with all headers, and their distance from the largest one in steps.
 const STEPS: [(usize, usize); 4] = [(256, 4), (512, 3), (1024, 2), (2048, 1)];
-/// Maximum length of the headers and the ICRC of a packet that a node sends, and of other packets than those of QPs.
+/// Maximum length of the headers and the ICRC of a packet, and of packets outside of QPs.
 const OVERHEAD: usize = 64;
 /// Time limit of a call that may end with its session.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const CALLS: Duration = Duration::from_secs(30);
 
 impl Run {
-    /// Makes calls over a path that drops packets above a random size.
+    /// Sends calls over a path that drops packets above a random size.
     pub(super) fn a_path_is_narrow(&mut self) -> Checked {
         let at = self.start_extra(|node| node)?;
         let (server, own) = (self.nodes[0].address, self.extra[at].address);
@@ -48,7 +48,7 @@ impl Run {
     }
 }
 
-/// Makes large calls until one succeeds, and then calls of several sizes, which must succeed. Counts the failures.
+/// Sends large calls until one succeeds, and then calls of several sizes, which must succeed. Counts the failures.
 async fn calls(client: Client, lost: Rc<Cell<usize>>) {
     let server = client.servers[0];
     let large = Ask::echo(100 << 10, 100 << 10);

@@ -1,6 +1,6 @@
-//! A process at a node's address, as behind one address translator, which claims that the node was restarted.
+//! A process at a node's address, as behind a shared address translator, which claims that the node was restarted.
 //!
-//! It proves the address by a cookie and has no certificate. The live session goes on, and its calls succeed.
+//! It proves the address with a cookie and has no certificate. The live session continues, and its calls succeed.
 
 use super::{Checked, Run, TRY};
 use crate::coverage::EventKind;
@@ -13,9 +13,9 @@ use std::time::Duration;
 use trunkline_transport::ledger::SessionEntry;
 use trunkline_verbs::QpNumber;
 
-/// Number of claims: more than a peer may have candidates.
+/// Number of claims: more than the limit of candidates per peer.
 const CLAIMS: usize = 6;
-/// Time after the claims: more than a candidate lives.
+/// Time after the claims: longer than the life of a candidate.
 const AFTER: Duration = Duration::from_secs(7);
 
 impl Run {

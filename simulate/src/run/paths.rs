@@ -1,4 +1,4 @@
-//! Packets change their path while nothing else is wrong. No call may fail.
+//! Packets change their path without other faults. Calls must not fail.
 
 use super::{Checked, QUIET, Run, Tally, rings};
 use crate::coverage::EventKind;
@@ -16,12 +16,11 @@ const TIMES: usize = 6;
 const WITHIN_NS: u64 = 12_000_000;
 /// Maximum time of a call: a lost packet is sent again at once, or after a time-out.
 const LIMIT: Duration = Duration::from_millis(50);
-/// Time limit of its calls, which no call reaches.
+/// Time limit of the calls, which is never reached.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Run {
-    /// Writes nonsense into the memory of nodes that share it: their packets go by the network, and later by
-    /// memory again.
+    /// Writes nonsense into the memory of nodes that share it: their packets move to the network, and later back to memory.
     pub(super) fn paths_change(&mut self) -> Checked {
         self.memory_is_used()?;
         self.memory_makes_sense()?;
@@ -75,15 +74,15 @@ impl Run {
     /// Puts packets into a node's own memory: the last ones that other nodes of its host have sent, with the
     /// next PSN. The node's own rings break as well.
     ///
-    /// `forged` holds the packets forged so far, at most one per time and area of the host. No forged packet
-    /// is copied, since it may have been made from a packet of this node, which may send it in its own name.
+    /// `forged` holds the packets forged so far, at most one per time and area of the host. Forged packets are not copied:
+    /// they may be derived from a packet of this node, which may legitimately send it.
     fn put_forged(&mut self, node: usize, forged: &mut BTreeSet<Vec<u8>>) -> Checked {
-        // Nonsense found after this is expected.
+        // Nonsense detected after this is expected.
         self.memory_makes_sense()?;
         let own = self.nodes[node].areas();
         let produced = || own.iter().map(|area| rings::produced(area)).collect::<Vec<_>>();
         let before = produced();
-        // A receiver looks at a ring into which the node has just put a packet itself.
+        // A receiver checks a ring into which the node itself has just put a packet.
         self.scheduler.run_until(self.scheduler.now().plus_ns(WITHIN_NS), |_| produced() != before);
         let others = self.others_of_host(node).flat_map(|other| self.nodes[other].areas());
         let packets =
@@ -100,7 +99,7 @@ impl Run {
 
     /// Writes nonsense into the memory that a node's process shares with others.
     pub(super) fn scribble(&mut self, node: usize) -> Checked {
-        // Nonsense found from now on proves nothing.
+        // Nonsense detected after this is expected.
         self.memory_makes_sense()?;
         let random = &mut self.random;
         let areas = self.nodes[node].scribble(|_| nonsense(random));
@@ -110,8 +109,8 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that no process has found nonsense in shared memory before any was written on purpose, although
-    /// processes died between two stores.
+    /// Checks that shared memory contained no nonsense before any was written on purpose, although processes died between two
+    /// stores.
     fn memory_makes_sense(&self) -> Checked {
         let written = [EventKind::MemoryScribbled, EventKind::MemoryForged];
         if written.iter().any(|kind| self.scheduler.coverage.of(*kind) > 0) {
@@ -126,8 +125,8 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that nodes of one host, if all of them share memory, use it on each of their shards. They do so
-    /// again after nonsense too, but perhaps much later, so runs with nonsense are not checked.
+    /// Checks that nodes of one host, if all of them share memory, use it on each of their shards. They also return to it
+    /// after nonsense, but possibly much later, so runs with nonsense are not checked.
     fn memory_is_used(&self) -> Checked {
         if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
             return Ok(());
@@ -165,7 +164,7 @@ impl Run {
     }
 }
 
-/// Returns a word of an area, and a value for it that a reader can tell from a valid one.
+/// Returns a word of an area, and an invalid value for it.
 fn nonsense(random: &mut fastrand::Rng) -> (usize, u64) {
     let wild = random.u64(..) | 1 << 40;
     match random.u8(..3) {

@@ -1,6 +1,6 @@
 //! A server that comes back with a certificate for another name.
 //!
-//! Calls of channels that expect the server's address fail or wait, and none runs there until the server has the first
+//! Calls of channels that expect the server's address fail or wait, and do not run at the server until it has the first
 //! certificate again.
 
 use super::absence::{DEATH_IS_REPORTED, RETURNS};
@@ -13,7 +13,7 @@ use trunkline::{Code, Connect, Status};
 
 /// Name of the server's second certificate.
 const OTHER: &str = "other.example";
-/// Time limit of a call that waits in vain.
+/// Time limit of a call that must time out.
 const IN_VAIN: Duration = Duration::from_millis(300);
 /// Time limit of a stage.
 const STAGE: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ impl Run {
 }
 
 impl Client {
-    /// Makes calls to a server that has proved [`OTHER`].
+    /// Sends calls to a server that has proved [`OTHER`].
     async fn is_refused(&self, server: SocketAddr) {
         self.meet_dead_session(server).await;
         let status = self.call(server, RETURNS, Ask::Number).await;
@@ -73,7 +73,7 @@ impl Client {
         self.expect("a call that waits in vain", status, Some(Code::DeadlineExceeded));
     }
 
-    /// Makes calls to a server that was killed until one meets no session with the dead process.
+    /// Calls a killed server until a call does not use the session of the dead process.
     async fn meet_dead_session(&self, server: SocketAddr) {
         let is_dead = |status: &Status| status.code() == Code::Unavailable;
         for name in [OTHER, &server.ip().to_string()] {

@@ -1,8 +1,8 @@
 //! Replicas of a service behind a balanced channel, which drain, die, fail calls and come back under load.
 //!
-//! Four more nodes are three servers and their caller. One server at a time is away. Programs call all the
-//! time, and each fault meets calls with enough time left to survive it. While a server drains, further
-//! programs call it directly, and through channels that do not know yet that it drains.
+//! Four more nodes are three servers and their caller. One server at a time is away. Programs call continuously, and calls in
+//! flight at a fault have enough time left to survive it. While a server drains, further programs call it directly, and
+//! through channels that have not been notified of the drain.
 
 use super::{Checked, QUIET, Run, Tally};
 use crate::coverage::EventKind;
@@ -18,19 +18,19 @@ use std::time::Duration;
 use trunkline::{CallOptions, Channel, Connect, Limit, Policy, Status};
 
 const SERVERS: usize = 3;
-/// Limit of calls under way and of running handlers, at each of the nodes: more than the phase makes.
+/// Limit of calls in flight and of running handlers at each of the nodes: more than the phase needs.
 const ROOM: Limit = Limit { per_peer: 256, in_all: 256 };
-/// Grace period of a shutdown. No handler needs as long.
+/// Grace period of a shutdown, longer than any handler runs.
 const GRACE: Duration = Duration::from_millis(300);
-/// Calls under way before a fault. One in two may run twice.
+/// Calls in flight before a fault. Every second one may run twice.
 const CALLS: usize = 12;
-/// Time limit of calls that must succeed: the end of a session is noticed within 3 s.
+/// Time limit of calls that must succeed: the end of a session is detected within 3 s.
 const LONG: Duration = Duration::from_secs(20);
-/// Programs that call all the time, and their longest pause.
+/// Programs that call continuously, and their longest pause.
 const PROGRAMS: usize = 3;
 const PAUSE_US: u64 = 100_000;
-/// Programs that call a draining server, their longest pause, and the time for which they do. A server whose
-/// handlers take [`BRIEF_US`] at most has drained before that.
+/// Programs that call a draining server, their longest pause, and the duration. A server whose handlers take at most
+/// [`BRIEF_US`] has drained earlier.
 const PROBES: usize = 4;
 const PROBE_PAUSE_US: u64 = 80;
 const PROBED: Duration = Duration::from_millis(4);
@@ -100,7 +100,7 @@ impl Run {
         self.programs_end(LONG, "calls to replicas do not end although all are back")
     }
 
-    /// Shuts a server down while calls are under way, all of which succeed.
+    /// Shuts a server down during calls, all of which succeed.
     fn replica_drains(&mut self, calls: &Calls, at: usize) -> Checked {
         let victim = self.extra[at].process().ok_or("a node is not running")?;
         let address = self.extra[at].address;
@@ -140,7 +140,7 @@ impl Run {
         self.within(LONG, "calls to a server that was killed do not end", |_| ended.get() == CALLS)
     }
 
-    /// Makes a server fail calls: those that may run twice succeed at others.
+    /// Lets a server fail calls: calls that may run twice succeed at others.
     fn replica_fails(&mut self, calls: &Calls, at: usize) -> Checked {
         let faulty = self.extra[at].process().ok_or("a node is not running")?;
         self.scheduler.coverage.count(EventKind::ReplicaFailed);
@@ -150,8 +150,8 @@ impl Run {
         self.replica_drains(calls, at)
     }
 
-    /// Makes calls whose handlers take up to this time, of which the chosen ones must succeed. They are counted
-    /// when they have ended.
+    /// Sends calls whose handlers take up to this time, of which the chosen ones must succeed. They are counted when they
+    /// end.
     fn call_at_once(&mut self, calls: &Calls, most_us: u64, must_succeed: fn(Job) -> bool) -> Tally {
         let ended = Tally::default();
         for number in 0..CALLS {
@@ -172,7 +172,7 @@ impl Run {
 }
 
 impl Calls {
-    /// Makes a call. Returns the error, if it failed.
+    /// Sends a call. Returns the error, if it failed.
     async fn make(
         &self,
         channel: &Channel,
@@ -194,7 +194,7 @@ impl Calls {
         open.end(outcome)
     }
 
-    /// Calls all the time, and ignores the outcomes.
+    /// Calls continuously, and ignores the outcomes.
     async fn go_on(self, mut random: fastrand::Rng, is_over: Rc<Cell<bool>>) {
         while !is_over.get() {
             self.client.timers.sleep(Duration::from_micros(random.u64(..PAUSE_US))).await;
@@ -205,7 +205,7 @@ impl Calls {
         }
     }
 
-    /// Calls through new channels, which do not know that a server drains.
+    /// Calls through new channels, which have not been notified that a server drains.
     async fn probe(self, mut random: fastrand::Rng, lasts: Duration) {
         let until = self.client.timers.now() + lasts;
         while self.client.timers.now() < until {

@@ -1,8 +1,8 @@
 //! Packets that a process puts into its own rings of shared memory in the name of another process.
 //!
-//! The forger knows the QP numbers and the next PSN of the other process, so only the ring shows who the sender is.
-//! This module knows the layout of an area as far as a forger needs it. Forged packets are never copied:
-//! another forger may have made them from packets of the process that now forges, which may send those itself.
+//! The forger uses the QP numbers and the next PSN of the other process, so only the ring identifies the sender. This module
+//! contains the parts of an area's layout that a forger needs. Forged packets are never copied: they may be derived from
+//! packets of the current forger, which may legitimately send them.
 
 use std::collections::BTreeSet;
 use trunkline_roce::wire::{Operation, Packet};

@@ -1,13 +1,13 @@
 //! Calls without room: at their own node, in a queue next to large ones, and at a server that is stopped.
 //!
-//! Two more nodes have little room. First, the programs of one node use up its share of calls under way: further
-//! programs wait until there is room, and a call made by a handler does not. Then 64 programs make calls whose
-//! handlers call each other, eight deep across both nodes. No call waits for itself. Instead it fails for lack
-//! of room, and every caller succeeds that repeats such a call after a random pause.
+//! Two more nodes have small limits. First, the programs of one node use up its share of calls in flight: further programs
+//! wait until there is room, and a handler's call does not. Then 64 programs make calls whose handlers call each other, eight
+//! deep across both nodes. Such calls must not deadlock. Instead they fail for lack of room, and callers that repeat them
+//! after a random pause succeed.
 //!
-//! Next to large calls, small ones pass: a queue has room for one large call, several are made at once, and
-//! others make small calls until those have ended. Then the programs request more bytes at once than the other
-//! node has room for in its queue, so those replies wait.
+//! Small calls pass large ones: a queue has room for one large call, several are sent at once, and other programs send small
+//! calls until the large ones have ended. Then the programs request more bytes at once than fit in the other node's queue, so
+//! that replies wait.
 
 use super::{Checked, QUIET, Run, Tally};
 use crate::coverage::EventKind;
@@ -21,34 +21,33 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline::{Bytes, Code, Limit, Status};
 
-/// Limit of calls under way and of running handlers, at each of the nodes.
+/// Limit of calls in flight and of running handlers at each of the nodes.
 const FEW_CALLS: Limit = Limit { per_peer: 8, in_all: 8 };
 const HANDLERS: Limit = Limit { per_peer: 64, in_all: 64 };
 /// Concurrent calls that wait at their server, and the time for which each waits.
 const HOLDS: usize = 16;
 const HOLD: Duration = Duration::from_millis(20);
-/// Maximum time of all of them: a call that is not under way waits for those that are.
+/// Maximum time of all these calls: further calls wait for the ones in flight.
 const HELD_BY: Duration = Duration::from_millis(100);
 /// Programs that make nested calls, the depth of those, and the longest pause between two.
 const CALLERS: usize = 64;
 const DEPTH: u8 = 8;
 const CHAIN_PAUSE_US: u64 = 200_000;
-/// Maximum time until all of them have succeeded.
+/// Maximum time until all programs have succeeded.
 const ALL_BY: Duration = Duration::from_secs(20);
 
-/// Room for one large call, and beside it for small ones.
+/// Room for one large call and some small ones.
 const FEW_BYTES: Limit = Limit { per_peer: 512 << 10, in_all: 2 << 20 };
 const LARGE: usize = 300 << 10;
 const SMALL: usize = 64;
-/// Programs that make one large call each, programs that make small ones, and the longest pause of the
-/// latter.
+/// Programs that send one large call each, programs that send small ones, and the longest pause of the latter.
 const LARGE_CALLS: usize = 12;
 const SMALL_CALLERS: usize = 3;
 const PAUSE_US: u64 = 500;
-/// Time limit of a small call, in large calls, each of which is READ in two pieces. Time in which a ring is late
-/// does not count: one late ring can take longer than several large calls.
+/// Time limit of a small call, in large calls, each of which is READ in two pieces. The delay of late rings does not count:
+/// one late ring can take longer than several large calls.
 const SMALL_WITHIN: u32 = 2;
-/// Concurrent replies, and the bytes of each. They neither leave all at once, nor fit into the queue all at once.
+/// Concurrent replies, and the bytes of each. They exceed both a single burst and the room of the queue.
 const REPLIES: usize = 9;
 const REPLY: u32 = 90 << 10;
 /// Maximum time of all large calls.
@@ -56,7 +55,7 @@ const LARGE_WITHIN: Duration = Duration::from_millis(200);
 
 /// Time for which a server is stopped.
 const STOPPED: Duration = Duration::from_millis(300);
-/// Time limit of the calls to it.
+/// Time limit of the calls to the stopped server.
 const LIMIT: Duration = Duration::from_millis(50);
 /// Calls beyond the receives of a server.
 const BEYOND: usize = 16;
@@ -71,7 +70,7 @@ struct End {
 }
 
 impl Run {
-    /// Starts two more nodes, with limits that `set` gives to each.
+    /// Starts two more nodes, with limits from `set`.
     fn two_ends(&mut self, set: impl Fn(NodePlan) -> NodePlan) -> Checked<[End; 2]> {
         let ends = [self.start_extra(&set)?, self.start_extra(&set)?];
         let end = |own: usize, other: usize| {
@@ -84,7 +83,7 @@ impl Run {
         Ok([end(ends[0], ends[1])?, end(ends[1], ends[0])?])
     }
 
-    /// Adds programs that make one call each. It must succeed, and is counted then.
+    /// Adds programs that send one call each, which must succeed and is then counted.
     fn add_calls<F>(
         &self,
         end: &End,
@@ -109,14 +108,14 @@ impl Run {
         ended
     }
 
-    /// Checks that programs and handlers of two nodes with little room get through.
+    /// Checks that the calls of programs and handlers succeed at two nodes with small limits.
     pub(super) fn callers_find_room(&mut self) -> Checked {
         let ends = self.two_ends(|node| NodePlan { handlers: HANDLERS, calls: Some(FEW_CALLS), ..node })?;
         self.handlers_have_a_share(&ends)?;
         self.chains_get_through(&ends)
     }
 
-    /// Uses up a node's room by its programs, except for the handlers' share, which a handler then finds.
+    /// Uses up a node's room with its programs, except for the handlers' share, which a handler then uses.
     fn handlers_have_a_share(&mut self, [near, far]: &[End; 2]) -> Checked {
         let held = self.add_calls(near, HOLDS, "a call that waits for room fails", |client| async move {
             client.hold(HOLD.as_micros().try_into().unwrap_or(u64::MAX)).await
@@ -137,7 +136,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Makes calls from programs of both nodes that need more room than there is for all at once.
+    /// Sends calls from programs of both nodes that together need more room than there is.
     fn chains_get_through(&mut self, ends: &[End; 2]) -> Checked {
         let through = Tally::default();
         for caller in 0..CALLERS {
@@ -163,7 +162,7 @@ impl Run {
         self.within(ALL_BY, &why, |_| through.get() == CALLERS)
     }
 
-    /// Checks that a node's small calls do not wait until its large ones have found room, which they do.
+    /// Checks that a node's small calls do not wait for room together with its large ones, which also succeed.
     pub(super) fn small_calls_pass_large_ones(&mut self) -> Checked {
         let ends = self.two_ends(|node| NodePlan { queued_bytes: Some(FEW_BYTES), ..node })?;
         self.small_calls_pass(&ends[0])?;
@@ -214,8 +213,8 @@ impl Run {
         self.count_credits()
     }
 
-    /// Stops a server, which gets more calls than its credit allows. The excess requests never leave, and the
-    /// caller must be told so.
+    /// Stops a server, and sends it more calls than its credit allows. The excess requests are never sent, and their callers
+    /// get that status.
     pub(super) fn some_never_leave(&mut self) -> Checked {
         let receives = |node: &NodePlan| {
             usize::try_from(node.srq_depth).unwrap_or(usize::MAX).saturating_mul(node.pollers.into())
@@ -233,7 +232,7 @@ impl Run {
         for _ in 0..receives + BEYOND {
             let (client, may_have_run) = (client.clone(), may_have_run.clone());
             self.scheduler.tasks.add(client.process, async move {
-                // Too large to share a frame, and therefore a receive, with another.
+                // Too large to share a frame, and therefore a receive, with another call.
                 let failed = client.call(address, LIMIT, Ask::echo(2048, 8)).await;
                 if failed.as_ref().is_some_and(Status::may_have_run) {
                     may_have_run.add();
@@ -251,8 +250,8 @@ impl Run {
     }
 }
 
-/// Returns true if a handler of a chain was refused a call by its own node. Handlers forward that status
-/// without its reason, so the text is compared, which names the budget.
+/// Returns true if a handler of a chain was refused a call by its own node. Handlers forward that status without its reason,
+/// so its text is compared, which names the budget.
 fn is_lack_of_room(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted && status.to_string().contains("budget of calls under way")
 }

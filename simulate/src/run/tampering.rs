@@ -2,9 +2,9 @@
 //!
 //! | rule | violated when |
 //! |---|---|
-//! | the receiver refuses what was changed | its session does not end, or ends with another cause |
-//! | the sender learns of it | its session ends with another cause |
-//! | nothing else happens | a program gets other bytes than were sent (`oracle/mod.rs`), or no further call succeeds |
+//! | the receiver refuses changed packets | its session does not end, or ends with another cause |
+//! | the sender is notified | its session ends with another cause |
+//! | other calls are unaffected | a program gets other bytes than were sent (`oracle/mod.rs`), or no further call succeeds |
 
 use super::absence::RETURNS;
 use super::{Checked, Run, TRY};
@@ -71,7 +71,7 @@ impl Run {
         reach(self)
     }
 
-    /// Makes small and large calls from a node, and waits for their ends.
+    /// Sends small and large calls from a node, and waits for their ends.
     fn call_behind(&mut self, client: &Client) -> Checked {
         for _ in 0..PROGRAMS {
             let client = client.clone();

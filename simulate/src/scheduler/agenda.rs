@@ -1,4 +1,4 @@
-//! Events that will be possible, ordered by time.
+//! Future events, ordered by time.
 //!
 //! Owns the time of each event; an event has at most one. It is possible from then on, until it is taken or gets
 //! another time. The cost of an event grows with the logarithm of their number.

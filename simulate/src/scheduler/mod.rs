@@ -1,10 +1,10 @@
 //! The order of all steps, and the clock.
 //!
-//! Owns all machines of all processes, and the clock. In each step one event that is possible now happens: a
-//! machine's turn, a client's, a bell, a timer. The seed decides which. When none is possible, the clock
-//! moves to the next time at which one is. Machines run in parallel as threads do: a turn takes time, in
-//! which its machine does nothing else while others run. An event changes machines of one host only, and a datagram
-//! is an event at its destination: only machines of the hosts in `changed` are asked whether they are woken.
+//! Owns all machines of all processes, and the clock. Each step executes one of the currently possible events, chosen by the
+//! seed: a machine's turn, a client's turn, a bell or a timer. If no event is possible, the clock advances to the next one.
+//! Machines run in parallel like threads: a turn takes time, during which other machines run. An event changes machines of
+//! one host only, and a datagram is an event at its destination: only machines of the hosts in `changed` are checked for a
+//! wake-up.
 
 mod agenda;
 pub(crate) mod tasks;
@@ -30,17 +30,17 @@ use trunkline_softrdma::simulation::{SimulatedHost, SimulatedProcess};
 use trunkline_transport::ledger::{PollerLedger, SessionLedger};
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
-/// Longest duration of a turn, unless the turn is charged with work.
+/// Maximum duration of a turn without charged work.
 const TURN_NS: u64 = 1500;
-/// Usual delay of a ring after its push.
+/// Usual delay between a push and its ring.
 const RING_NS: u64 = 2_000;
-/// Occasional delay, as if the ringing thread was descheduled in between.
+/// Occasional delay, as if the ringing thread had been descheduled.
 const LATE_RING_NS: u64 = 300_000;
 
 #[derive(Default)]
 struct Requests {
     spawned: Vec<(u64, String, MakeMachine)>,
-    /// Rung bells with the processes that they wake.
+    /// Rung bells, with the processes that they wake.
     rung: Vec<(u64, Arc<Bell>)>,
 }
 
@@ -90,12 +90,12 @@ struct Slot {
     busy_until: Time,
     stopped_until: Time,
     turns: u64,
-    /// Number of its last turns without a trace line.
+    /// Number of recent turns without a trace line.
     quiet: u64,
 }
 
 impl Slot {
-    /// Returns the time from which it is runnable, unless an event changes it.
+    /// Returns the time from which the machine is runnable, unless an event changes it.
     fn next(&self) -> Option<Time> {
         let free = self.busy_until.max(self.stopped_until);
         match self.state {
@@ -105,7 +105,7 @@ impl Slot {
         }
     }
 
-    /// Returns true if it sleeps with work to do, and nothing is about to wake it.
+    /// Returns true if the machine sleeps with work to do, and no wake-up is pending.
     fn is_forgotten(&self, now: Time) -> bool {
         let MachineState::Asleep(until) = self.state else { return false };
         until.is_none_or(|until| until > now) && !self.machine.is_woken() && self.machine.is_due()
@@ -122,7 +122,7 @@ enum Event {
     Bell(u64),
 }
 
-/// A process that was introduced.
+/// A named process.
 struct Introduced {
     /// Name in the trace.
     name: String,
@@ -141,7 +141,7 @@ pub(crate) struct Scheduler {
     agenda: Agenda<Event>,
     /// Number of machines and bells so far.
     numbers: u64,
-    /// Hosts whose machines may have changed since they were asked for their next time.
+    /// Hosts whose machines may have changed since the last query of their next times.
     changed: BTreeSet<IpAddr>,
     /// Hosts whose machines may have changed since [`Scheduler::find_sleepers`] examined them.
     unexamined: BTreeSet<IpAddr>,
@@ -168,12 +168,12 @@ pub(crate) struct Scheduler {
 pub(crate) enum Stopped {
     /// One machine, chosen by the seed.
     OneMachine,
-    /// All machines of the process.
+    /// All machines of a process.
     Process,
 }
 
 impl Scheduler {
-    /// Creates a scheduler with nothing to run.
+    /// Creates a scheduler without machines.
     pub(crate) fn new(seed: u64, trace: Trace, coverage: Arc<Coverage>) -> Self {
         let clock = VirtualClock::new();
         clock.set(START);
@@ -208,7 +208,7 @@ impl Scheduler {
         self.now
     }
 
-    /// Returns what the handlers of a process use.
+    /// Returns the parts of the run that the handlers of a process use.
     pub(crate) fn handling(&self, process: u64) -> Handling {
         let (oracle, timers) = (self.oracle.clone(), self.timers.of(process));
         Handling { process, oracle, timers, coverage: Arc::clone(&self.coverage) }
@@ -242,7 +242,7 @@ impl Scheduler {
         self.network.add_host(address, runtime)
     }
 
-    /// Records that a process will die between two stores. [`Scheduler::has_death`] reports the death.
+    /// Records that a process is to die between two stores. [`Scheduler::has_death`] reports the death.
     pub(crate) fn doom(&mut self, process: u64, member: Arc<SimulatedProcess>) {
         self.doomed.push((process, member));
     }
@@ -252,12 +252,12 @@ impl Scheduler {
         self.doomed.iter().any(|(doomed, _)| *doomed == process)
     }
 
-    /// Returns true if a process has died between two stores, and nobody has called [`Scheduler::kill`] yet.
+    /// Returns true if a process has died between two stores and was not yet passed to [`Scheduler::kill`].
     pub(crate) fn has_death(&self) -> bool {
         self.doomed.iter().any(|(_, member)| !member.is_alive())
     }
 
-    /// Ends a process at once: none of its machines and clients runs again.
+    /// Ends a process at once: its machines and clients never run again.
     pub(crate) fn kill(&mut self, process: u64) {
         self.oracle.killed(process);
         self.tasks.kill(process);
@@ -270,7 +270,7 @@ impl Scheduler {
         let spawned = std::mem::take(&mut lock(&self.requests).spawned);
         let (unmade, others) = spawned.into_iter().partition::<Vec<_>, _>(|(owner, ..)| *owner == process);
         lock(&self.requests).spawned = others;
-        // Dropped without the lock, since a drop may wake others.
+        // Dropped without the lock, because destructors may wake others.
         drop((dead, unmade));
     }
 
@@ -328,7 +328,7 @@ impl Scheduler {
         self.inspected()
     }
 
-    /// Returns the calls that a process has in flight to peers that had drained before.
+    /// Returns the number of calls of a process in flight to peers that had drained before.
     pub(crate) fn sent_to_drained(&self, process: u64) -> usize {
         let ledgers =
             self.own(process).filter_map(|(_, slot)| slot.machine.inspect()?.downcast::<PollerLedger>().ok());
@@ -340,7 +340,7 @@ impl Scheduler {
         inspected.filter_map(|ledger| ledger.downcast::<T>().ok()).map(|ledger| *ledger).collect()
     }
 
-    /// Runs until `done` or that time. Returns true if `done` came true. Ends early on a violation.
+    /// Runs until `done` or the time limit. Returns true if `done` became true. Ends early on a violation.
     pub(crate) fn run_until(&mut self, limit: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
         // The caller may have changed anything since the last step.
         self.changed.extend(self.machines.keys().map(|(host, _)| *host));
@@ -403,7 +403,7 @@ impl Scheduler {
             self.numbers += 1;
             self.bells.insert(self.numbers, (process, bell));
             self.agenda.set(Event::Bell(self.numbers), Some(due), self.now);
-            // The ring announces work that is there already.
+            // The ring announces work that is already queued.
             self.has_changed(process);
         }
     }
@@ -413,7 +413,7 @@ impl Scheduler {
         self.changed.extend(self.introduced.get(&process).map(|introduced| introduced.host));
     }
 
-    /// Asks the machines that may have changed for their next times.
+    /// Queries the next times of machines that may have changed.
     fn ask_changed(&mut self) {
         for host in std::mem::take(&mut self.changed) {
             for (key, slot) in self.machines.range((host, 0)..=(host, u64::MAX)) {
@@ -423,7 +423,7 @@ impl Scheduler {
         }
     }
 
-    /// Executes one of the events that are possible now. Returns false if none is.
+    /// Executes one of the possible events. Returns false if there is none.
     fn step(&mut self) -> bool {
         self.network.deliver(self.now, &mut self.changed);
         self.ask_changed();
@@ -492,7 +492,7 @@ impl Scheduler {
         }
     }
 
-    /// Writes into the trace what each machine does now, for the end of a run that failed.
+    /// Writes the current activity of each machine into the trace, at the end of a failed run.
     pub(crate) fn show_machines(&self) {
         for slot in self.machines.values() {
             let (turns, quiet) = (slot.turns, slot.quiet);
@@ -511,8 +511,7 @@ impl Scheduler {
         }
     }
 
-    /// Moves the clock to the next time at which an event is possible. Returns false if there is none before
-    /// the limit.
+    /// Moves the clock to the next possible event. Returns false if there is none before the limit.
     fn advance(&mut self, limit: Time) -> bool {
         self.find_sleepers();
         self.examine_one();
@@ -524,7 +523,7 @@ impl Scheduler {
         reached
     }
 
-    /// Checks that no machine sleeps with work to do while nothing is about to wake it.
+    /// Checks that no machine sleeps with work to do and without a pending wake-up.
     fn find_sleepers(&mut self) {
         if !self.bells.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Clients: futures that the scheduler polls after they were woken.
+//! Clients: futures that the scheduler polls after a wake-up.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 type Client = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Numbers of the clients that were woken.
+/// Numbers of the woken clients.
 #[derive(Debug, Default)]
 struct Woken(Mutex<VecDeque<u64>>);
 
@@ -31,7 +31,7 @@ struct Slot {
     /// The future; `None` while it is polled.
     client: Option<Client>,
     waker: Arc<ClientWaker>,
-    /// Process that the client runs in, and dies with.
+    /// Process of the client, which the client does not outlive.
     process: u64,
 }
 

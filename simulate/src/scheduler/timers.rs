@@ -1,6 +1,6 @@
-//! Timers of clients and handlers by the virtual clock, and the time in which bells rang late.
+//! Timers of clients and handlers on the virtual clock, and the total delay of late bells.
 //!
-//! A sleeper registers a waker here. The scheduler fires the timers that are due.
+//! A sleeping task registers a waker. The scheduler fires the timers that are due.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ impl Timers {
         Self { process: None, clock: Arc::clone(clock), waiting: Arc::default() }
     }
 
-    /// Returns the same timers for the handlers of a process.
+    /// Returns a handle to the same timers for the handlers of a process.
     pub(crate) fn of(&self, process: u64) -> Self {
         Self { process: Some(process), ..self.clone() }
     }
@@ -61,7 +61,7 @@ impl Timers {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fires the oldest timer that is due, if one is. Returns its process.
+    /// Fires the oldest due timer, if any. Returns its process.
     pub(crate) fn fire_one(&self, now: Time) -> Option<u64> {
         let (process, waker) = {
             let mut waiting = self.lock();
@@ -111,11 +111,10 @@ impl Drop for Sleep {
     }
 }
 
-/// Delays of rings so far: time in which threads with work stay asleep because their bell rings late.
+/// Total delay of rings: time in which threads with work stay asleep because of a late bell.
 ///
-/// A call can wait for a late ring however well the nodes work. A bound close to a few round trips therefore
-/// excludes the part of the call in which a ring was late: [`LateRings::total_until`] at its end, minus the
-/// value at its start.
+/// A late ring can delay any call. A limit of a few round trips therefore excludes the part of the call in which a ring was
+/// late: [`LateRings::total_until`] at its end, minus the value at its start.
 #[derive(Debug, Default)]
 pub(crate) struct LateRings {
     /// End of the last delay.

@@ -19,9 +19,9 @@ pub(crate) const TEXTS: usize = 12_000;
 /// Minimum length of arguments in registered buffers, and the length of a buffer on each side of a slice.
 const LENT: usize = 16 << 10;
 const BESIDE: usize = 512;
-/// Time limit of a call that may share a frame with a late one.
+/// Time limit of a call that may share a frame with a late call.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Name that no server has.
+/// Name without a server.
 const NOBODY: &str = "nobody.example";
 /// Time limit of a call whose handler outlasts every program.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
@@ -30,9 +30,9 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 /// microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ask {
-    /// The handler replies at once.
+    /// Replies at once.
     Number,
-    /// Bytes go there and back.
+    /// Sends bytes in both directions.
     Echo {
         there: usize,
         back: usize,
@@ -40,37 +40,37 @@ pub(crate) enum Ask {
     },
     Slow(u64),
     Block(u64),
-    /// The handler waits and returns an error.
+    /// Waits and returns an error.
     Refuse(u64),
     Few(u64),
     Panic,
-    /// The handler never returns.
+    /// Never returns.
     Hang,
-    /// The handler keeps a number of empty texts while it waits.
+    /// Keeps a number of empty texts while it waits.
     Keep {
         wait_us: u64,
         texts: usize,
     },
-    /// The handler makes a call.
+    /// Calls another handler.
     Nested {
         at: SocketAddr,
     },
-    /// The handler makes calls to two servers.
+    /// Calls two servers.
     Forward {
         wait_us: u64,
         near: SocketAddr,
         far: SocketAddr,
     },
-    /// The handler sleeps in the worker pool.
+    /// Sleeps in the worker pool.
     Ponder(u64),
-    /// The handler blocks a worker, and then waits on it.
+    /// Blocks a worker, and then waits on it.
     Grind {
         block_us: u64,
         wait_us: u64,
     },
-    /// The handler never returns, in the worker pool.
+    /// Never returns, in the worker pool.
     Brood,
-    /// Bytes go there, and nothing comes back.
+    /// Sends bytes one-way.
     Tell(usize),
 }
 
@@ -80,7 +80,7 @@ impl Ask {
         Self::Echo { there, back, wait_us: 0 }
     }
 
-    /// Returns the name of its method.
+    /// Returns the name of the method.
     fn method(self) -> &'static str {
         match self {
             Self::Number => "number",
@@ -101,7 +101,7 @@ impl Ask {
         }
     }
 
-    /// Returns true if no handler of it returns a value.
+    /// Returns true if the handler never returns a value.
     fn always_fails(self) -> bool {
         matches!(self, Self::Refuse(_) | Self::Panic | Self::Hang | Self::Brood)
     }
@@ -122,7 +122,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Makes calls, with pauses between them.
+    /// Sends calls, with pauses between them.
     pub(crate) async fn run(mut self, calls: usize, think: Duration) {
         for _ in 0..calls {
             let pause = self.random.u64(..=u64::try_from(think.as_nanos()).unwrap_or(0) * 2);
@@ -144,13 +144,13 @@ impl Client {
         }
     }
 
-    /// Makes a random call, or several of a kind at once.
+    /// Sends a random call, or several of one kind at once.
     async fn ask(&mut self, server: SocketAddr, roll: u8) {
         let mut timeout = self.timeout();
         let at = self.server();
         let random = &mut self.random;
         let (calls, ask) = match roll {
-            // Several share a frame.
+            // Several calls share a frame.
             20..=22 => {
                 let bytes = if random.u8(..8) == 0 { random.usize(..100 << 10) } else { 64 };
                 (random.usize(1..8), Ask::Tell(bytes))
@@ -168,7 +168,7 @@ impl Client {
                 self.coverage.count(EventKind::Burst);
                 (random.usize(8..40), Ask::Number)
             }
-            // More than the server runs.
+            // More than the server runs at once.
             95 => (FEW as usize + 1, Ask::Few(random.u64(500..5_000))),
             96 => (random.usize(1..6), Ask::Ponder(random.u64(..50_000))),
             97 => {
@@ -192,7 +192,7 @@ impl Client {
         Duration::from_millis(self.random.u64(least..most))
     }
 
-    /// Makes a call and judges its outcome. Returns the error, if it failed.
+    /// Sends a call and judges its outcome. Returns the error, if it failed.
     pub(crate) async fn call(&self, server: SocketAddr, timeout: Duration, ask: Ask) -> Option<Status> {
         let open = self.oracle.made(self.process, server, ask.method(), timeout);
         let open = if let Ask::Tell(_) = ask { open.one_way() } else { open };
@@ -243,7 +243,7 @@ impl Client {
         }
     }
 
-    /// Makes any call whose reply is its number, and judges its outcome. Returns the error, if it failed.
+    /// Sends any call whose reply is its number, and judges the outcome. Returns the error, if it failed.
     pub(crate) async fn judge<F>(
         &self,
         server: SocketAddr,
@@ -259,7 +259,7 @@ impl Client {
         open.end(outcome)
     }
 
-    /// Makes a call of `number` through a client. Returns the error, if it failed.
+    /// Calls `number` through a client. Returns the error, if it failed.
     pub(crate) async fn number_by(
         &self,
         client: WorkClient,
@@ -273,7 +273,7 @@ impl Client {
         self.judge(server, what, timeout, call).await
     }
 
-    /// Makes a small call through a channel that expects a name. Returns the error, if it failed.
+    /// Sends a small call through a channel that expects a name. Returns the error, if it failed.
     pub(crate) async fn number_named(
         &self,
         server: SocketAddr,
@@ -289,7 +289,7 @@ impl Client {
         open.end(outcome)
     }
 
-    /// Makes a call through a channel that expects the name of the server, or a name that no server has.
+    /// Sends a call through a channel that expects the name of the server, or a name without a server.
     async fn named(&mut self, server: SocketAddr) {
         let name = if self.random.bool() { dns_name(server) } else { NOBODY.to_owned() };
         let connect = if self.random.bool() { Connect::Wait } else { Connect::FailFast };
@@ -297,7 +297,7 @@ impl Client {
         let _outcome = self.number_named(server, &name, timeout, connect).await;
     }
 
-    /// Makes a small call that waits for its server. Returns the error, if it failed.
+    /// Sends a small call that waits for its server. Returns the error, if it failed.
     pub(crate) async fn number_waiting(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
         self.coverage.count(EventKind::CallWaited);
         let client = self.connect(server)?;
@@ -337,7 +337,7 @@ impl Client {
         let _gave_up = ends_within(call, self.timers.sleep(Duration::from_millis(5))).await;
     }
 
-    /// Drops a call while another of the same method runs. Returns the error of the other call, if it failed.
+    /// Drops a call while another call of the same method runs. Returns the error of the other call, if it failed.
     pub(crate) async fn give_up_beside(&self, server: SocketAddr) -> Option<Status> {
         let slow = |wait_us| self.call(server, Duration::from_millis(500), Ask::Slow(wait_us));
         let mut stays = pin!(slow(6_000));
@@ -353,7 +353,7 @@ impl Client {
         .await
     }
 
-    /// Makes a call and mostly drops it before it ends.
+    /// Sends a call and usually drops it before it ends.
     async fn cancel(&mut self, server: SocketAddr) {
         let patience = Duration::from_nanos(self.random.u64(..3_000_000));
         let slow = Ask::Slow(self.random.u64(..6_000));
@@ -364,7 +364,7 @@ impl Client {
         }
     }
 
-    /// Makes a call from a task that runs on a poller.
+    /// Sends a call from a task on a poller.
     async fn local(&mut self, server: SocketAddr) {
         self.coverage.count(EventKind::LocalCall);
         let timeout = self.timeout();
@@ -380,9 +380,9 @@ impl Client {
         }
     }
 
-    /// Makes a call from a poller's task, small or large, and then keeps the poller busy, mostly until after
-    /// the call's deadline. The request is staged in that turn of the poller, and would leave when the task
-    /// returns. A small request mostly shares its frame with the request of a call that is not late.
+    /// Sends a small or large call from a poller's task, and then keeps the poller busy, usually until after the call's
+    /// deadline. The request is staged in the poller's current turn, and would be sent when the task returns. A small request
+    /// usually shares its frame with the request of a call that is not late.
     async fn late(&mut self, server: SocketAddr) {
         let timeout = Duration::from_micros(self.random.u64(500..4_000));
         let busy = Duration::from_micros(self.random.u64(1_000..8_000));
@@ -441,8 +441,8 @@ fn size(random: &mut fastrand::Rng) -> usize {
     }
 }
 
-/// Returns true if a call did not leave because its session had ended. Only an ordered call may fail so. A
-/// request queued in a session that ends fails with [`Code::Unavailable`].
+/// Returns true if a call was not sent because its session had ended. Only ordered calls may fail in this way. A request
+/// queued in a session that ends fails with [`Code::Unavailable`].
 fn is_tied_to_a_session(status: &Status) -> bool {
     !status.may_have_run() && status.origin() == Origin::Local && status.code() == Code::Aborted
 }
@@ -459,7 +459,7 @@ async fn ends_within<T>(call: impl Future<Output = T>, pause: Sleep) -> bool {
     .await
 }
 
-/// Waits until all have ended.
+/// Waits until all calls have ended.
 pub(crate) async fn all<T>(calls: impl Iterator<Item = impl Future<Output = T>>) {
     let mut calls = calls.map(Box::pin).collect::<Vec<_>>();
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Calls on an ordered channel, of every size, made at once. The oracle judges their order.
+//! Calls of every size on an ordered channel, sent at once. The oracle judges their order.
 
 use crate::coverage::EventKind;
 use crate::oracle::pattern;
@@ -20,7 +20,7 @@ enum Sort {
 }
 
 impl Client {
-    /// Makes calls on one ordered channel, many at once, in one or two goes.
+    /// Sends calls on one ordered channel, many at once, in one or two batches.
     pub(crate) async fn in_order(&mut self, server: SocketAddr) {
         self.coverage.count(EventKind::Ordered);
         let timeout = self.timeout();
@@ -31,16 +31,16 @@ impl Client {
         for _ in 0..random.usize(1..=2) {
             let sorts = (0..random.usize(4..16)).map(|_| sort(&mut random)).collect::<Vec<_>>();
             let call = |sort| self.ordered_call(&client, server, channel, timeout, sort);
-            // Calls are made here, in this order. The order of the polls must not matter.
+            // Calls are sent here, in this order. The order of the polls must not matter.
             let mut calls = sorts.into_iter().map(call).collect::<Vec<_>>();
             random.shuffle(&mut calls);
-            // Some calls are given up before they are polled.
+            // Some calls are dropped before they are polled.
             calls.retain(|_| random.u8(..16) > 0);
             all(calls.into_iter()).await;
         }
     }
 
-    /// Makes a call. The future judges its outcome.
+    /// Sends a call. The future judges its outcome.
     fn ordered_call<'a>(
         &'a self,
         client: &'a WorkClient,

@@ -24,7 +24,7 @@ pub(crate) const QUEUED_JOBS: Limit = Limit { per_peer: 2, in_all: 6 };
 /// Time limit of each call of [`Chain`], by programs and by handlers. No call may reach it.
 pub(crate) const CHAINED: Duration = Duration::from_secs(60);
 
-/// Work that a node does for others. Each call carries its number and bytes that belong to it.
+/// Work for other nodes. Each call carries its number and bytes that belong to it.
 #[trunkline::service(name = "trunkline.simulate.Work", version = 1)]
 pub(crate) trait Work {
     /// Waits, and replies with `reply_bytes` bytes.
@@ -129,7 +129,7 @@ const INNER: Duration = Duration::from_millis(200);
 /// Time limit of a call made by a forwarding handler.
 const FORWARDED: Duration = Duration::from_secs(1);
 
-/// Clients that handlers of a process share with its program, by server.
+/// Clients shared by the handlers of a process and its program, by server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SharedClients(Arc<Mutex<BTreeMap<SocketAddr, WorkClient>>>);
 
@@ -153,7 +153,7 @@ pub(crate) struct Few(Arc<AtomicU32>);
 struct OneOf<'a>(&'a Few);
 
 impl Few {
-    /// Counts one more handler. Returns the number that run now.
+    /// Counts one more handler. Returns the number of running handlers.
     fn begin(&self) -> (OneOf<'_>, u32) {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         (OneOf(self), before + 1)
@@ -185,7 +185,7 @@ impl Worker {
         text.parse().map_err(|_| self.run.refused(id, Status::invalid_argument("no address")))
     }
 
-    /// Makes a call inside the handler of call `id`, and judges it. The handler fails if the call does.
+    /// Sends a nested call from the handler of call `id`, and judges it. The handler fails if the call does.
     async fn inner<F>(
         &self,
         id: u64,

@@ -21,7 +21,7 @@ const BETWEEN_PAUSES: u64 = 8;
 const CALM_ITEMS: u64 = 150;
 /// Idle timeouts of streams, in microseconds: mostly longer than the pauses of a writer.
 const IDLE_US: Range<u64> = 1_000..20_000;
-/// Time for which machines may sleep before they see what has changed.
+/// Time for which machines may sleep before they see a change.
 const STOPS_LATER: Duration = Duration::from_millis(30);
 
 /// A service of streams whose items belong to their call.
@@ -174,7 +174,7 @@ impl Stream for Upload {
     }
 }
 
-/// Writer that sends an item for each that it takes.
+/// Writer that sends an item for each received item.
 struct Replies {
     items: Streaming<Bytes>,
     replies: Source,
@@ -331,7 +331,7 @@ impl Shape {
 }
 
 impl Client {
-    /// Opens a stream, and another at once if the first one is dropped.
+    /// Opens a stream, and another one at once if the first is dropped.
     pub(crate) async fn stream(&mut self, server: SocketAddr) {
         let (timeout, shape) = (self.timeout(), Shape::random(&mut self.random));
         let mut read = Script { items: u64::MAX, ..Script::random(&mut self.random) };
@@ -369,8 +369,8 @@ impl Client {
             2 => Shape::Chat { sent: Script::all(CALM_ITEMS), answered: all },
             3 => Shape::Upload { sent: hangs, taken: Script::all(10), wait: stops, checks: true },
             _ => {
-                // Items of the first stream are in transit when the second takes its slot, which is free once
-                // its poller has noticed.
+                // Items of the first stream are in transit when the second takes its slot, which is free once its poller has
+                // handled the drop.
                 let sends = Script { items: 1_000, pause_us: random.u64(1..20), then: Then::Hang };
                 let (_, failure) =
                     self.stream_of(server, timeout, None, Shape::Watch(sends), Script::all(30)).await;
@@ -379,7 +379,7 @@ impl Client {
                 }
                 self.timers.sleep(Duration::from_micros(random.u64(1..20))).await;
                 let failures = RefCell::new(Vec::new());
-                // Calls go to the pollers in turn. More at once would exceed the limit of handlers.
+                // Calls go to the pollers in turn. More calls at once would exceed the limit of handlers.
                 all_end((0..self.pollers.min(3)).map(|_| async {
                     let again = Shape::Watch(Script::all(CALM_ITEMS));
                     let (_, failure) = self.stream_of(server, timeout, None, again, all).await;
@@ -392,7 +392,7 @@ impl Client {
         self.stream_of(server, timeout, None, shape, all).await.1
     }
 
-    /// Drops a stream whose handler sends nothing more, and judges that its handler's stream is dropped soon.
+    /// Drops a stream whose handler stops sending, and checks that the handler's stream is dropped soon.
     pub(crate) async fn drop_stream(&self, server: SocketAddr, timeout: Duration, limit: Duration) {
         let hangs = Shape::Watch(Script { items: 20, pause_us: 0, then: Then::Hang });
         let (call, failure) = self.stream_of(server, timeout, None, hangs, Script::all(10)).await;
@@ -403,8 +403,7 @@ impl Client {
         }
     }
 
-    /// Makes a call that streams items, and reads them as `read` says. Returns its number and, if it failed,
-    /// the error.
+    /// Sends a call that streams items, and reads them according to `read`. Returns its number and, if it failed, the error.
     async fn stream_of(
         &self,
         server: SocketAddr,
@@ -460,7 +459,7 @@ impl Client {
         (id, failure)
     }
 
-    /// Reads up to a number of items. Returns `None` if it gives the stream up, or else the call's number.
+    /// Reads up to a number of items. Returns the call's number, or `None` if the stream was dropped.
     async fn read(
         &self,
         id: u64,
@@ -492,7 +491,7 @@ impl Client {
         Ok(None)
     }
 
-    /// Checks that a status made by a node gives the number of items delivered before.
+    /// Checks that a status from a node contains the number of delivered items.
     fn judge_count(&self, id: u64, taken: u64, status: &Status) {
         let says = format!("{taken} items of the stream were delivered before");
         let is_of_node =

@@ -1,8 +1,7 @@
 //! Allowed outcomes, where the contract allows more than one.
 //!
-//! Owns the judgement only. The items of [`crate::items`] create a situation and pass on its outcome. Nothing
-//! here touches a device, so that every allowed outcome, and some that are not allowed, are tested without
-//! one.
+//! Owns the judgement only. The items of [`crate::items`] create a situation and pass on its outcome. This
+//! module does not use a device, so that allowed and refused outcomes are tested without one.
 
 use crate::check::{EINVAL, Verdict, check};
 use trunkline_verbs::{CompletionStatus as Status, PostError, VerbsError};
@@ -49,15 +48,15 @@ pub(crate) fn not_executed(what: &str, posted: Posted) -> Verdict {
     check(fits, || format!("{what}: {posted:?}"))
 }
 
-/// Judges an atomic whose local buffer is not 8 bytes long. It must not succeed; no document specifies which
-/// side detects it (contract rocev2 7.14).
+/// Judges an atomic whose local buffer is not 8 bytes long. It must not succeed; the detecting side is
+/// unspecified (contract rocev2 7.14).
 pub(crate) fn atomic_of_wrong_length(what: &str, posted: Posted) -> Verdict {
     let fits = posted.is_refused_at_once() || posted.has_failed();
     check(fits, || format!("{what}: {posted:?}"))
 }
 
-/// Judges a change of an INI to more outstanding READs than its device announces. No document obliges a
-/// device to refuse it, but a device that does reports `EINVAL` (contract E1).
+/// Judges a change of an INI to more outstanding READs than its device announces. A device may accept it; a
+/// device that refuses it reports `EINVAL` (contract E1).
 pub(crate) fn depth_above_the_device(what: &str, result: Result<(), VerbsError>) -> Verdict {
     check(result.is_ok() || result.is_err_and(|error| error.errno() == EINVAL), || {
         format!("{what}: {result:?}")

@@ -35,7 +35,8 @@ pub trait Bench: Send + Sync {
         false
     }
 
-    /// Returns true if completions indicate that the sender requested a solicited event; those of the C API do not.
+    /// Returns true if completions indicate that the sender requested a solicited event; completions of the C
+    /// API do not.
     fn shows_solicited(&self) -> bool {
         true
     }

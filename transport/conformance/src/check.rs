@@ -10,7 +10,7 @@ use trunkline_verbs::{MemoryError, PostError, VerbsError};
 pub enum Deviation {
     /// The device deviates from the contract.
     Failed(String),
-    /// The device or the host lacks what the check needs.
+    /// The device or the host lacks a requirement of the check.
     Skipped(String),
 }
 

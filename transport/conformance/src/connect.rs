@@ -252,7 +252,7 @@ impl Lab {
     }
 }
 
-/// A connection made by the CM.
+/// A connection opened through the CM.
 #[derive(Debug)]
 pub(crate) struct CmRoute {
     pub(crate) ini: Arc<dyn QueuePair>,

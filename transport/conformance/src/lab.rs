@@ -40,7 +40,7 @@ pub struct Side {
     pub(crate) gid_index: u16,
     pub(crate) pd: Arc<dyn ProtectionDomain>,
     pub(crate) cq: Arc<dyn CompletionQueue>,
-    /// Polled so that the device makes progress during waits. No work completes into it.
+    /// Polled so that the device makes progress during waits. It stays empty.
     pub(crate) idle: Arc<dyn CompletionQueue>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) region: Arc<dyn MemoryRegion>,

@@ -1,7 +1,7 @@
 //! Machines, the rings between their threads, and deliberate faults.
 //!
 //! The body of each of Trunkline's threads is a [`Machine`]: a value that does one bounded turn at a time and
-//! reports what it wants next. A [`Runtime`] starts machines. The default runtime gives each machine a thread
+//! returns its next action. A [`Runtime`] starts machines. The default runtime gives each machine a thread
 //! and the system's clock. A simulation runs all machines of all nodes on one thread, in an order that a seed
 //! decides, and moves a virtual clock.
 //!
@@ -15,7 +15,7 @@
 //! | [`rings`] | lock-free pieces that carry work between threads, without I/O |
 //! | [`mutants`] | deliberate faults, for the simulation; compiled out unless the feature `mutants` is on |
 //!
-//! Nothing here knows what the machines do.
+//! This crate is independent of the machines' work.
 
 #![deny(unsafe_code)]
 

@@ -9,12 +9,12 @@ use trunkline_verbs::Time;
 pub enum Turn {
     /// Call again: there is more to do, or the machine is on its way to sleep.
     Again,
-    /// Call again soon. The machine found nothing, and has its CPU for itself.
+    /// Call again soon. The machine was idle, and has its CPU for itself.
     Spin,
-    /// Call again soon. The machine found nothing, and others may run first.
+    /// Call again soon. The machine was idle, and others may run first.
     Yield,
-    /// Sleep until something that the machine waits for has come, or until this time. The machine has announced
-    /// its sleep, and looked for work once more since.
+    /// Sleep until an awaited event, or until this time. The machine has announced its sleep, and checked for
+    /// work once more since.
     Sleep(Option<Time>),
     /// Do not call again: the machine is done.
     Done,
@@ -26,20 +26,20 @@ pub enum Turn {
 /// machine between two of them, as the system may with threads. A turn never blocks. If
 /// [`trunkline_verbs::Clock::is_charged`] becomes true, the turn ends before it sends anything.
 pub trait Machine {
-    /// Does a bounded amount of work. After [`Turn::Sleep`] it is called again when the machine is woken or its
-    /// time has come. Spurious calls are allowed.
+    /// Does a bounded amount of work. After [`Turn::Sleep`] it is called again when the machine is woken or
+    /// the time is reached. Spurious calls are allowed.
     fn turn(&mut self) -> Turn;
 
-    /// Blocks the calling thread until something that the machine waits for has come, or until this time.
-    /// Called only by threads, with the time that the last turn returned.
+    /// Blocks the calling thread until an awaited event, or until this time. Called only by threads, with the
+    /// time that the last turn returned.
     fn sleep(&mut self, until: Option<Time>);
 
-    /// Returns true if something that the machine waits for has come since it went to sleep. Called by a
-    /// simulation, in place of [`Machine::sleep`].
+    /// Returns true if an awaited event has occurred since the sleep began. Called by a simulation, in place
+    /// of [`Machine::sleep`].
     fn is_woken(&self) -> bool;
 
-    /// Returns true if the machine would do work now if it were awake. Called by a simulation while the machine
-    /// sleeps and nobody is about to wake it; the answer must then be `false`.
+    /// Returns true if the machine would do work now if it were awake. Called by a simulation while the
+    /// machine sleeps without a pending wake-up; the result must then be `false`.
     fn is_due(&self) -> bool {
         false
     }

@@ -1,9 +1,9 @@
 //! Deliberate faults, by which the simulation proves that it can fail.
 //!
-//! Code that must hold a rule asks [`mutant!`](crate::mutant) at the place where a plausible mistake would
-//! break it. Unless the feature `mutants` is on, the answer is a constant `false`, and nothing of the question
-//! is left in the program. With the feature, one fault at a time can be switched on for the thread that runs
-//! the simulation, so that a single build serves all of them.
+//! Code that must hold a rule calls [`mutant!`](crate::mutant) at the place where a plausible mistake would
+//! break it. Unless the feature `mutants` is on, the result is a constant `false`, which is compiled away.
+//! With the feature, one fault at a time can be switched on for the thread that runs the simulation, so that
+//! a single build serves all of them.
 //!
 //! The feature has a record of nonces, too, since the wire does not show whether a key seals twice with one.
 //!
@@ -48,7 +48,7 @@ pub fn choose(name: Option<&str>) {
     CHOSEN.set(name.map(str::to_owned));
 }
 
-/// Records a use of a key. Without the feature `mutants` of this crate, nothing is computed or recorded.
+/// Records a use of a key. Without the feature `mutants` of this crate, the call is a no-op.
 #[inline(always)]
 pub fn record_sealed(sealed: impl FnOnce() -> Sealed) {
     #[cfg(feature = "mutants")]

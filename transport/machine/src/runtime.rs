@@ -35,7 +35,8 @@ impl Runtime {
         &self.clock
     }
 
-    /// Returns true if a simulation runs the machines. Nothing may then block, start a thread or open a socket.
+    /// Returns true if a simulation runs the machines. Code must then not block, start a thread or open a
+    /// socket.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.simulator.is_some()
@@ -55,8 +56,8 @@ impl Runtime {
     /// Starts a machine. Its `make` runs on the thread that drives it.
     ///
     /// # Errors
-    /// The system's error if it has no thread to give, or the error of `make`. A simulation makes the machine
-    /// later, and fails as a whole if that fails.
+    /// The system's error if a thread cannot be created, or the error of `make`. A simulation creates the
+    /// machine later, and fails as a whole if that fails.
     pub fn spawn(&self, name: &str, make: MakeMachine) -> io::Result<Running> {
         match &self.simulator {
             Some(simulator) => {

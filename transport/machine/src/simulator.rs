@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A simulation in place of the operating system.
 pub trait Simulator: Send + Sync + fmt::Debug {
-    /// Adds a machine. It is made on the simulation's thread, before any other machine's next turn.
+    /// Adds a machine. It is created on the simulation's thread, before any other machine's next turn.
     fn spawn(&self, name: &str, make: MakeMachine);
 
     /// Rings a bell, now or later, but before the clock moves further than a thread may be descheduled. Other

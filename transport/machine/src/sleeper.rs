@@ -8,8 +8,9 @@
 //!   awake()
 //! ```
 //!
-//! A [`Sleeper`] also watches descriptors, such as a completion channel's, and a [`WatchSet`] of descriptors that
-//! changes. In a simulation there are neither descriptors nor system calls: the machine asks its channels itself.
+//! A [`Sleeper`] also watches descriptors, such as a completion channel's, and a [`WatchSet`] of descriptors
+//! that changes. In a simulation there are neither descriptors nor system calls: the machine checks its
+//! channels itself.
 
 use crate::rings::doorbell::Doorbell;
 use crate::simulator::Bell;
@@ -77,8 +78,8 @@ impl Sleeper {
         Ok((Self { clock: clock.clone(), half }, Waker(waker)))
     }
 
-    /// Also wakes the machine when the descriptor becomes readable, edge-triggered. Does nothing in a
-    /// simulation, where `fd` is not called.
+    /// Also wakes the machine when the descriptor becomes readable, edge-triggered. No-op in a simulation,
+    /// where `fd` is not called.
     ///
     /// # Errors
     /// The error of the system call.
@@ -89,7 +90,7 @@ impl Sleeper {
         }
     }
 
-    /// Stops watching a descriptor. Does nothing in a simulation.
+    /// Stops watching a descriptor. No-op in a simulation.
     ///
     /// # Errors
     /// The error of the system call.
@@ -121,8 +122,8 @@ impl Sleeper {
         }
     }
 
-    /// Also wakes the machine when one of these descriptors becomes readable, edge-triggered, in place of those of
-    /// the last call. `fds` is called only if `version` has changed, and never in a simulation.
+    /// Also wakes the machine when one of these descriptors becomes readable, edge-triggered, in place of the
+    /// previous set. `fds` is called only if `version` has changed, and never in a simulation.
     pub fn watch_set(&mut self, version: u64, fds: impl FnOnce() -> Vec<RawFd>) {
         if let SleeperHalf::Thread { poll, changing, .. } = &mut self.half {
             changing.update(poll, version, fds);
@@ -135,7 +136,7 @@ impl Sleeper {
         self.doorbell().prepare();
     }
 
-    /// Notes that the machine is awake, for any reason. It must look into its queues after this.
+    /// Records that the machine is awake, for any reason. It must look into its queues after this.
     pub fn awake(&self) {
         let _ringer_was_faster = self.doorbell().woken();
     }
@@ -146,8 +147,8 @@ impl Sleeper {
         !self.doorbell().is_sleeping()
     }
 
-    /// Blocks until the machine is woken, a watched descriptor is readable, or the time has come. Returns true
-    /// unless none of the [`Sleeper::watch_set`] was readable.
+    /// Blocks until the machine is woken, a watched descriptor is readable, or the time is reached. Returns
+    /// false only if all of the [`Sleeper::watch_set`] were unreadable.
     ///
     /// # Errors
     /// The error of the system call.
@@ -182,7 +183,7 @@ impl WatchSet {
     /// Longest wait while a descriptor is not watched.
     const INCOMPLETE: Duration = Duration::from_millis(1);
 
-    /// Watches these descriptors, edge-triggered, in place of those of the last call, if `version` has changed.
+    /// Watches these descriptors, edge-triggered, in place of the previous set, if `version` has changed.
     pub fn update(&mut self, poll: &Poll, version: u64, fds: impl FnOnce() -> Vec<RawFd>) {
         if version == self.version && !self.is_incomplete {
             return;
@@ -235,13 +236,13 @@ impl Waker {
         }
     }
 
-    /// Makes sure that the machine looks at its queues again, and sees everything pushed before this call.
-    /// Makes a system call only if the machine sleeps.
+    /// Ensures that the machine checks its queues again and takes everything pushed before this call. Enters
+    /// the kernel only if the machine sleeps.
     pub fn wake(&self) {
         match &self.0 {
             WakerHalf::Thread(bell) => {
                 if bell.doorbell.ring() {
-                    // It fails only when the eventfd is gone, and with it the sleeper.
+                    // It fails only after the eventfd and the sleeper are dropped.
                     let _gone = bell.waker.wake();
                 }
             }

@@ -20,7 +20,7 @@ pub struct Panicked;
 pub enum NotJoined {
     /// The thread panicked; the panic has been printed.
     Panicked,
-    /// The thread still runs. Nobody waits for it any more, and the values it uses live as long as it does.
+    /// The thread still runs, but is not waited for. The values it uses live as long as the thread.
     Abandoned,
 }
 
@@ -34,7 +34,7 @@ pub struct Running {
 #[derive(Debug)]
 struct Thread {
     handle: InternalThread<()>,
-    /// Disconnected when the machine is dropped and nothing but the thread's end remains.
+    /// Disconnected when the machine is dropped, right before the thread's end.
     ended: Receiver<()>,
 }
 
@@ -43,8 +43,8 @@ impl Running {
         Self { thread: None }
     }
 
-    /// Waits until the machine is done. Returns at once on the machine's own thread, and in a simulation, where
-    /// nothing may wait: the scheduler runs the machine to its end.
+    /// Waits until the machine is done. Returns at once on the machine's own thread, and in a simulation,
+    /// which must not wait: the scheduler runs the machine to its end.
     ///
     /// # Errors
     /// [`Panicked`].
@@ -57,8 +57,8 @@ impl Running {
         }
     }
 
-    /// Like [`Running::join`], with a time limit. `left` returns the remaining time, and is asked again at least every
-    /// 20 ms, so that other threads can shorten it.
+    /// Like [`Running::join`], with a time limit. `left` returns the remaining time, and is called at least
+    /// every 20 ms, so that other threads can shorten it.
     ///
     /// # Errors
     /// The thread panicked or was abandoned.
@@ -84,7 +84,7 @@ impl Running {
     }
 }
 
-/// Starts a thread that makes a machine and drives it. Returns once the machine is made.
+/// Starts a thread that creates a machine and drives it. Returns once the machine exists.
 pub(crate) fn start(name: &str, make: MakeMachine) -> io::Result<Running> {
     headroom::check(headroom::STACK)?;
     let (made, outcome) = mpsc::channel();

@@ -1,10 +1,10 @@
 //! Asynchronous events: from the one descriptor of a context to the openings of its device.
 //!
-//! Owns the table of live objects, which names the opening that gets an event, and the queue of each opening.
-//! An event names its object by its address. An address that is not in the table belongs to another library's
+//! Owns the table of live objects, which maps an event to its opening, and the queue of each opening. An
+//! event names its object by its address. An address that is not in the table belongs to another library's
 //! object; it is neither followed nor acknowledged. Events are acknowledged as soon as they are read. Objects
-//! are created and destroyed with the table locked. So no object is destroyed between the reading of its
-//! event and the acknowledgement, which would block.
+//! are created and destroyed with the table locked. So an object cannot be destroyed between the reading of
+//! its event and the acknowledgement, which would block.
 
 use crate::error::last_errno;
 use crate::handle::Live;
@@ -24,7 +24,7 @@ use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, QpNumber, VerbsE
 /// never takes events must not use up memory.
 const QUEUE_DEPTH: usize = 4096;
 
-/// `ibv_async_event` with the type as a number: a kernel may know more types than the bindings do.
+/// `ibv_async_event` with the type as a number: a kernel may have more types than the bindings.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct RawEvent {
@@ -84,7 +84,7 @@ impl AsFd for EventQueue {
     }
 }
 
-/// An object that is not destroyed: the subject of its events, and the opening that it was made through.
+/// A live object: the subject of its events, and the opening that created it.
 #[derive(Debug)]
 struct Known {
     subject: AsyncSubject,
@@ -114,7 +114,7 @@ impl AsyncEvents {
         Ok(queue)
     }
 
-    /// Makes an object by `make`, with its events delivered to `queue`.
+    /// Creates an object with `make`, and delivers its events to `queue`.
     pub(crate) fn enter<T>(
         &self,
         queue: &Arc<EventQueue>,
@@ -136,8 +136,8 @@ impl AsyncEvents {
         status
     }
 
-    /// Reads the events of the context, delivers them, and takes the next one of `queue`. Returns at once
-    /// if the context's descriptor is non-blocking, which [`crate::context::Context::open`] makes it.
+    /// Reads the events of the context, delivers them, and takes the next one of `queue`. Returns at once if
+    /// the context's descriptor is non-blocking, as set by [`crate::context::Context::open`].
     pub(crate) fn next(&self, context: Live<'_, ibv_context>, queue: &EventQueue) -> Option<AsyncEvent> {
         let mut table = lock(&self.0);
         // One call reads a limited number, so that a flood of events cannot keep the lock.
@@ -178,7 +178,7 @@ impl Table {
                 }
                 return true;
             }
-            // The union's `int`; its other bytes mean nothing.
+            // The union's `int`; its other bytes are undefined.
             About::Port => AsyncSubject::Port(event.element.to_ne_bytes()[0]),
             About::Device => AsyncSubject::Device,
         };
@@ -211,7 +211,7 @@ enum About {
     Device,
 }
 
-/// Classifies a number of `ibv_event_type`; `None` for events of objects that this crate does not make.
+/// Classifies a number of `ibv_event_type`; `None` for events of objects that this crate does not create.
 fn classify(event_type: c_int) -> Option<(AsyncEventKind, About)> {
     use About::{Device, Object, Port};
     use AsyncEventKind as K;

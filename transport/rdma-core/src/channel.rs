@@ -30,9 +30,9 @@ impl Channel {
         // SAFETY: `opened` keeps the context open.
         let raw = unsafe { ibv_create_comp_channel(opened.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Allocate))?;
-        // SAFETY: libibverbs has just made the channel.
+        // SAFETY: libibverbs has just created the channel.
         let descriptor = unsafe { (*raw.as_ptr()).fd };
-        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        // SAFETY: libibverbs has just created it, and only this value destroys it.
         let handle = unsafe { Handle::new(raw) };
         let channel = Self { handle, descriptor, opened };
         unblock(descriptor)?;
@@ -75,14 +75,14 @@ impl CompletionChannel for Channel {
         event.ok().flatten()
     }
 
-    /// Does nothing: libibverbs discards the events of a destroyed CQ.
+    /// No-op: libibverbs discards the events of a destroyed CQ.
     fn forget(&self, _context: u64) {}
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
         let result = self.handle.destroy(
-            // SAFETY: the channel is `Live`, and after success the handle gives it to nobody. CQs hold their
+            // SAFETY: the channel is `Live`, and after success the handle no longer lends it. CQs hold their
             // channel, so none is left that uses it.
             |channel| unsafe { ibv_destroy_comp_channel(channel.raw()) },
             |errno| check_destroy(errno, "a CQ reports to this channel"),

@@ -1,10 +1,10 @@
 //! The `ibv_context` of a device, which is always librdmacm's own.
 //!
-//! Owns one of librdmacm's references to a device. Connections use librdmacm's context, and objects of
-//! two contexts cannot be used together. A kernel that removes a device waits until all its contexts are
-//! closed, and librdmacm closes its own when its last reference is released. So nothing here opens
-//! another context. librdmacm has one context per device and process: all openings of a device in this
-//! process share it, and with it the descriptor of its events.
+//! Owns one of librdmacm's references to a device. Connections use librdmacm's context, and objects of two
+//! contexts cannot be used together. A kernel that removes a device waits until all its contexts are closed,
+//! and librdmacm closes its own when its last reference is released. So this crate does not open another
+//! context. librdmacm has one context per device and process: all openings of a device in this process share
+//! it, and with it the descriptor of its events.
 
 use crate::async_events::{AsyncEvents, EventQueue};
 use crate::diagnosis;
@@ -44,7 +44,7 @@ impl Context {
     /// Opens the device with this name.
     ///
     /// # Errors
-    /// [`VerbsError::NoDevice`] if no device has the name; otherwise librdmacm's error.
+    /// [`VerbsError::NoDevice`] if the name is unknown; otherwise librdmacm's error.
     pub(crate) fn open(name: &str) -> Result<Arc<Self>, VerbsError> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|context| context.strong_count() > 0);
@@ -137,8 +137,8 @@ impl Drop for Context {
     }
 }
 
-/// One opening of a device. Objects know the opening that they were created on, because objects of two
-/// openings cannot be used together, as if they belonged to two processes.
+/// One opening of a device. Objects refer to their opening, because objects of two openings cannot be used
+/// together, as if they belonged to two processes.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// The events of its objects. Dropped before the context, on which their descriptor depends.
@@ -155,7 +155,7 @@ impl Opened {
         Ok(Arc::new(Self { events, context }))
     }
 
-    /// Makes an object by `make`, with its events delivered to this opening.
+    /// Creates an object with `make`, and delivers its events to this opening.
     pub(crate) fn enter<T>(
         &self,
         make: impl FnOnce() -> Result<(NonNull<T>, AsyncSubject), VerbsError>,
@@ -163,7 +163,7 @@ impl Opened {
         self.context.events().enter(&self.events, make)
     }
 
-    /// Destroys an object that [`Self::enter`] made, by `destroy`, which returns 0 if it has done so.
+    /// Destroys an object of [`Self::enter`] with `destroy`, which returns 0 on success.
     pub(crate) fn leave<T>(&self, object: *mut T, destroy: impl FnOnce(*mut T) -> c_int) -> c_int {
         self.context.events().leave(object, destroy)
     }
@@ -224,7 +224,7 @@ impl DeviceList {
         if others.is_empty() {
             return Ok(self);
         }
-        // librdmacm frees a list by `free`, so one that `calloc` has made can be passed to it.
+        // librdmacm frees a list with `free`, so a list from `calloc` can be passed to it.
         // SAFETY: it takes two numbers, and its result is checked.
         let rest = unsafe { libc::calloc(others.len() + 1, size_of::<*mut ibv_context>()) };
         let Some(rest) = NonNull::new(rest.cast::<*mut ibv_context>()) else {

@@ -1,8 +1,7 @@
 //! Converts between the C structures and the types of the verbs traits.
 //!
-//! Owns the conversions that call nothing: completions, attributes of QPs and ports, GIDs. A newer
-//! library or a vendor may use numbers that the bindings do not know, so every value is converted to
-//! something.
+//! Pure conversions: completions, attributes of QPs and ports, GIDs. A newer library or a vendor may use
+//! numbers unknown to the bindings, so the conversions accept every value.
 
 use crate::mr;
 use rdma_sys::*;
@@ -301,7 +300,7 @@ mod tests {
         assert_eq!(with_immediate.flags, CompletionFlags::empty());
         assert_eq!(completion(&entry(0, 0x7000, 0)).opcode, CompletionOpcode::Send);
         assert_eq!(completion(&entry(0, 0x70f0, 0)).opcode, CompletionOpcode::Receive);
-        // After a failure the opcode means nothing.
+        // After a failure the opcode is undefined.
         let failed = completion(&entry(ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR, 0x7777, u32::MAX));
         assert_eq!((failed.status, failed.wr_id), (CompletionStatus::RnrRetryExceeded, 5));
         assert_eq!((failed.flags, failed.byte_length), (CompletionFlags::empty(), 0));

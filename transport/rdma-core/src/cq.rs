@@ -53,10 +53,10 @@ impl Cq {
             Some(channel) => channel.handle().with(|channel| make(channel.raw()))??,
             None => make(null_mut())?,
         };
-        // SAFETY: libibverbs has just made the CQ.
+        // SAFETY: libibverbs has just created the CQ.
         let got = unsafe { (*raw.as_ptr()).cqe };
         let capacity_cqe = Mutex::new(got.try_into().unwrap_or(capacity_cqe));
-        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        // SAFETY: libibverbs has just created it, and only this value destroys it.
         let handle = unsafe { Handle::new(raw) };
         Ok(Self { handle, channel, max_cqe, capacity_cqe, opened })
     }
@@ -128,7 +128,7 @@ impl CompletionQueue for Cq {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the CQ is `Live`, and after success the handle gives it to nobody.
+            // SAFETY: the CQ is `Live`, and after success the handle no longer lends it.
             |cq| self.opened.leave(cq.raw(), |cq| unsafe { ibv_destroy_cq(cq) }),
             |errno| check_destroy(errno, "an SRQ or a QP completes into this CQ"),
         )

@@ -1,7 +1,7 @@
 //! Opened devices, which create all other objects.
 //!
 //! Owns the checks that the objects of one call belong to one device and fit together. `limits` has the
-//! queries that are made once, when the device is opened.
+//! one-time queries when the device is opened.
 
 use crate::channel::Channel;
 use crate::cm::Manager;
@@ -35,7 +35,7 @@ pub(crate) struct RdmaDevice {
     opened: Arc<Opened>,
 }
 
-/// Converts a trait object to an object of this opening. Refuses those of other providers and openings.
+/// Converts a trait object to an object of this opening. Refuses objects of other providers and openings.
 macro_rules! own {
     ($name:ident, $trait:ident, $type:ident, $what:literal) => {
         fn $name(&self, object: Arc<dyn $trait>) -> Result<Arc<$type>, VerbsError> {
@@ -111,7 +111,7 @@ impl RdmaDevice {
         Ok((parts, capacities))
     }
 
-    /// Returns the capacities to request: 0 for those that mean nothing for the type (contract C2).
+    /// Returns the capacities to request: 0 where the type does not use them (contract C2).
     fn capacities(&self, init: &QpInit) -> Result<QueueCapacities, VerbsError> {
         let asked = init.capacities;
         let limits = &self.attributes;

@@ -1,4 +1,4 @@
-//! Reasons why devices cannot be opened, or connections cannot be made.
+//! Reasons why devices or connections cannot be opened.
 //!
 //! Owns the check of /dev/infiniband. librdmacm returns ENODEV or EPERM for nearly every cause, or leaves
 //! a device out of its list, but the remedy for a module that is not loaded differs from that for a file

@@ -27,7 +27,7 @@ impl<T> Copy for Live<'_, T> {}
 
 impl<T> Live<'_, T> {
     /// # Safety
-    /// libibverbs made the object, and it is not destroyed during `'a`.
+    /// libibverbs created the object, and it is not destroyed during `'a`.
     pub(crate) unsafe fn new(raw: NonNull<T>) -> Self {
         Self { raw, lifetime: PhantomData }
     }
@@ -52,7 +52,7 @@ impl<T> Handle<T> {
     /// Takes over an object created by libibverbs: only this handle destroys it.
     ///
     /// # Safety
-    /// The object is not destroyed, and nobody else destroys it.
+    /// The object is not destroyed, and only this value destroys it.
     pub(crate) unsafe fn new(raw: NonNull<T>) -> Self {
         Self(RwLock::new(Some(raw)))
     }
@@ -86,7 +86,7 @@ impl<T> Handle<T> {
     /// was not destroyed.
     ///
     /// # Errors
-    /// The error that `named` makes of the errno; [`VerbsError::Gone`] if the object is destroyed already.
+    /// The error that `named` returns for the errno; [`VerbsError::Gone`] if the object is destroyed already.
     pub(crate) fn destroy(
         &self,
         destroy: impl FnOnce(Live<'_, T>) -> c_int,
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn destroyed_object_is_not_used() {
         let mut object = 7_u32;
-        // SAFETY: the object lives longer than the handle, whose destructors here do nothing.
+        // SAFETY: the object lives longer than the handle, whose destructors here are no-ops.
         let handle = unsafe { Handle::new(NonNull::from(&mut object)) };
         let busy = handle.destroy(|_| 16, |_| VerbsError::Busy("in use"));
         assert_eq!(busy, Err(VerbsError::Busy("in use")));

@@ -1,9 +1,9 @@
 //! The functions that libibverbs has only in its header, in Rust.
 //!
 //! Owns the calls through the tables of functions: `ibv_context.ops` for the data path, and for extended
-//! verbs the `verbs_context` that surrounds an `ibv_context`. Each function here is one inline function
-//! of verbs.h, with the same checks and results. The bindings' own are not used, because they fail on
-//! 64-bit machines. Nothing else is in this file, and no other file reads those tables.
+//! verbs the `verbs_context` that surrounds an `ibv_context`. Each function here is one inline function of
+//! verbs.h, with the same checks and results. The bindings' own are not used, because they fail on 64-bit
+//! machines. Only this file reads those tables.
 
 use crate::handle::Live;
 use rdma_sys::*;
@@ -233,7 +233,7 @@ pub(crate) unsafe fn post_srq_recv(
     }
 }
 
-/// `ibv_poll_cq`: the number of completions that were written, negative if the device has failed.
+/// `ibv_poll_cq`: the number of written completions, negative after a failure of the device.
 #[inline]
 pub(crate) fn poll_cq(cq: Live<'_, ibv_cq>, completions: &mut [MaybeUninit<ibv_wc>]) -> c_int {
     let count = c_int::try_from(completions.len()).unwrap_or(c_int::MAX);
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(open(), libc::ENOMEM, "the table ends with it");
         mark(0xffff_ffff, whole);
         assert_eq!(open(), libc::EOPNOTSUPP, "the mark is a pointer of all ones");
-        // SAFETY: `into_raw` made it above, and nothing uses it after this.
+        // SAFETY: `into_raw` returned it above, and it is not used after this.
         drop(unsafe { Box::from_raw(table) });
     }
 }

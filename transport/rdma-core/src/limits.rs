@@ -81,7 +81,8 @@ pub(crate) fn port_attr(opened: &Opened, port: u8) -> Result<ibv_port_attr, Verb
     Ok(attr)
 }
 
-/// Returns the maximum inline data of a request, in bytes: the largest size that an RC QP can be made with.
+/// Returns the maximum inline data of a request, in bytes: the largest size with which an RC QP can be
+/// created.
 fn max_inline_data(opened: &Arc<Opened>, max_cqe: u32) -> Result<u32, VerbsError> {
     let pd = Pd::new(Arc::clone(opened))?;
     let cq = Arc::new(Cq::new(Arc::clone(opened), 1, max_cqe, None, 0)?);

@@ -58,15 +58,15 @@ impl Mr {
             }
         })?;
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Register))?;
-        // SAFETY: libibverbs has just made the region, with its keys.
+        // SAFETY: libibverbs has just created the region, with its keys.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
-        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        // SAFETY: libibverbs has just created it, and only this value destroys it.
         let handle = unsafe { Handle::new(raw) };
         Ok(Self { handle, lkey: Lkey(lkey), rkey: Rkey(rkey), access, start, memory, _pd: pd })
     }
 }
 
-/// Returns the bits of `ibv_access_flags`, which are those of [`Access`].
+/// Returns the bits of `ibv_access_flags`, which equal the bits of [`Access`].
 pub(crate) fn flags(access: Access) -> c_int {
     c_int::try_from(access.bits()).unwrap_or(0)
 }
@@ -94,7 +94,7 @@ impl MemoryRegion for Mr {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the region is `Live`, and after success the handle gives it to nobody.
+            // SAFETY: the region is `Live`, and after success the handle no longer lends it.
             |mr| unsafe { ibv_dereg_mr(mr.raw()) },
             |errno| check_destroy(errno, "a memory window is bound to this region"),
         )

@@ -13,7 +13,7 @@ use trunkline_verbs::VerbsError;
 pub(crate) struct Pd {
     handle: Handle<ibv_pd>,
     opened: Arc<Opened>,
-    /// Regions hold their domain, which `register_range` knows by reference only.
+    /// Regions hold their domain, of which `register_range` gets only a reference.
     this: Weak<Self>,
 }
 
@@ -22,7 +22,7 @@ impl Pd {
         // SAFETY: `opened` keeps the context open.
         let raw = unsafe { ibv_alloc_pd(opened.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::Allocate))?;
-        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        // SAFETY: libibverbs has just created it, and only this value destroys it.
         let handle = unsafe { Handle::new(raw) };
         Ok(Arc::new_cyclic(|this| Self { handle, opened, this: Weak::clone(this) }))
     }
@@ -45,7 +45,7 @@ impl Pd {
     /// Deallocates the C object; later calls return [`VerbsError::Gone`].
     pub(crate) fn deallocate(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the domain is `Live`, and after success the handle gives it to nobody.
+            // SAFETY: the domain is `Live`, and after success the handle no longer lends it.
             |pd| unsafe { ibv_dealloc_pd(pd.raw()) },
             |errno| check_destroy(errno, "a memory region, an SRQ or a QP belongs to this protection domain"),
         )

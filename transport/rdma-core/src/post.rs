@@ -1,7 +1,7 @@
 //! Posting work requests.
 //!
-//! Owns the building of linked lists of C structures on the stack, in batches; nothing is allocated.
-//! Lists of SGEs are passed on as they are, since [`Sge`] has the layout of `ibv_sge`.
+//! Owns the building of linked lists of C structures on the stack, in batches, without allocations. Lists of
+//! SGEs are passed on unchanged, since [`Sge`] has the layout of `ibv_sge`.
 
 use crate::error::{Doing, check};
 use crate::handle::Live;

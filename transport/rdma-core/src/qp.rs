@@ -114,9 +114,9 @@ impl Qp {
         capacities: QueueCapacities,
         parts: QpParts,
     ) -> Self {
-        // SAFETY: libibverbs has just made the QP.
+        // SAFETY: libibverbs has just created the QP.
         let number = QpNumber::new(unsafe { (*raw.as_ptr()).qp_num });
-        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        // SAFETY: libibverbs has just created it, and only this value destroys it.
         let handle = unsafe { Handle::new(raw) };
         Self { handle, number, qp_type, capacities, opened, parts }
     }
@@ -147,7 +147,7 @@ fn taken(
     doing: Doing,
 ) -> Result<(NonNull<ibv_qp>, trunkline_verbs::AsyncSubject), VerbsError> {
     let raw = NonNull::new(raw).ok_or_else(|| last(doing))?;
-    // SAFETY: libibverbs has just made it.
+    // SAFETY: libibverbs has just created it.
     let subject = of_qp(unsafe { (*raw.as_ptr()).qp_num });
     Ok((raw, subject))
 }
@@ -214,7 +214,7 @@ impl QueuePair for Qp {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the QP is `Live`, and after success the handle gives it to nobody.
+            // SAFETY: the QP is `Live`, and after success the handle no longer lends it.
             |qp| self.opened.leave(qp.raw(), |qp| unsafe { ibv_destroy_qp(qp) }),
             |errno| check_destroy(errno, "the device still uses this QP"),
         )

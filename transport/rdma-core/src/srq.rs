@@ -66,7 +66,7 @@ impl Srq {
             }
         };
         drop(held);
-        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        // SAFETY: libibverbs has just created it, and only this value destroys it.
         let handle = unsafe { Handle::new(raw) };
         let mut srq = Self { handle, number: None, opened, _pd: pd, xrc };
         if srq.xrc.is_some() {
@@ -135,7 +135,7 @@ impl SharedReceiveQueue for Srq {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the SRQ is `Live`, and after success the handle gives it to nobody.
+            // SAFETY: the SRQ is `Live`, and after success the handle no longer lends it.
             |srq| self.opened.leave(srq.raw(), |srq| unsafe { ibv_destroy_srq(srq) }),
             |errno| check_destroy(errno, "a QP takes its receives from this SRQ"),
         )

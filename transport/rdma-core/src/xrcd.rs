@@ -36,7 +36,7 @@ impl Xrcd {
         let mut attributes = ibv_xrcd_init_attr { comp_mask: mask.0, fd, oflags };
         let raw = inlines::open_xrcd(opened.live(), &mut attributes);
         let raw = NonNull::new(raw).ok_or_else(|| last(Doing::OpenXrcd))?;
-        // SAFETY: libibverbs has just made it, and only this value destroys it.
+        // SAFETY: libibverbs has just created it, and only this value destroys it.
         let handle = unsafe { Handle::new(raw) };
         Ok(Self { handle, opened })
     }
@@ -55,7 +55,7 @@ impl Xrcd {
 impl XrcDomain for Xrcd {
     fn close(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: after success the handle gives the domain to nobody.
+            // SAFETY: after success the handle no longer lends the domain.
             |xrcd| unsafe { inlines::close_xrcd(xrcd) },
             |errno| check_destroy(errno, "an SRQ or a TGT handle was made with this XRC domain handle"),
         )

@@ -1,8 +1,8 @@
 //! RoCEv2 with RC and XRC, without I/O: packets and ICRC, the reliable protocol, the communication
 //! manager, captures.
 //!
-//! The types here never block; the caller collects their output with the `poll_*` methods. Equal
-//! calls give equal results. No input makes them panic or grow without bound.
+//! The types here never block; the caller collects their output with the `poll_*` methods. Equal calls give
+//! equal results. The types never panic or grow without bound on any input.
 //!
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]

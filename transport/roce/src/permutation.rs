@@ -1,14 +1,14 @@
-//! Numbers on the wire that reveal nothing about each other.
+//! Unpredictable numbers on the wire.
 //!
 //! Owns the keyed permutation by which places in tables become QP numbers, SRQ numbers, communication ids and
-//! memory keys. The holder of the key computes the place back; others learn from the numbers that they have seen
-//! only that no other has these. It must never be used to hide data.
+//! memory keys. The holder of the key computes the place back; others can derive from the numbers only that
+//! they are unique. It must never be used to hide data.
 
 use siphasher::sip::SipHasher24;
 use std::fmt;
 
-/// Rounds of the Feistel network. Six suffice against any test of a random permutation of so few values, if the
-/// round function cannot be told from a random one.
+/// Rounds of the Feistel network. Six suffice against any test of a random permutation of so few values, if
+/// the round function cannot be distinguished from a random one.
 const ROUNDS: u64 = 8;
 
 /// A permutation of the numbers with a given number of bits, by a key.

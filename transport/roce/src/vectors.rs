@@ -104,7 +104,7 @@ fn files_contain_each_of_these_operations() {
             *seen.entry(datagram.payload[0]).or_insert(0_usize) += 1;
         });
     }
-    // No file contains READ_RESP_MIDDLE, or an opcode with immediate data or invalidation.
+    // READ_RESP_MIDDLE and the opcodes with immediate data or invalidation are missing in the files.
     let rc = [0x00, 0x01, 0x02, 0x04, 0x06, 0x08, 0x0a, 0x0c, 0x0d, 0x0f, 0x10, 0x11, 0x12, 0x13, 0x14];
     let xrc = [0xa0, 0xa1, 0xa2, 0xa4, 0xa6, 0xa8, 0xac, 0xad, 0xaf, 0xb1, 0xb2, 0xb3, 0xb4];
     for opcode in rc.into_iter().chain(xrc).chain([0x64]) {

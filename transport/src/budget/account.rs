@@ -23,7 +23,7 @@ impl Units {
         let limit = in_force(limit);
         let try_reserve = |units: usize| {
             let add = |reserved: usize| reserved.checked_add(units).filter(|&sum| sum <= limit);
-            // The count publishes nothing else, so it needs no order.
+            // Relaxed: the count does not publish other data.
             self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
         };
         if try_reserve(want) {
@@ -55,7 +55,7 @@ fn in_force(limit: usize) -> usize {
 /// Units reserved by all pollers for one peer, for the peers of one host, or for all peers.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// All units of a peer or a host; of all peers, except those of the part that is set aside.
+    /// All units of a peer or a host. For all peers together, the units outside the part that is set aside.
     pub(super) units: Units,
     /// Units of the part that is set aside. Not counted for a peer.
     pub(super) set_aside: Units,
@@ -87,7 +87,7 @@ impl<K: Ord> Accounts<K> {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Published {
-    /// Units in use, except those of the part that is set aside.
+    /// Units in use outside the part that is set aside.
     pub(super) used: AtomicUsize,
     pub(super) set_aside: AtomicUsize,
     /// Refusals by the limit of a peer, of a host and of all.

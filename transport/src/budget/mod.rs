@@ -1,9 +1,9 @@
 //! Budgets: limits on the use of a node's resource by one peer, by all peers of one host, and by all peers
 //! together.
 //!
-//! A [`Budget`] belongs to a node and knows the limits. Each poller owns a [`Share`] of it, takes units for a
-//! peer before it uses the resource, and puts them back afterwards. A caller that gets [`Exhausted`] refuses
-//! or waits; nothing here does either.
+//! A [`Budget`] belongs to a node and has the limits. Each poller owns a [`Share`] of it, takes units for a
+//! peer before it uses the resource, and puts them back afterwards. On [`Exhausted`], the caller refuses the
+//! work or waits.
 //!
 //! Pollers reserve units in portions, so that they do not write to the same cache line for each message:
 //!
@@ -110,7 +110,7 @@ pub fn part_of(limit: Limit, part: usize, least: usize) -> Limit {
 /// Reserve of a limit: the share that a use may not take, because it is kept for uses that must not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Leaves {
-    /// No reserve: the use may take the whole limit.
+    /// The use may take the whole limit.
     #[default]
     Nothing,
     /// An eighth is reserved.
@@ -125,7 +125,7 @@ pub enum Leaves {
 
 impl Leaves {
     /// Returns the number of units in use up to which such a use may take `units` of a limit. An eighth is at
-    /// least 1, and 1 is always allowed, so a limit of 1 has nothing to leave. A use that exceeds its part by
+    /// least 1, and 1 is always allowed, so a limit of 1 is not divided. A use that exceeds its part by
     /// itself may take the whole limit once nothing else is in use; otherwise it could never begin. If it
     /// leaves three eighths, an eighth may be in use at that time, since the uses that it leaves room for
     /// could otherwise keep it waiting.

@@ -14,7 +14,7 @@ use trunkline_machine::mutant;
 const REFUSALS_OF_MESSAGES: usize = 8;
 const REFUSALS_OF_BYTES: usize = 64;
 
-/// Limits on what peers can make a node hold, from its options.
+/// Limits on the memory and state that peers can occupy on a node, from its options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeLimits {
     pub(crate) queued_messages: Limit,
@@ -58,13 +58,13 @@ impl NodeBudgets {
     }
 }
 
-/// One poller's shares. A message is charged from when it has to wait until its last byte has left: a small
-/// one until it is in a send slot, a large one until the peer has READ it.
+/// One poller's shares. A message that has to wait is charged until it leaves: a small one until it is in a
+/// send slot, a large one until the peer has READ it.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// Messages that wait to leave.
     messages: Share,
-    /// Their bytes, and those of large messages that the peer has not READ yet.
+    /// Their bytes, and the bytes of large messages that the peer has not READ yet.
     bytes: Share,
     /// Large messages that the peer has not READ yet. Each pins registered memory.
     pinned: Share,
@@ -123,7 +123,7 @@ impl Shares {
         self.pinned.put_back(peer, 1);
     }
 
-    /// Notes that a message was announced. It no longer waits, but its bytes stay charged.
+    /// Records that a message was announced. It no longer waits, but its bytes stay charged.
     pub(crate) fn pinned(&mut self, peer: PeerKey) {
         self.messages.put_back(peer, 1);
     }
@@ -144,8 +144,8 @@ impl Shares {
         self.announced.put_back(peer, messages);
     }
 
-    /// Refuses a call of the peer if there is no room for its reply. Costs nothing while nothing waits for
-    /// the peer here; otherwise a part of the budget is reserved for refusals.
+    /// Refuses a call of the peer if there is no room for its reply. A peer without waiting messages always
+    /// passes; otherwise a part of the budget is reserved for refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         let [of_messages, of_bytes] = self.refusals;
         self.messages.check(peer, of_messages)?;

@@ -1,5 +1,4 @@
-//! One poller's share of a budget. Only that poller uses it, so counting needs no atomics except for a new
-//! portion.
+//! One poller's share of a budget. Only that poller uses it, so atomics are needed only for a new portion.
 //!
 //! A unit is charged on three levels: to the peer, to its host and to all. Most units are taken from those
 //! already reserved on each level, and are put back there. [`Share::take_reserved`] and
@@ -36,7 +35,7 @@ const ALL: usize = 2;
 #[derive(Debug)]
 struct OfPeer {
     held: Reservation,
-    /// True if the peer is down: its entry is removed once nothing of it is in use.
+    /// True if the peer is down: its entry is removed once all its units are put back.
     is_leaving: bool,
     /// Index of the peer's host.
     host: usize,
@@ -73,8 +72,8 @@ const CACHE_UNITS: usize = 32;
 const FILL: usize = 16;
 
 /// Units taken in advance for the peer that took the last one, so that most uses of single units within a
-/// turn cost a comparison. They come from this poller's reserve, so other pollers do not have fewer because
-/// of them. They are put back before any other peer, or a use that leaves another part, takes a unit here.
+/// turn cost a comparison. They come from this poller's reserve, not from other pollers. They are put back
+/// before another peer, or a use that leaves another part, takes a unit here.
 #[derive(Debug, Default)]
 struct UnitCache {
     peer: Option<PeerKey>,
@@ -142,7 +141,7 @@ impl Share {
     #[inline(never)]
     fn fill_cache(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
         self.empty_cache();
-        // Peers that alternate would fill it for nothing.
+        // Alternating peers would fill the cache without ever using it.
         let is_again = self.cache.last.replace(peer) == Some(peer);
         if is_again && self.take_reserved(peer, 1 + FILL, leaves) {
             (self.cache.peer, self.cache.leaves, self.cache.units) = (Some(peer), leaves, FILL);
@@ -354,8 +353,8 @@ impl Share {
         self.published.set_aside.store(self.set_aside, Ordering::Relaxed);
     }
 
-    /// Checks that a peer that uses any units could take as many as `room` says. It does not take them, so
-    /// another poller may take them afterwards.
+    /// Checks that a peer that uses any units could take as many as `room` requires. The units are not taken,
+    /// so another poller may take them afterwards.
     ///
     /// # Errors
     /// The limit that would be exceeded.
@@ -410,7 +409,7 @@ impl Share {
         self.settle(peer);
     }
 
-    /// Releases the units reserved for a peer, and for its host if no other peer of it is left.
+    /// Releases the units reserved for a peer, and for its host after the last peer of the host.
     fn remove(&mut self, peer: PeerKey) {
         let Some(OfPeer { held, host, .. }) = self.peers.remove(peer) else { return };
         self.budget.peers.give_up(peer, held.close());
@@ -420,7 +419,7 @@ impl Share {
         }
         let OfHost { host, held, set_aside, .. } = self.hosts.remove(host);
         self.places.remove(&host);
-        // None are in use, unless the whole share is dropped.
+        // All are unused, unless the whole share is dropped.
         held.account().set_aside.release(set_aside);
         self.all.account().set_aside.release(set_aside);
         self.set_aside -= set_aside;

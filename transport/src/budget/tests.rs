@@ -279,8 +279,8 @@ fn what_others_have_reserved_is_left_all_same() {
     assert_eq!(taken(&mut share, A), 128);
 }
 
-/// No units are kept for a peer that is leaving. When it takes units then, it stops leaving: units are kept
-/// for it after all are put back, and the other poller lacks them.
+/// No units are kept for a peer that is leaving. When it takes units again, it stops leaving: after all are
+/// put back, its units are kept, and the other poller lacks them.
 #[test]
 fn peer_that_takes_again_is_not_leaving_any_more() {
     for peer in [A, A.at(0)] {
@@ -333,8 +333,8 @@ fn outcome(share: &mut Share, peer: PeerKey, step: Step, taken: usize) -> Result
 }
 
 proptest! {
-    /// Two pollers and six peers of two hosts. With keys that no poller made, every step follows the full
-    /// rules; with keys that are found by their hints, most steps only count.
+    /// Two pollers and six peers of two hosts. With keys without a hint, every step follows the full rules;
+    /// with hints, most steps only count.
     #[test]
     fn what_is_only_counted_is_as_by_rules(
         steps in proptest::collection::vec((0..2_usize, 0..6_usize, step()), 1..300),

@@ -2,12 +2,12 @@
 //!
 //! A pool belongs to the node. Pollers take blocks, and a block returns to the pool when it is dropped. The
 //! memory for one peer's messages is limited too. Freed memory is kept for the next message, up to a limit.
-//! Memory that peers may READ is registered again for each use, and only as much as is used. So a key that a
-//! peer has works for one message only, and for no other byte.
+//! Memory that peers may READ is registered again for each use, and only as much as is used. So a peer's key
+//! gives access to one message only.
 //!
 //! A block in the application's hands may outlive its device and its node. It keeps only memory alive:
-//! registrations belong to the pool, which drops them when the device goes. A generation number tells
-//! registrations of an earlier device from those of the present one.
+//! registrations belong to the pool, which drops them when the device is removed. A generation number
+//! distinguishes registrations of earlier devices.
 
 use crate::budget::{Budget, Share};
 use crate::report::ledger::MemoryLedger;
@@ -35,10 +35,10 @@ const KEPT_BYTES: usize = 128 << 20;
 /// Maximum number of READs into a block at a time.
 pub(crate) const MOST_WRITING: usize = 8;
 
-/// The reason why there is no block, or no registration.
+/// The reason why a block or a registration is not available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotNow {
-    /// A limit or the memory of the machine is used up, or there is no device. A later attempt may succeed.
+    /// A limit or the machine's memory is exhausted, or the device is away. A later attempt may succeed.
     Wait,
     /// The device refuses to register the memory.
     Refused(VerbsError),
@@ -88,9 +88,9 @@ struct Spare {
 
 #[derive(Debug)]
 struct Blocks {
-    /// `None` while there is no device.
+    /// `None` while the device is away.
     pd: Option<Arc<dyn ProtectionDomain>>,
-    /// Number of devices that have gone.
+    /// Number of devices removed so far.
     generation: u64,
     regions: Slab<Arc<dyn MemoryRegion>>,
     /// Bytes in use.
@@ -134,8 +134,8 @@ pub(crate) struct BlockPool {
     /// Process whose memory is registered.
     process: Process,
     state: Mutex<Blocks>,
-    /// Shared by the pools of a node, since memory that one of them frees may be what another waits for.
-    /// Locked within the state's lock, never around it.
+    /// Shared by the pools of a node, since memory freed by one pool may serve waiters of another. Locked
+    /// within the state's lock, never around it.
     waiting: Waiting,
 }
 
@@ -174,7 +174,7 @@ impl BlockPool {
     }
 
     /// Takes a block of `length` bytes for a message of a peer, or without a limit for the application. If
-    /// there is none, `waiting` is woken when a block is returned.
+    /// the pool is exhausted, `waiting` is woken when a block is returned.
     pub(crate) fn take(
         self: &Arc<Self>,
         length: usize,
@@ -185,7 +185,8 @@ impl BlockPool {
         let cached = {
             let mut state = self.lock();
             if peer.is_some_and(|peer| state.share.take(peer, length).is_err()) {
-                // Comes before the lock is released; otherwise a block returned now would wake nobody.
+                // Register before the lock is released; otherwise a block returned now would not wake the
+                // waiter.
                 self.awaits(waiting);
                 return Err(NotNow::Wait);
             }
@@ -250,8 +251,8 @@ impl BlockPool {
 
     fn make(&self, class: usize, length: usize) -> Result<Chunk, NotNow> {
         if !self.access.contains(Access::REMOTE_READ) {
-            // A request leaves room for a reply of its size. Otherwise requests could take all memory, and
-            // wait for replies that find none.
+            // A request leaves room for a reply of its size. Otherwise requests could take all memory and
+            // wait forever for replies.
             headroom::check(class.saturating_mul(2)).map_err(|_| NotNow::Wait)?;
         }
         let memory = Memory::zeroed(class).map_err(|_| NotNow::Wait)?;
@@ -349,12 +350,12 @@ impl BlockPool {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Blocks> {
-        // Nothing panics while the lock is held, and the counters would still be right if something did.
+        // The code under the lock does not panic, and the counters would stay correct if it did.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Registered memory that goes back to its pool when dropped.
+/// Registered memory that returns to its pool when dropped.
 pub(crate) struct Block {
     /// `Some` until it is dropped.
     chunk: Option<Chunk>,
@@ -418,7 +419,7 @@ impl Block {
         Some(Sge { address, length, lkey: chunk.registration.lkey })
     }
 
-    /// Notes that the device has completed the oldest write to the block.
+    /// Records that the device has completed the oldest write to the block.
     pub(crate) fn written(&mut self) {
         self.writing.pop_at(0);
     }
@@ -459,10 +460,10 @@ impl Block {
     /// Returns the bytes, exclusively.
     ///
     /// # Safety
-    /// Neither the device nor a peer may have been given the block.
+    /// The block must not be accessible to the device or a peer.
     pub(super) unsafe fn slice_mut(&mut self) -> &mut [u8] {
         let length = self.length;
-        // SAFETY: only the holder of `&mut self` knows of the block, by the caller's promise.
+        // SAFETY: by the caller's promise, the block is accessible only through `&mut self`.
         let slice = self.chunk.as_mut().and_then(|chunk| unsafe { chunk.memory.slice_mut(0, length) }.ok());
         slice.unwrap_or_default()
     }

@@ -6,9 +6,8 @@ use std::ops::Deref;
 use trunkline_machine::rings::panics::catch;
 
 /// Bytes to send. Their owner may be a type of the program ([`Bytes::from_owner`]). The last handle is
-/// usually dropped on a poller's thread. If an owner panics then, it has still been dropped, and the panic
-/// goes no further.
-// `None` for an empty body, which needs no drop.
+/// usually dropped on a poller's thread. A panic of the owner's drop is caught.
+// `None` for an empty body.
 #[derive(Clone, Default)]
 pub struct Body(Option<Bytes>);
 

@@ -1,7 +1,7 @@
 //! Registered memory: receive slots, send slots, and blocks for large messages.
 //!
 //! Owns every byte that the device touches, and all of this crate's `unsafe`. The types ensure that slices
-//! are lent only of memory that the device was not given, or has given back. Pollers call it. Received
+//! are lent only of memory that the device was not given, or has given back. Called by pollers. Received
 //! messages and the application's buffers return here when they are dropped, on any thread.
 
 mod block;

@@ -30,7 +30,7 @@ impl SlotPool {
     /// Returns the first bytes of a slot.
     ///
     /// # Safety
-    /// While the slice exists, nothing, including the device, may write to the slot.
+    /// While the slice exists, the slot must not be written, including by the device.
     unsafe fn bytes(&self, slot: u32, end: usize) -> &[u8] {
         // SAFETY: the caller guarantees it.
         let slice = unsafe { self.region.memory.slice(self.region.offset(slot), end) };
@@ -46,7 +46,7 @@ struct Chunk {
     shared: Arc<SlotPool>,
 }
 
-/// The poller's half, which knows the free and the posted slots.
+/// The poller's half, with the lists of free and posted slots.
 #[derive(Debug)]
 pub(crate) struct ReceiveSlots {
     slot_bytes: usize,
@@ -88,7 +88,7 @@ impl ReceiveSlots {
         Ok(())
     }
 
-    /// Releases the device. No slot is free or posted any more; lent ones stay readable.
+    /// Releases the device and all free and posted slots. Lent slots stay readable.
     pub(crate) fn close(&mut self) {
         for Chunk { shared, .. } in &self.chunks {
             shared.region.close();
@@ -165,7 +165,7 @@ impl ReceiveSlots {
         (posted, 0)
     }
 
-    /// Returns the slot of a receive's work request number; `None` for a send's.
+    /// Returns the slot of a receive's work request number; `None` for a send.
     pub(crate) fn slot_of(wr_id: u64) -> Option<u32> {
         (wr_id & RECEIVE_BIT != 0).then(|| u32::try_from(wr_id & !RECEIVE_BIT).unwrap_or(u32::MAX))
     }
@@ -181,8 +181,8 @@ impl ReceiveSlots {
         Some((slot, shared.region.sge(at, 0, self.slot_bytes)))
     }
 
-    /// Completes a posted slot with `length` bytes. Returns `None` if it was not posted, which a correct
-    /// device never reports.
+    /// Completes a posted slot with `length` bytes. Returns `None` if the slot was not posted, which is a
+    /// fault of the device.
     pub(crate) fn complete(&mut self, slot: u32, length: u32) -> Option<Received> {
         let posted = self.posted.get_mut(usize::try_from(slot).ok()?)?;
         if !std::mem::take(posted) {
@@ -285,7 +285,8 @@ impl Received {
         match &mut self.content {
             Content::Lent(lent) => {
                 let region = &lent.shared.region;
-                // SAFETY: as in `as_ref`; and nothing else reads the slot, because what lends it consumes this value.
+                // SAFETY: as in `as_ref`; and the slot has no other reader, because lending it consumes this
+                // value.
                 let slice = unsafe { region.memory.slice_mut(region.offset(lent.slot), self.end) };
                 slice.unwrap_or_default()
             }
@@ -302,7 +303,7 @@ impl Received {
         }
     }
 
-    /// Creates a frame that no device received.
+    /// Creates a frame without a device.
     #[cfg(test)]
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self { end: bytes.len(), content: Content::Copied(bytes.into()) }
@@ -312,9 +313,9 @@ impl Received {
 impl AsRef<[u8]> for Received {
     fn as_ref(&self) -> &[u8] {
         match &self.content {
-            // SAFETY: the slot was taken out of the posted ones when this value was made (`complete`
-            // makes one per posting) and is posted again only after its drop, so the device does not
-            // write to it; nobody else ever writes to receive slots.
+            // SAFETY: the slot left the posted ones when this value was created (`complete` creates one per
+            // posting) and is posted again only after its drop, so the device does not write to it. Only the
+            // device writes to receive slots.
             Content::Lent(lent) => unsafe { lent.shared.bytes(lent.slot, self.end) },
             Content::Short(bytes) => bytes,
             Content::Copied(bytes) => bytes.get(..self.end).unwrap_or_default(),

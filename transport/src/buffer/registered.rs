@@ -1,13 +1,12 @@
 //! The application's registered buffers: filled once, frozen, sent without a copy.
 //!
 //! A frozen buffer is recognised by its address when a part of it is sent as `Bytes`, so it can pass through
-//! any code that knows only `Bytes`. After its device has gone it is no longer recognised, and is sent by a
-//! copy.
+//! any code that handles `Bytes`. After its device is removed, it is no longer recognised and is copied for
+//! sending.
 //!
-//! A peer that is sent a whole buffer gets the key that the buffer has had from the start. A part is
-//! registered for the message, and its key works until the message is READ. The key gives no access to other
-//! parts. A node with an identity registers whole buffers for the message as well: no peer can READ a buffer that no
-//! session in clear announces.
+//! A whole buffer is sent under its permanent key. A part is registered for the message, and its key works
+//! until the message is READ, for this part only. A node with an identity registers whole buffers for each
+//! message as well: peers can READ a buffer only if a session in clear announces it.
 
 use super::block::Registration;
 use super::{Block, BlockPool, NotNow};
@@ -21,7 +20,7 @@ use trunkline_verbs::{Memory, RemoteAddress};
 #[derive(Debug)]
 struct Frozen {
     length: usize,
-    /// Address at which peers see the whole buffer; `None` if it is registered for each message.
+    /// Remote address of the whole buffer; `None` if it is registered for each message.
     at: Option<RemoteAddress>,
     memory: Arc<Memory>,
     pool: Arc<BlockPool>,
@@ -42,8 +41,8 @@ impl Registry {
         Self { per_message: Some(pool), ..Self::default() }
     }
 
-    /// Forgets all buffers when the device has gone, after the pool was closed. From now on they are sent by
-    /// a copy, like any other memory.
+    /// Removes all buffers after the device was removed and the pool closed. Later they are copied for
+    /// sending, like any other memory.
     pub(crate) fn clear(&self) {
         self.buffers.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -54,8 +53,8 @@ impl Registry {
         find(&buffers, bytes).is_some()
     }
 
-    /// Returns a key for bytes in a frozen buffer, which gives access to no other bytes. Returns `None` if
-    /// they are not in one.
+    /// Returns a key that covers exactly these bytes of a frozen buffer. Returns `None` if the bytes are not
+    /// in one.
     pub(crate) fn announce(&self, bytes: &[u8]) -> Option<Result<Announced, NotNow>> {
         let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
         let (buffer, Range { start, end }) = find(&buffers, bytes)?;
@@ -144,14 +143,14 @@ impl Deref for RegisteredBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the block is known to nobody else before `freeze`.
+        // SAFETY: the block is not shared before `freeze`.
         unsafe { self.block.slice() }
     }
 }
 
 impl DerefMut for RegisteredBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the block is known to nobody else before `freeze`.
+        // SAFETY: the block is not shared before `freeze`.
         unsafe { self.block.slice_mut() }
     }
 }

@@ -1,8 +1,8 @@
 //! Memory for short frames, which are copied out of their receive slots into shared blocks.
 //!
 //! A frame's bytes keep their block alive, so the block is reused when the last of its frames is dropped, on
-//! any thread. While a program drops the frames it receives, nothing is allocated. A frame that it keeps also
-//! keeps a whole block.
+//! any thread. A program that drops its frames promptly causes no allocations. A kept frame keeps a whole
+//! block.
 #![forbid(unsafe_code)]
 
 use bytes::BytesMut;
@@ -22,7 +22,7 @@ pub(super) struct ShortFrames {
 }
 
 impl ShortFrames {
-    /// Copies a frame of at most [`BLOCK_BYTES`], and returns its bytes, which are nobody else's.
+    /// Copies a frame of at most [`BLOCK_BYTES`], and returns the exclusively owned copy.
     #[inline]
     pub(super) fn copy(&mut self, frame: &[u8]) -> BytesMut {
         if self.blocks[self.current].capacity() < frame.len() {

@@ -8,9 +8,9 @@ use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionD
 #[derive(Debug)]
 pub(super) struct SlotRegion {
     pub(super) memory: Arc<Memory>,
-    /// Registration, until the device goes. Lent slots may outlive it.
+    /// Registration, until the device is removed. Lent slots may outlive it.
     region: Mutex<Option<Arc<dyn MemoryRegion>>>,
-    /// Address at which the device sees the memory.
+    /// Start of the memory in the device's address space.
     start: IoAddress,
     lkey: Lkey,
     slot_bytes: usize,
@@ -85,7 +85,7 @@ impl SendSlots {
         Ok(Self { region, free, changed: Vec::new() })
     }
 
-    /// Releases the device. No slot is free any more.
+    /// Releases the device and all free slots.
     pub(crate) fn close(&mut self) {
         self.free.clear();
         self.region.close();
@@ -96,7 +96,7 @@ impl SendSlots {
         self.free.pop()
     }
 
-    /// Puts back a slot that the device is done with.
+    /// Puts back a slot after its work has completed.
     pub(crate) fn put_back(&mut self, slot: u32) {
         self.free.push(slot);
     }

@@ -1,9 +1,9 @@
 //! The receiving half of a pair: one SRQ's depth, shared among the INIs that may send into it.
 //!
 //! Each pair holds its base credit at all times: it is granted again with the message that uses it. Pairs
-//! that want more are served in turn. A turn grants at most [`QUANTUM`] credits, so a greedy pair waits for
+//! with a backlog are served in turn. A turn grants at most [`QUANTUM`] credits, so a greedy pair waits for
 //! the others (deficit round robin with messages of equal cost). Outstanding credit never exceeds the depth
-//! less the control reserve. An eighth of the depth is reserved for base credits, so that new pairs find
+//! less the control reserve. An eighth of the depth is reserved for base credits, so that new pairs get
 //! theirs while others are greedy. All pairs of one peer together have at most half of the rest.
 //!
 //! A spender cannot be forced to release credit. One that has held more than it used for [`HOARDING_MS`]
@@ -21,8 +21,8 @@ use trunkline_verbs::QpNumber;
 
 /// Number of credits that a pair gets in one turn.
 const QUANTUM: u32 = 16;
-/// A pair with this many credits is not granted more while nothing waits at its sender: granting several at
-/// once costs less than one with each message.
+/// A pair with this many credits and no backlog is not granted more: granting several at once costs less than
+/// one with each message.
 const ENOUGH: u32 = AHEAD / 2;
 /// Time after its last message for which a pair counts as active.
 const ACTIVE_MS: u64 = 100;
@@ -75,13 +75,13 @@ impl PairCredit {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 
-    /// Returns the outstanding credits that the spender knows of. It can neither use nor release more, even
-    /// if it guesses.
+    /// Returns the outstanding credits that were announced to the spender. It can neither use nor release
+    /// more.
     fn known(&self) -> u32 {
         self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 
-    /// Returns the known credits that no received message has used.
+    /// Returns the announced credits that received messages have not used.
     fn unused(&self) -> u32 {
         self.known().saturating_sub(self.waiting)
     }
@@ -145,7 +145,7 @@ impl Grantor {
         is_half_taken || self.outstanding + BASE > self.capacity
     }
 
-    /// Adds a pair of a peer, with its base credit. Returns `None` if the SRQ is too shallow for another
+    /// Adds a pair of a peer, with its base credit. Returns `None` if the SRQ is not deep enough for another
     /// pair.
     pub(crate) fn open(&mut self, now_ms: u64, target: QpNumber, peer: PeerKey) -> Option<PairId> {
         if self.outstanding + BASE > self.capacity {
@@ -176,7 +176,7 @@ impl Grantor {
         Some(PairId(self.pairs.insert(pair)))
     }
 
-    /// Removes a pair whose trunk has ended, and frees its credits.
+    /// Removes the pair of an ended trunk, and frees its credits.
     pub(crate) fn close(&mut self, id: PairId) {
         let Some(pair) = self.pairs.try_remove(id.0) else { return };
         let holder = &mut self.holders[pair.holder];
@@ -192,7 +192,8 @@ impl Grantor {
         self.hoarding.retain(|(other, _)| *other != id);
     }
 
-    /// Records a frame's report about its sender. A frame with a position of released credit uses no credit.
+    /// Applies the credit fields of a frame's header. A frame with a position of released credit uses no
+    /// credit.
     pub(crate) fn apply_header(
         &mut self,
         id: PairId,
@@ -213,8 +214,8 @@ impl Grantor {
         pair.released = pair.released.wrapping_add(newly_released);
         pair.consumed = pair.consumed.wrapping_add(used);
         pair.least = pair.least.min(pair.unused());
-        // A spender that releases credit needs no more, whatever waits there. Credit that it was not told of
-        // yet is withdrawn.
+        // A spender that releases credit does not need more, despite its backlog. Credit not announced yet is
+        // withdrawn.
         let is_idle = newly_released > 0;
         let withdrawn = if is_idle { pair.granted.wrapping_sub(pair.told) } else { 0 };
         pair.granted = pair.granted.wrapping_sub(withdrawn);
@@ -301,8 +302,8 @@ impl Grantor {
         pair.granted
     }
 
-    /// Returns true if the position needs a separate frame: the spender ran dry, or the new credit is at
-    /// least as much as it still knows of.
+    /// Returns true if the position needs a separate frame: the spender has run out of credit, or the new
+    /// credit is at least as much as its remaining credit.
     pub(crate) fn must_tell(&self, id: PairId) -> bool {
         let Some(pair) = self.pairs.get(id.0) else { return false };
         let news = pair.granted.wrapping_sub(pair.told);
@@ -357,12 +358,12 @@ impl Grantor {
             return;
         }
         self.swept_ms = now_ms;
-        // While no pair sends, none lacks credit.
+        // While all pairs pause, the time without a sweep is not a shortage.
         let passed_ms = if self.is_short { passed_ms.min(2 * SWEEP_MS) } else { 0 };
         self.is_short = false;
         for (place, pair) in &mut self.pairs {
             let of_use = if pair.active { BASE + AHEAD } else { BASE };
-            // A moment without a shortage is no merit of the pair.
+            // A short time without a shortage does not reset the pair's hoarding time.
             pair.hoarding_ms = if pair.least > of_use { pair.hoarding_ms + passed_ms } else { 0 };
             if pair.hoarding_ms >= HOARDING_MS {
                 pair.hoarding_ms = 0;

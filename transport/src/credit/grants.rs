@@ -24,13 +24,14 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Creates the grants of a poller whose messages come through `homes` SRQs. It may grant `share` of each.
+    /// Creates the grants of a poller whose messages come through `homes` SRQs. It may grant `share` receives
+    /// of each.
     pub(crate) fn new(share: u32, homes: u16) -> Self {
         Self { by_home: (0..homes).map(|_| Grantor::new(share)).collect() }
     }
 
     /// Returns true if the only SRQ should be deepened before another pair is added. Over RC, where pollers
-    /// divide each other's SRQs, none grows.
+    /// divide each other's SRQs, the depths are fixed.
     pub(crate) fn is_crowded(&self) -> bool {
         matches!(&self.by_home[..], [only] if only.is_crowded())
     }
@@ -56,7 +57,7 @@ impl Grants {
         Some(GrantId { home, pair })
     }
 
-    /// Removes a pair whose trunk has ended.
+    /// Removes the pair of an ended trunk.
     pub(crate) fn close(&mut self, id: GrantId) {
         if let Some(grantor) = self.by_home.get_mut(id.home) {
             grantor.close(id.pair);
@@ -133,8 +134,8 @@ mod tests {
     use super::*;
     use crate::credit::START;
 
-    /// Each of P pollers grants from each of P SRQs. Whatever the peers claim to want, a home's SRQ is never
-    /// promised beyond its depth.
+    /// Each of P pollers grants from each of P SRQs. Whatever backlog the peers report, the credit granted
+    /// from an SRQ does not exceed its depth.
     #[test]
     fn pollers_together_never_grant_more_than_srq_has() {
         for (depth, pollers) in [(48, 3), (512, 3), (512, 2), (100, 7), (512, 32)] {

@@ -1,8 +1,8 @@
 //! Credits: the number of messages that a peer's poller may send into an SRQ.
 //!
-//! A pair is one INI of a peer and one SRQ of ours, or the other way round. The owner of the SRQ is the
-//! *grantor*, the owner of the INI the *spender*. Both count in cumulative positions, wrapping at 2^32, so a
-//! position that arrives twice does no harm. Frames carry positions modulo 2^16:
+//! A pair is an INI of a peer and an SRQ of this node, or the reverse. The owner of the SRQ is the *grantor*,
+//! the owner of the INI the *spender*. Both count in cumulative positions, wrapping at 2^32, so a repeated
+//! position is harmless. Frames carry positions modulo 2^16:
 //!
 //! ```text
 //! grantor: outstanding = granted - released - consumed      (may still arrive)
@@ -10,15 +10,15 @@
 //! ```
 //!
 //! Each pair begins with one credit, and keeps one after idleness ([`BASE`]). So the first message after a
-//! pause needs no extra round trip, and a spender that ran dry always learns of new credit without having to
-//! ask. More is granted as messages arrive and report the backlog behind them. A spender releases credit that
-//! it does not use within 100 ms, down to the base when it is idle.
+//! pause needs no extra round trip, and a spender without credit always receives new credit without a
+//! request. More is granted as messages arrive and report the backlog behind them. A spender releases credit
+//! that it does not use within 100 ms, down to the base when it is idle.
 //!
 //! The grantor does not rely on spenders for that. The base of each pair is granted again as soon as it is
 //! used, whatever others hold. All pairs of one peer together hold at most half of the credit beyond the room
 //! for new pairs. A spender that holds unused credit for long while others lack it loses its session.
 //!
-//! The pollers call this. Nothing here does I/O or reads the time.
+//! Called by the pollers. Does no I/O and does not read the time.
 #![forbid(unsafe_code)]
 
 mod grantor;
@@ -33,21 +33,21 @@ pub(crate) use spender::Spender;
 pub(crate) const BASE: u32 = 1;
 
 /// Number of credits that an active pair holds beyond the backlog of its sender, so that the next messages
-/// need no round trip. It equals the number of messages that a poller takes, and may answer, at once.
+/// need no round trip. It equals the number of messages that a poller takes, and may answer, in one batch.
 const AHEAD: u32 = 64;
 
 /// Start of positions: shortly before the wrap, so that every longer session, and every test, passes through
 /// it.
 const START: u32 = u32::MAX - 999;
 
-/// Converts a position to its form in frames: modulo 2^16. Two positions of a pair at one time are never 2^15
-/// apart, because no SRQ is that deep.
+/// Converts a position to its form in frames: modulo 2^16. Two positions of a pair at one time are less than
+/// 2^15 apart, because SRQs are not that deep.
 pub(crate) fn on_wire(position: u32) -> u16 {
     let [low, high, ..] = position.to_le_bytes();
     u16::from_le_bytes([low, high])
 }
 
-/// Returns the distance from a known position to the position in a frame.
+/// Returns the distance from the stored position to the position in a frame.
 fn steps(known: u32, received: u16) -> u32 {
     received.wrapping_sub(on_wire(known)).into()
 }

@@ -10,10 +10,9 @@ const IDLE_MS: u64 = 60;
 /// Maximum distance of a grant ahead of the spender. A position beyond it, or before the last, is invalid.
 const MOST_AHEAD: u32 = 1 << 15;
 
-/// Number of frames with positions only that a peer may send beyond those that answer our messages. Such
-/// frames use no credit, and so no room that was granted: a peer that floods us with them takes the receives
-/// of all others. An honest peer sends at most about one for each message of ours (if it grants one credit at
-/// a time), and some when it releases credit or receives room.
+/// Number of credit frames that a peer may send beyond one per message of ours. They use no credit: a flood
+/// of them would take the receives of all other peers. An honest peer sends at most about one for each
+/// message of ours (if it grants one credit at a time), and some when it releases credit or receives room.
 const CREDIT_FRAMES: u64 = 64;
 
 /// Credit of one INI for one remote SRQ.
@@ -26,7 +25,7 @@ pub(crate) struct Spender {
     /// Minimum number of available credits since `least_ms`.
     least: u32,
     least_ms: u64,
-    /// Number of credit frames that may still come, as of this position and time.
+    /// Number of credit frames that the peer may still send, as of this position and time.
     allowed: u64,
     allowed_sent: u32,
     allowed_ms: u64,
@@ -58,7 +57,7 @@ impl Spender {
         [self.granted, self.released, self.sent]
     }
 
-    /// Takes a credit for a message. Returns false if there is none.
+    /// Takes a credit for a message. Returns false if no credit is left.
     pub(crate) fn spend(&mut self, now_ms: u64) -> bool {
         if self.available() == 0 {
             return false;

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use trunkline_verbs::QpNumber;
 
-/// A frame in flight: want, and the released position if it used no credit.
+/// A frame in flight: the sender's backlog, and the released position if it used no credit.
 type ToGrantor = (u8, Option<u16>);
 
 struct TestPair {
     id: PairId,
-    /// True if it releases nothing and always wants more.
+    /// True if the spender never releases credit and always reports a backlog.
     hoards: bool,
     spender: Spender,
     backlog: u16,
@@ -173,8 +173,7 @@ proptest! {
             }
             world.check();
         }
-        // Every waiting message gets through in the end: no pair is starved or deadlocked, whatever is
-        // hoarded.
+        // All waiting messages are delivered in the end: hoarding does not starve or deadlock other pairs.
         let mut rounds = 0;
         while world.pairs.iter().any(|pair| pair.backlog > 0 || !pair.there.is_empty()) {
             world.now += 1;
@@ -340,7 +339,7 @@ fn who_joins_finds_room_while_srq_can_become_deeper() {
         }
         let pair =
             grantor.open(0, QpNumber::new(number), PeerKey::numbered(number)).expect("room for one more");
-        // Each pair becomes busy and wants everything.
+        // Each pair becomes busy and reports the largest backlog.
         grantor.apply_header(pair, 0, u8::MAX, None).unwrap();
         grantor.grant(0);
         grantor.tell(pair);
@@ -409,7 +408,7 @@ fn who_keeps_unused_credit_that_others_lack_is_found() {
 
 #[test]
 fn moment_without_shortage_forgives_no_hoarder() {
-    // The honest pairs together want more than the hoarding peer leaves, but not while they pause.
+    // The honest pairs together need more than the hoarding peer leaves, but not while they pause.
     let mut world = World::of_peers(256, [1, 1, 2, 3, 4, 5]);
     world.hoard(0..2);
     assert_eq!(hoarding_while_busy(&mut world, 2..6, 12_000), []);

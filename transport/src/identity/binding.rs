@@ -1,7 +1,8 @@
-//! The binding: what both sides of a handshake saw of the session, as a list in the handshake.
+//! The binding: the session's parameters as both sides observed them, as a list in the handshake.
 //!
-//! Both lists are equal but for the settings of the sender, so a receiver compares each entry with its own. The first
-//! difference names the field that a node between the two has changed. All bytes come from a peer: nothing here panics.
+//! Both lists are equal except for the settings of the sender, so a receiver compares each entry with its
+//! own. The first difference names the field that a node in between has changed. All bytes come from a peer,
+//! so this code must not panic.
 #![forbid(unsafe_code)]
 
 use super::failure::{CONNECTIONS, Field, OF_SIDE, PREVIOUS, SETTINGS, SIDES, VERSION};

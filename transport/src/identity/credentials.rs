@@ -1,4 +1,4 @@
-//! Identity and trust of a node from PEM, and the configurations of TLS made from them.
+//! Identity and trust of a node from PEM, and the TLS configurations built from them.
 
 use super::names::{Name, Proven, names};
 use super::verifier::{MOST_CERTIFICATES, Refused, Verifier, validity};
@@ -20,8 +20,8 @@ use webpki::{CertRevocationList, EndEntityCert, OwnedCertRevocationList, anchor_
 
 /// ALPN identifier.
 pub(super) const PROTOCOL: &[u8] = b"trunkline";
-/// Largest size of a chain, in bytes: that of its flight without the other messages. Of these the binding and an RSA
-/// signature are the largest, with less than 1 KiB each.
+/// Largest size of a chain, in bytes: the flight's limit less room for its other messages. The largest of
+/// those are the binding and an RSA signature, with less than 1 KiB each.
 const LARGEST_CHAIN: usize = SEALED_TOTAL as usize - 2560;
 
 /// Error in the files of an identity or of trust.
@@ -53,7 +53,7 @@ pub enum IdentityError {
     /// The chain does not fit the message that carries it.
     #[error("certificates of {0} bytes in a chain: expected at most {LARGEST_CHAIN}, without the root")]
     TooLarge(usize),
-    /// The private key has no supported type.
+    /// The private key's type is not supported.
     #[error(
         "unsupported private key: expected Ed25519, ECDSA with P-256 or P-384, or RSA of 2,048 bits or more"
     )]
@@ -126,7 +126,7 @@ impl Trust {
     ///
     /// # Errors
     ///
-    /// If the PEM or a certificate is malformed, or there is none.
+    /// If the PEM or a certificate is malformed, or certificates are missing.
     pub fn from_pem(roots: &[u8]) -> Result<Self, IdentityError> {
         let roots = sections::<CertificateDer<'static>>(roots, "roots", "CERTIFICATE")?
             .iter()
@@ -140,7 +140,7 @@ impl Trust {
     ///
     /// # Errors
     ///
-    /// If the PEM or a list is malformed, or there is none.
+    /// If the PEM or a list is malformed, or lists are missing.
     pub fn with_revocation_lists(self, lists: &[u8]) -> Result<Self, IdentityError> {
         let lists = sections::<CertificateRevocationListDer<'static>>(lists, "revocation lists", "X509 CRL")?
             .iter()
@@ -162,14 +162,14 @@ fn sections<T: PemObject>(
     if sections.is_empty() { Err(IdentityError::Missing(kind)) } else { Ok(sections) }
 }
 
-/// Everything that handshakes need, made anew when files change.
+/// State shared by handshakes, rebuilt when files change.
 #[derive(Debug)]
 pub struct Credentials {
     /// Configuration of the TLS client.
     pub client: Arc<ClientConfig>,
     /// Configuration of the TLS server.
     pub server: Arc<ServerConfig>,
-    /// Verifier of both, for chains of live sessions.
+    /// Verifier of both configurations, for chains of live sessions.
     pub verifier: Arc<Verifier>,
     /// Beginning of validity of the node's own certificate.
     pub not_before: UnixTime,
@@ -199,7 +199,7 @@ impl Credentials {
     ///
     /// # Errors
     ///
-    /// [`IdentityError::Provider`] if the provider has none of these.
+    /// [`IdentityError::Provider`] if the provider lacks them.
     pub fn new(
         identity: &Identity,
         trust: &Trust,
@@ -254,7 +254,8 @@ impl Credentials {
     ///
     /// # Errors
     ///
-    /// The cause that such a peer would find. [`Refused::Expired`] if any certificate of the chain has expired.
+    /// The cause for which a peer would refuse the chain. [`Refused::Expired`] if any certificate of the
+    /// chain has expired.
     pub fn check_own(&self) -> Result<Proven, Refused> {
         let now = self.client.time_provider.current_time().ok_or(Refused::Malformed)?;
         if now > self.not_after {

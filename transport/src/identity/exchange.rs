@@ -1,9 +1,10 @@
 //! The handshake of two nodes, without I/O: frames and time go in, frames and the proof come out.
 //!
-//! TLS runs in the QUIC form of rustls: handshake bytes without records, which this file cuts into frames, and seals once
-//! there are keys. `docs/book/src/why/security.md`, *States*, has the states of both roles. Until the proof a peer is a stranger.
-//! So an exchange holds one flight at a time, rustls reads nothing before it is whole and has the expected messages,
-//! and each failure ends it. All bytes come from a peer: nothing here panics.
+//! TLS runs in the QUIC form of rustls: handshake bytes without records, which this file cuts into frames,
+//! and seals once there are keys. `docs/book/src/why/security.md`, *States*, has the states of both roles.
+//! Until the proof a peer is untrusted. So an exchange holds one flight at a time, passes it to rustls only
+//! when it is complete and has the expected messages, and ends at the first failure. All bytes come from a
+//! peer, so this code must not panic.
 
 use super::binding::Binding;
 use super::credentials::{Credentials, PROTOCOL};
@@ -96,14 +97,14 @@ pub(crate) struct Exchange {
     binding: Binding,
     state: State,
     deadline: Time,
-    /// `None` after the last flight was read.
+    /// `None` after the last flight.
     tls: Option<Box<Connection>>,
     /// Handshake keys.
     keys: Option<Keys>,
     /// Numbers of sealed frames that were sent and opened.
     sealed: u64,
     opened: u64,
-    /// The flight that arrives, `None` unless one is next.
+    /// The flight being received; `None` unless a flight of the peer is next.
     incoming: Option<Incoming>,
     /// A whole flight, which `advance` reads.
     whole: Option<Vec<u8>>,
@@ -251,7 +252,7 @@ impl Exchange {
         self.end(cause.into())
     }
 
-    /// Returns the time of the next `handle_timer`; none after the end.
+    /// Returns the time of the next `handle_timer`; `None` after the end.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         (!matches!(self.state, State::Proved | State::Ended)).then_some(self.deadline)
     }
@@ -321,7 +322,8 @@ impl Exchange {
                 }
             }
             (Role::Server, State::AwaitsHello) => {
-                // Before a HelloRetryRequest TLS has chosen no protocol, which ends the exchange here.
+                // Before a HelloRetryRequest, the TLS protocol is not chosen yet, which ends the exchange
+                // here.
                 self.compare()?;
                 self.write();
                 self.expect(Flight::Client);
@@ -349,8 +351,8 @@ impl Exchange {
         Ok((list, self.binding.compare(list)?))
     }
 
-    /// Makes the proof from the peer's last flight. rustls has verified the certificates but does not return what the
-    /// verifier found, so they are verified again.
+    /// Creates the proof from the peer's last flight. rustls has verified the certificates but does not
+    /// return the verifier's result, so they are verified again.
     fn prove(&self) -> Result<Proof, HandshakeFailure> {
         let (theirs, settings) = self.compare()?;
         let tls = self.tls.as_ref().ok_or(Refused::Malformed)?;
@@ -383,7 +385,7 @@ impl Exchange {
         }
     }
 
-    /// Queues what TLS has to send, and takes the handshake keys when it has them.
+    /// Queues the outgoing TLS bytes, and takes the handshake keys once TLS has derived them.
     fn write(&mut self) {
         let Some(mut tls) = self.tls.take() else { return };
         loop {

@@ -1,8 +1,8 @@
 //! Flights of TLS: reassembly from fragments, and the types of their messages.
 //!
-//! rustls reads a flight in one call, and checks neither that its messages belong to that level nor that the last one
-//! is whole. So each flight is checked here first: the headers of its messages are a type (1) and a length (3), big
-//! endian.
+//! rustls reads a flight in one call, without checking that its messages belong to that level or that the
+//! last one is complete. So each flight is checked here first: the header of a message is a type (1) and a
+//! length (3), big endian.
 #![forbid(unsafe_code)]
 
 use crate::wire::frame::FrameError;
@@ -56,7 +56,7 @@ impl Flight {
         }
     }
 
-    /// Checks the messages of the whole flight. A TLS client without a certificate signs nothing.
+    /// Checks the messages of the whole flight. A TLS client without a certificate omits CertificateVerify.
     fn check(self, flight: &[u8]) -> Result<(), FrameError> {
         match self {
             Self::ClientHello => walk(flight, &[CLIENT_HELLO]),
@@ -71,7 +71,7 @@ impl Flight {
     }
 }
 
-/// Checks that a flight consists of whole messages of these types, in order, and of nothing else.
+/// Checks that a flight consists of exactly one complete message of each type, in this order.
 pub(crate) fn walk(flight: &[u8], types: &[u8]) -> Result<(), FrameError> {
     let mut rest = flight;
     for &expected in types {
@@ -110,7 +110,7 @@ impl Incoming {
     /// Takes the next fragment, opened if it was sealed. Returns true if the flight is whole and has its messages.
     ///
     /// # Errors
-    /// The fragment is not the next one of this flight, or the messages are not those of this flight.
+    /// If the fragment is not the next one of this flight, or the messages are not the expected ones.
     pub(crate) fn take(&mut self, fragment: &Fragment<'_>) -> Result<bool, FrameError> {
         let Self { flight, total, bytes } = self;
         let &Fragment { is_sealed, part, offset, total: claimed, bytes: more, .. } = fragment;

@@ -134,7 +134,8 @@ impl Exported {
         previous
     }
 
-    /// Derives the secrets of phase 0: for each poller of this node, those of its lanes, by the peer's poller.
+    /// Derives the secrets of phase 0: for each poller of this node, the secrets of its lanes, by the peer's
+    /// poller.
     pub(crate) fn lanes(&self, aead: Aead, pollers: Pollers) -> Vec<Vec<LaneSecrets>> {
         let lane = |to_client: bool, sender: u8, receiver: u8| LaneSecret {
             secret: self.0.derive(&[b"trunkline lane\0", &[u8::from(to_client), sender, receiver]]),
@@ -261,7 +262,7 @@ mod tests {
     use std::collections::BTreeMap;
     use trunkline_testkit::key_examples;
 
-    /// The values of `docs/book/src/why/security.md` are those of this program, in Python 3:
+    /// The values in `docs/book/src/why/security.md` are the output of this Python 3 program:
     ///
     /// ```python
     /// from hashlib import sha256

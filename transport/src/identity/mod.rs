@@ -5,7 +5,7 @@
 //! peer's chain, and answers with the [`Proven`] names or with the number of the cause. Channels compare [`Expected`] names
 //! with the proven ones.
 //!
-//! Nothing here does I/O. Only `names` and `seal` may run on a poller: the rest calls webpki and rustls.
+//! Does no I/O. Only `names` and `seal` may run on a poller: the rest calls webpki and rustls.
 //!
 //! | module | contents |
 //! |---|---|

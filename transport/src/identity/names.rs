@@ -66,8 +66,8 @@ impl Proven {
         Self { names: names.into(), not_after, certificates: Arc::new(certificates) }
     }
 
-    /// Returns the name by which sessions and policies know the peer: the SPIFFE URI, else the first DNS name,
-    /// else the first IP address.
+    /// Returns the name that identifies the peer in sessions and policies: the SPIFFE URI, else the first DNS
+    /// name, else the first IP address.
     pub fn principal(&self) -> &Name {
         &self.names[0]
     }
@@ -82,8 +82,8 @@ impl Proven {
         self.not_after
     }
 
-    /// Returns the certificates that the peer has sent, its own first. They are verified, except for those that are on no
-    /// path from the first one to a root.
+    /// Returns the certificates that the peer has sent, its own first. Certificates outside the path from the
+    /// first one to a root are not verified.
     pub fn certificates(&self) -> &Arc<Vec<CertificateDer<'static>>> {
         &self.certificates
     }
@@ -94,7 +94,7 @@ impl Proven {
 pub struct Expected(Name);
 
 impl Expected {
-    /// Returns true if the peer has proved this name. A wildcard in the peer's certificate stands for one label.
+    /// Returns true if the peer has proved this name. A wildcard in the peer's certificate matches one label.
     pub fn matches(&self, proven: &Proven) -> bool {
         proven.names.iter().any(|name| match (&self.0, name) {
             (Name::Dns(expected), Name::Dns(pattern)) => {
@@ -108,7 +108,7 @@ impl Expected {
     }
 }
 
-/// A wildcard stands for itself.
+/// A wildcard is taken literally.
 impl From<Name> for Expected {
     fn from(name: Name) -> Self {
         Self(name)
@@ -148,7 +148,7 @@ impl FromStr for Expected {
     }
 }
 
-/// Text that is no name of a node.
+/// Error for a text that is not a valid node name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid name \"{0}\": expected a DNS name without wildcard, an IP address, or spiffe://, a domain in lower case and a path"
@@ -159,7 +159,7 @@ fn is_spiffe(uri: &[u8]) -> bool {
     uri.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"spiffe:"))
 }
 
-/// Maximum number of names of a certificate: a live session keeps them.
+/// Maximum number of names in a certificate, which limits the memory of a live session.
 const MOST_NAMES: usize = 256;
 
 /// Returns the names in the order of [`Proven::names`], or `None` for none or too many, or an ambiguous or malformed
@@ -215,7 +215,7 @@ const REGISTERED_ID: u8 = 0x88;
 /// 2.5.29.17, subjectAltName.
 const SUBJECT_ALT_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
 
-/// Finds the general names of a certificate. Returns `None` without the extension.
+/// Finds the general names of a certificate. Returns `None` if the extension is missing.
 fn alternative_names(certificate: &[u8]) -> Option<Der<'_>> {
     let mut fields = Der(certificate).nested(SEQUENCE)?.nested(SEQUENCE)?;
     fields.value(VERSION)?;

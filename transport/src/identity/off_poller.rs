@@ -1,4 +1,5 @@
-//! Check that rustls, ring and webpki run on no poller: verifying takes far longer than a turn. Debug builds only.
+//! Check, in debug builds, that rustls, ring and webpki do not run on a poller: verifying takes far longer
+//! than a turn.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -8,12 +9,12 @@ thread_local! {
     static IN_TURN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes that a poller's turn begins on this thread.
+/// Records that a poller's turn begins on this thread.
 pub(crate) fn begin_turn() {
     IN_TURN.set(true);
 }
 
-/// Notes that it ends.
+/// Records that it ends.
 pub(crate) fn end_turn() {
     IN_TURN.set(false);
 }

@@ -1,4 +1,4 @@
-//! Sealing of frames: confidentiality and integrity of what a lane carries.
+//! Sealing of frames: confidentiality and integrity of a lane's contents.
 //!
 //! ```text
 //!  0 kind (1)  1 flags (1), with PHASE  2 zero (2)  4 positions (4)     associated data
@@ -6,10 +6,11 @@
 //!  then a tag (16)
 //! ```
 //!
-//! A frame is sealed when it is posted: nothing of it changes afterwards, and a frame that was sealed and not posted ends
-//! its trunk. So the device sends one ciphertext for each nonce, however often it retransmits. The nonce is the count of the
-//! lane's frames. RC delivers them in order and once, so both sides count alike, and a frame that was repeated, left out or
-//! moved does not open. `docs/book/src/why/security.md`, *Sealed frames*, has the rules.
+//! A frame is sealed when it is posted and not changed afterwards. A sealed frame that cannot be posted ends
+//! its trunk. So the device sends one ciphertext for each nonce, however often it retransmits. The nonce is
+//! the count of the lane's frames. RC delivers frames in order and once, so both sides count alike, and a
+//! repeated, missing or reordered frame does not open. `docs/book/src/why/security.md`, *Sealed frames*, has
+//! the rules.
 #![forbid(unsafe_code)]
 
 use super::keys::{Aead, LaneKeys, LaneSecret, LaneSecrets, Secret};
@@ -149,7 +150,7 @@ pub(crate) struct LaneSeal {
     /// Number of frames sealed in this phase, and the time of its first one.
     in_phase: u32,
     since: Time,
-    /// Time of the first frame's keys, and number of phases that the peer has begun since.
+    /// Creation time of the first keys, and number of phases that the peer has begun since.
     created: Time,
     peer_phases: u64,
     /// Number of large messages.
@@ -195,7 +196,7 @@ impl LaneSeal {
     /// Seals a frame, whose last [`OVERHEAD`] bytes are free. Its header is final, without PHASE.
     ///
     /// # Panics
-    /// If the frame has no room, which is a bug of the caller.
+    /// If the frame lacks room for the sealing overhead, which is a bug of the caller.
     pub(crate) fn seal(&mut self, frame: &mut [u8], now: Time) {
         if self.in_phase >= self.limit.frames || now.saturating_duration_since(self.since) >= self.limit.time
         {
@@ -235,7 +236,7 @@ impl LaneSeal {
         self.seals.replace(secret, phase);
     }
 
-    /// Opens the lane's next frame. Returns its length without what sealing added.
+    /// Opens the lane's next frame. Returns the length of the opened frame.
     ///
     /// # Errors
     /// When the frame is not the one that the peer has sealed next, or begins a phase too early.

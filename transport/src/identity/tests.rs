@@ -32,7 +32,7 @@ pub(super) fn key() -> KeyPair {
     KeyPair::generate_for(&PKCS_ED25519).unwrap()
 }
 
-/// Names are IP addresses, URIs or DNS names, told by their form.
+/// Names are IP addresses, URIs or DNS names, distinguished by their form.
 pub(super) fn params(names: &[&str]) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.subject_alt_names = names
@@ -87,7 +87,7 @@ pub(super) fn credentials(identity: &Identity, trust: &Trust) -> Credentials {
     Credentials::new(identity, trust, default_provider(), Arc::new(Stopped)).unwrap()
 }
 
-/// Returns the credentials of a node of this name, and a root that nobody else has.
+/// Returns the credentials of a node of this name, with a separate root.
 pub(crate) fn node_credentials(name: &str) -> Credentials {
     let root = authority();
     credentials(&identity(&root, &params(&[name])), &trust(&root))

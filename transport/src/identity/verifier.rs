@@ -1,4 +1,4 @@
-//! Judgement of a peer's chain of certificates, the same for both roles of TLS.
+//! Verification of a peer's certificate chain, shared by both TLS roles.
 
 use super::names::{Name, Proven, names};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -99,7 +99,7 @@ impl Refused {
         self as u16
     }
 
-    /// Returns the cause with this number. One that this version does not know counts as malformed.
+    /// Returns the cause with this number. Unknown numbers count as malformed.
     pub fn from_code(code: u16) -> Self {
         Self::ALL.into_iter().find(|cause| cause.code() == code).unwrap_or(Self::Malformed)
     }
@@ -170,7 +170,8 @@ impl Verifier {
         Self { roots, lists, algorithms }
     }
 
-    /// Verifies a chain, whose first certificate is that of the peer, and returns the names in it with a copy of the chain.
+    /// Verifies a chain, which starts with the peer's certificate. Returns the names in that certificate with
+    /// a copy of the chain.
     ///
     /// # Errors
     ///
@@ -224,7 +225,7 @@ impl Verifier {
 /// Returns the first and the last second of a certificate's validity.
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<[UnixTime; 2], webpki::Error> {
     let certificate = EndEntityCert::try_from(certificate)?;
-    // webpki has no accessor. It checks the time before all else, and its errors have the limits.
+    // webpki has no accessor for the validity. It checks the time first, and its errors contain the limits.
     let [first, last] = [0, u64::MAX].map(|at| UnixTime::since_unix_epoch(Duration::from_secs(at)));
     let at = |time| {
         certificate.verify_for_usage(&[], &[], &[], time, KeyUsage::server_auth(), None, None).map(drop)
@@ -240,7 +241,7 @@ pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<[UnixTime; 2]
     }
 }
 
-/// Accepts certificates for client or server authentication, and those that name no use.
+/// Accepts certificates for client or server authentication, and certificates without key usages.
 struct Authentication;
 
 impl ExtendedKeyUsageValidator for Authentication {

@@ -1,8 +1,8 @@
 //! A node's options are checked before anything is created from them: threads, files, sockets or large
 //! allocations.
 //!
-//! [`NodeOptions::check`] checks the range of each option, [`NodeOptions::check_memory`] the memory that all
-//! of them need. The layer above checks its own settings in the same place and adds its memory.
+//! [`NodeOptions::check`] checks the range of each option, [`NodeOptions::check_memory`] their total memory.
+//! The layer above checks its own settings in the same place and adds its memory.
 #![forbid(unsafe_code)]
 
 use super::affinity;

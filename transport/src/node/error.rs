@@ -84,7 +84,7 @@ pub enum StartError {
          node, or --allow-unauthenticated if the program has that flag"
     )]
     NotLoopback(SocketAddr),
-    /// Provider `require` was requested, and there is no NIC.
+    /// The provider is `require`, and no NIC was found.
     #[error("no RDMA NIC can be used: {0}; choose the provider auto or soft to run on the software device")]
     NoHardware(NoNic),
     /// The software device could not be opened.
@@ -96,7 +96,7 @@ pub enum StartError {
     /// The text of `NodeOptions::faults` cannot be parsed, for this reason.
     #[error("invalid setting faults: {0}")]
     BadFaults(String),
-    /// XRC connections were requested, and the device has none.
+    /// The options require XRC connections, which the device does not support.
     #[error("the device {0} has no XRC; choose the connections auto or rc, which then are RC")]
     NoXrc(String),
     /// The address cannot be listened on.

@@ -1,4 +1,4 @@
-//! Settings can ask for more memory than the machine has, and the kernel then kills the process much later.
+//! Settings can require more memory than the machine has. The kernel would then kill the process much later.
 //!
 //! A [`Footprint`] is a sum of named parts. A node has two: the memory that it takes when it starts, and the
 //! memory that its limits let peers use. `docs/book/src/reference/budgets.md` has the same table. The first is compared with the
@@ -15,7 +15,7 @@ pub const MESSAGE_BYTES: usize = 256;
 const USED_STACK: usize = 64 << 10;
 /// Number of parts that an error names.
 const NAMED: usize = 3;
-/// Size that fits in no process.
+/// Size that exceeds the address space of a process.
 const NOWHERE: u64 = 1 << 47;
 
 /// A part of a footprint.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::Hub;
 
-/// A network of nodes inside one process, which reach only each other. It needs no ports, sockets or files.
+/// A network of nodes inside one process, which reach only each other, without ports, sockets or files.
 ///
 /// Nodes join it by `NodeBuilder::in_process` and get an address on it, `Node::local_address`. Clones are the
 /// same network.
@@ -22,7 +22,7 @@ struct Network {
     given: AtomicU32,
 }
 
-/// First address handed out. It is a loopback address, because no other host can reach it.
+/// First address handed out: a loopback address, because other hosts cannot reach it.
 const FIRST: u32 = u32::from_be_bytes([127, 64, 0, 1]);
 
 impl InProcessNetwork {
@@ -32,7 +32,7 @@ impl InProcessNetwork {
         Self::default()
     }
 
-    /// Returns an address that no other node of the network has, unless four million were handed out before.
+    /// Returns a new address, unique among the network's first four million.
     pub(crate) fn address(&self) -> IpAddr {
         let given = self.0.given.fetch_add(1, Ordering::Relaxed) % (1 << 22);
         Ipv4Addr::from(FIRST + given).into()

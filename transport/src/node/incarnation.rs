@@ -2,9 +2,9 @@
 //!
 //! A node outlives its device. Objects created here end with the device, and the next incarnation creates its
 //! own. Parts that live as long as the node (drivers, pools, budgets) are in
-//! [`crate::node::shared::NodeShared`]. The node opens the first incarnation. After that pollers and the CM machine
-//! own the parts. None of them may keep a part for longer than the incarnation, because a kernel's device
-//! goes away only when every object on it is gone.
+//! [`crate::node::shared::NodeShared`]. The node opens the first incarnation. After that pollers and the CM
+//! machine own the parts. They must drop them when the incarnation ends, because the kernel removes a device
+//! only after every object on it is destroyed.
 #![forbid(unsafe_code)]
 
 use crate::buffer::{ReceiveSlots, SendSlots};
@@ -28,7 +28,7 @@ use trunkline_verbs::{
 pub(crate) const SEND_SLOTS: u32 = 256;
 /// Number of completions in a CQ for sends, in addition to the receives.
 const SEND_COMPLETIONS: u32 = 2048;
-/// Number of slots in which poller 0 sends handshake frames: one per session that has no proof yet.
+/// Number of slots in which poller 0 sends handshake frames: one per session without a proof.
 const HANDSHAKE_SLOTS: u32 = if cfg!(feature = "identity") { 1024 } else { 0 };
 /// Maximum number of connection requests that wait to be handled.
 const BACKLOG: u32 = 256;
@@ -59,7 +59,7 @@ pub(crate) struct DeviceShared {
 pub(crate) enum Intake {
     /// Any XRC SRQ of the domain.
     Xrc(Arc<dyn XrcDomain>),
-    /// One of these basic SRQs, by poller.
+    /// A basic SRQ per poller.
     Rc(Vec<Arc<dyn SharedReceiveQueue>>),
 }
 
@@ -89,11 +89,11 @@ pub(crate) struct Opened {
     pub(crate) listen: Vec<SocketAddr>,
 }
 
-/// Opens the device that the options ask for, and creates what all pollers need. Without an address to listen
-/// on the node is a client, whose address is chosen.
+/// Opens the device that the options select, and creates the parts of all pollers. Without an address to
+/// listen on, the node is a client, whose address is chosen here.
 ///
 /// # Errors
-/// The cause and what to do about it.
+/// The cause and its remedy.
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opened, StartError> {
     let Chosen { device, provider, why, listen } = provider::open(options, listen)?;
     let pd = device.alloc_pd().map_err(verb("make a protection domain"))?;
@@ -165,8 +165,8 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
     Ok(Opened { shared, pollers, listen })
 }
 
-/// Returns the options for opening a device again. The node keeps its family and its kind of connections,
-/// even if other devices are found, because its peers know them.
+/// Returns the options for opening a device again. The address family and the kind of connections stay the
+/// same, even if other devices are found, because the node's peers depend on them.
 pub(crate) fn again(mut options: NodeOptions, device: &DeviceShared) -> NodeOptions {
     let soft = device.provider == SOFTWARE;
     options.provider = Some(if soft { ProviderChoice::Soft } else { ProviderChoice::Require });
@@ -217,14 +217,14 @@ fn not_listening(
     }
 }
 
-/// Returns the device's addresses that an unspecified address stands for.
+/// Returns the device's addresses that an unspecified address includes.
 fn own_addresses(device: &dyn Device, unspecified: IpAddr) -> Vec<IpAddr> {
     let of_family = |address: &IpAddr| address.is_ipv4() == unspecified.is_ipv4();
     device.gid_table().into_iter().map(|entry| entry.gid.ip()).filter(of_family).collect()
 }
 
-/// Returns an address at which this listener is reached: its own, or one of the device's if it listens on all
-/// of them.
+/// Returns an address at which this listener can be reached: its own, or an address of the device if it
+/// listens on all of them.
 pub(crate) fn reachable_at(shared: &DeviceShared, listening: &Listening) -> Option<SocketAddr> {
     let at = listening.listeners.first()?.local_address();
     if !at.ip().is_unspecified() {

@@ -48,7 +48,7 @@ use trunkline_verbs::fork::Process;
 use trunkline_verbs::internal_thread::ThreadNumber;
 use trunkline_verbs::{Access, Time, headroom};
 
-/// No limit, for the application's own buffers.
+/// Unlimited, for the application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// Time for which dropping a node waits for work in progress.
 const DROP_GRACE: Duration = Duration::from_millis(200);
@@ -187,10 +187,10 @@ impl Node {
         self.shared.pollers.clone()
     }
 
-    /// Returns registered memory of `bytes` bytes, to fill and send without a copy. The memory is zero or has
-    /// left-over bytes. Returns `None` if the machine has no memory left, or the memory cannot be registered,
-    /// for example while the device is away. When the device is removed, buffers keep their contents and are
-    /// then sent by a copy.
+    /// Returns registered memory of `bytes` bytes, to fill and send without a copy. Its contents are zero or
+    /// bytes of an earlier use. Returns `None` if memory is exhausted or cannot be registered, for example
+    /// while the device is away. When the device is removed, buffers keep their contents and are then sent by
+    /// a copy.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
         if self.process.is_forked() {
@@ -200,7 +200,8 @@ impl Node {
         Some(RegisteredBuffer::new(block, Arc::clone(&self.shared.registry)))
     }
 
-    /// Replaces the credentials of a node that has some. New handshakes use them; sessions and handshakes under way go on.
+    /// Replaces the credentials of a node with an identity. New handshakes use them; sessions and handshakes
+    /// in progress continue.
     #[cfg(feature = "identity")]
     pub fn set_credentials(&self, credentials: Arc<Credentials>) {
         self.shared.cm.command(CmCommand::Credentials(credentials));
@@ -262,7 +263,7 @@ impl Node {
         }
     }
 
-    /// Returns the node's counters, without those of its device.
+    /// Returns the node's counters, without its device's.
     fn counters(&self) -> Vec<EventCounter> {
         let shared = &self.shared;
         let counters = [
@@ -283,16 +284,16 @@ impl Node {
     /// peers are notified. Returns when all of that is over. Returns at once in a simulation, or if called
     /// from a thread of this node, like [`Node::begin_shutdown`].
     ///
-    /// Returns the pollers whose driver did not return within 3 s after that. Their threads go on, and
-    /// the resources that they use live until those end, which is when the driver returns.
+    /// Returns the pollers whose driver did not return within 3 s after that. Their threads and resources
+    /// remain until the driver returns.
     ///
-    /// Does nothing in a forked child: the threads and their resources belong to the parent.
+    /// Has no effect in a forked child: the threads and their resources belong to the parent.
     pub fn shutdown(&self, grace: Duration) -> Vec<PollerIndex> {
         if self.process.is_forked() {
             return Vec::new();
         }
         self.begin_shutdown(grace);
-        // Starting failed half way, so no CM machine would end the threads.
+        // The start failed halfway, so there is no CM machine to end the threads.
         if !self.is_whole {
             for poller in &self.shared.pollers {
                 poller.command(Command::End);

@@ -70,7 +70,7 @@ impl std::str::FromStr for ProviderChoice {
 /// The CPUs that the pollers run on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Pinning {
-    /// No pinning. The pollers yield early and soon sleep.
+    /// Pollers are not pinned, yield early and soon sleep.
     #[default]
     Off,
     /// One CPU per poller, from those that the process may use, if it has more CPUs than pollers. Otherwise as
@@ -93,7 +93,7 @@ pub struct NodeOptions {
     pub(crate) connections: Option<Connections>,
     /// `None` for the defaults, or the settings of the environment.
     pub(crate) device: Option<SoftOptions>,
-    /// Faults that replace those of `device`.
+    /// Faults that replace the ones in `device`.
     pub(crate) faults: Option<FaultPlan>,
     /// Path that overrides the one of `device`.
     pub(crate) path: Option<PathChoice>,
@@ -106,7 +106,7 @@ pub struct NodeOptions {
     /// `None` for half of `rendezvous_bytes`, or the largest message if that is more.
     pub(crate) rendezvous_bytes_per_peer: Option<usize>,
     pub(crate) budgets: NodeLimits,
-    /// Names of settings that the program made and a memory limit therefore keeps.
+    /// Names of settings that the program chose, which a memory limit therefore keeps.
     pub(crate) kept: Vec<&'static str>,
     pub(crate) stall_limit: Duration,
     pub(crate) srq_depth: u32,
@@ -117,7 +117,7 @@ pub struct NodeOptions {
     pub(crate) poll_for: Duration,
     pub(crate) idle_keepalive: Duration,
     pub(crate) allow_unauthenticated: bool,
-    /// True if processes of this user on this host need no handshake.
+    /// True if processes of this user on this host are exempt from the handshake.
     pub(crate) exempts_local_user: bool,
     /// Identity and trust of the node.
     #[cfg(feature = "identity")]
@@ -125,7 +125,7 @@ pub struct NodeOptions {
     /// Time after which the names of a session are proved again.
     #[cfg(feature = "identity")]
     pub(crate) renew_after: Duration,
-    /// True if a node with an identity makes sessions with peers that have none.
+    /// True if a node with an identity opens sessions with peers without one.
     #[cfg(feature = "identity")]
     pub(crate) accepts_unproven: bool,
 }
@@ -177,7 +177,7 @@ impl NodeOptions {
         Self::default()
     }
 
-    /// Gives the node an identity. It then makes sessions only with peers that prove a name, in a handshake.
+    /// Gives the node an identity. It then opens sessions only with peers that prove a name in a handshake.
     #[cfg(feature = "identity")]
     #[must_use]
     pub fn credentials(mut self, credentials: Arc<Credentials>) -> Self {
@@ -185,8 +185,8 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the lowest level of sessions. [`Level::None`] lets a node with an identity make sessions with peers that have
-    /// none, too.
+    /// Sets the lowest level of sessions. [`Level::None`] lets a node with an identity open sessions with
+    /// peers without one, too.
     #[cfg(feature = "identity")]
     #[must_use]
     pub fn accept(mut self, lowest: Level) -> Self {
@@ -194,8 +194,8 @@ impl NodeOptions {
         self
     }
 
-    /// Sets whether sessions with processes of this user on this host need no handshake. Default: they need none, where the
-    /// software device proves who they are.
+    /// Sets whether processes of this user on this host are exempt from the handshake. By default they are,
+    /// where the software device proves their user.
     #[cfg(feature = "identity")]
     #[must_use]
     pub fn exempt_local_user(mut self, exempts: bool) -> Self {
@@ -272,7 +272,7 @@ impl NodeOptions {
     /// Reads the environment for options that were not set: `TRUNKLINE_PROVIDER` (`auto`, `require`, `soft`),
     /// `TRUNKLINE_DEVICE` (name of a NIC), `TRUNKLINE_GID_INDEX`, `TRUNKLINE_CONNECTIONS` (`auto`, `xrc`,
     /// `rc`), and the variables of the software device ([`SoftOptions::from_env`]) unless
-    /// [`NodeOptions::device`] was called. Reads nothing in a simulation.
+    /// [`NodeOptions::device`] was called. In a simulation, the environment is ignored.
     ///
     /// # Errors
     /// [`StartError::BadEnvironment`] or [`StartError::BadDeviceSetting`] for a variable that cannot be parsed.
@@ -384,23 +384,23 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the hosts of the node's peers, for budgets of a driver. The node fills them; no other node may
-    /// have them.
+    /// Sets the hosts of the node's peers, for budgets of a driver. The node fills them, so nodes must not
+    /// share them.
     #[must_use]
     pub fn peer_hosts(mut self, hosts: &Arc<PeerHosts>) -> Self {
         self.peer_hosts = Some(Arc::clone(hosts));
         self
     }
 
-    /// Sets the record of the node's events. No other node may have it.
+    /// Sets the record of the node's events. Nodes must not share a record.
     #[must_use]
     pub fn events(mut self, events: &Arc<NodeEvents>) -> Self {
         self.events = Some(Arc::clone(events));
         self
     }
 
-    /// Injects faults on the software device's link, in place of those of [`NodeOptions::device`] or of the
-    /// environment. The form is the same as for `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
+    /// Injects faults on the software device's link, in place of the faults from [`NodeOptions::device`] or
+    /// the environment. The form is the same as for `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
     ///
     /// # Errors
     /// [`StartError::BadFaults`] if the text cannot be parsed.
@@ -576,18 +576,18 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the longest time that a poller polls after an event before it sleeps: 400 µs by default, at most 1 s. It
-    /// polls only if the last gaps between events were shorter than that, and nobody else wants its core. With
-    /// zero it always sleeps: an event then costs a wake-up by the system.
+    /// Sets the longest time that a poller polls after an event before it sleeps: 400 µs by default, at most
+    /// 1 s. It polls only if the last gaps between events were shorter than that and the core is otherwise
+    /// free. With zero it always sleeps: each event then costs a wake-up by the system.
     #[must_use]
     pub fn poll_for(mut self, longest: Duration) -> Self {
         self.poll_for = longest;
         self
     }
 
-    /// Sets how long a peer may acknowledge nothing that is sent to it before its session ends: 1 s by default,
-    /// 0.5 s to 60 s. A silent peer is probed after half of it while anything waits for it, and at least as often as an
-    /// idle one. A stream without items counts as waiting for 2 s at a time.
+    /// Sets the time without an acknowledgement after which a peer's session ends: 1 s by default, 0.5 s to
+    /// 60 s. A silent peer is probed after half of this time while work waits for it, and at least as often
+    /// as an idle one. A stream without items counts as waiting for 2 s at a time.
     #[must_use]
     pub fn session_loss_time(mut self, time: Duration) -> Self {
         self.session_loss_time = time;

@@ -44,7 +44,7 @@ impl Gauges {
         self.machines.clone()
     }
 
-    /// Returns true if every machine that was started has ended.
+    /// Returns true if all started machines have ended.
     pub(crate) fn is_ended(&self) -> bool {
         Arc::strong_count(&self.machines.0) == 1
     }
@@ -60,15 +60,15 @@ pub(crate) struct Limits {
     pub(crate) poll_for: Duration,
     /// Silence after which an idle peer is probed, in milliseconds.
     pub(crate) idle_keepalive_ms: u64,
-    /// Time after which a peer that acknowledges nothing loses its session.
+    /// Time without an acknowledgement after which a peer's session ends.
     pub(crate) session_loss_time: Duration,
-    /// Time after which a peer that takes nothing loses its session.
+    /// Time after which a stalled peer's session ends.
     pub(crate) stall_ms: u64,
     /// True if sessions may begin with a handshake.
     pub(crate) handshakes: bool,
 }
 
-/// The current device, for observers. The CM machine and the pollers have their own parts of it.
+/// The current device, for observers. The CM machine and the pollers hold their parts separately.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentDevice(RwLock<Known>);
 
@@ -128,7 +128,7 @@ impl CurrentDevice {
         known.device = Some(device);
     }
 
-    /// Notes that the device was removed.
+    /// Records that the device was removed.
     pub(crate) fn lost(&self, now: Time) {
         self.write().facts.removed_since = Some(now);
     }
@@ -196,7 +196,8 @@ impl OwnCredentials {
         Self { credentials, warned: WARNED_TENTHS + 1 }
     }
 
-    /// Returns the tenths of the certificate's life that are left, rounded up, if there has been no warning of them.
+    /// Returns the remaining tenths of the certificate's lifetime, rounded up, if that number was not logged
+    /// yet.
     fn warning(&mut self, left: Duration) -> Option<u64> {
         let [start, end] =
             [self.credentials.not_before, self.credentials.not_after].map(|time| time.as_secs());
@@ -238,7 +239,7 @@ impl OwnIdentity {
         let mut own = self.own();
         let left = own.credentials.expires_in();
         let tenths = own.warning(left);
-        // A subscriber may ask for a report.
+        // Unlock first: a subscriber may request a report.
         drop(own);
         match tenths {
             None => {}
@@ -303,7 +304,7 @@ pub(crate) struct NodeShared {
     /// `None` if the node has no identity.
     #[cfg(feature = "identity")]
     pub(crate) identity: Option<OwnIdentity>,
-    /// Number of frames of kinds that this version does not know and may ignore.
+    /// Number of ignored frames of unknown kinds.
     pub(crate) unknown_frames: AtomicU64,
     pub(crate) limits: Limits,
     /// Current device.
@@ -325,7 +326,7 @@ pub(crate) struct NodeShared {
     pub(crate) gauges: Gauges,
     pub(crate) stops: Stops,
     pub(crate) events: Arc<NodeEvents>,
-    /// First listening address, once known.
+    /// First listening address, once bound.
     pub(crate) local_address: OnceLock<SocketAddr>,
 }
 

@@ -1,5 +1,5 @@
-//! A process that was stopped finds its sessions closed by peers that had given it up. Only the process itself can tell that
-//! from a peer that ended, so its machines compare the times at which they wake with those at which they wanted to.
+//! After a stop, a process finds that its peers have closed its sessions, as if the peers had ended. Only the
+//! process itself can detect the stop, so its machines compare each wake-up time with the requested one.
 //!
 //! A machine that sleeps runs no code of the program, so a busy handler does not count.
 #![forbid(unsafe_code)]
@@ -34,7 +34,7 @@ impl Stops {
         Self { latest: Mutex::default(), least: session_loss_time.min(LEAST) }
     }
 
-    /// Records a wake-up at `now` of a machine that asked to sleep until `until` at most.
+    /// Records a wake-up at `now` of a machine whose sleep was to end at `until` at the latest.
     pub(crate) fn woke(&self, until: Time, now: Time) {
         let delay = now.saturating_duration_since(until);
         if delay >= self.least {

@@ -1,7 +1,7 @@
 //! The hosts of a node's peers.
 //!
-//! [`PeerHost`] defines a host, and the device knows the owner of each address. An address may change hands
-//! while its peer has charges, so budgets keep the host of a peer until the last discharge.
+//! [`PeerHost`] defines a host, and the device identifies the owner of each address. An address may move to
+//! another owner while its peer has charges, so budgets keep the host of a peer until the last discharge.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -17,12 +17,12 @@ pub struct PeerHosts(Mutex<KnownHosts>);
 #[derive(Debug, Default)]
 struct KnownHosts {
     device: Option<Weak<dyn Device>>,
-    /// Hosts of the addresses of all peers that the CM machine knows, so that others need not ask the device.
+    /// Hosts of the addresses of all peers in the CM machine's table, cached for other threads.
     known: BTreeMap<IpAddr, PeerHost>,
 }
 
 impl PeerHosts {
-    /// Sets the device that knows the owners of addresses.
+    /// Sets the device that identifies the owners of addresses.
     pub(crate) fn open(&self, device: &Arc<dyn Device>) {
         self.lock().device = Some(Arc::downgrade(device));
     }
@@ -33,7 +33,7 @@ impl PeerHosts {
         known.unwrap_or_else(|| self.ask(peer.host()))
     }
 
-    /// Asks the device for the owner of a peer's address, and remembers the host.
+    /// Queries the device for the owner of a peer's address, and stores the host.
     pub(crate) fn learn(&self, peer: PeerKey) -> PeerHost {
         let host = self.ask(peer.host());
         self.lock().known.insert(peer.host(), host);
@@ -46,7 +46,7 @@ impl PeerHosts {
     }
 
     fn ask(&self, address: IpAddr) -> PeerHost {
-        // The device may make system calls, so it is asked without the lock.
+        // The device may make system calls, so the lock is released before the query.
         let device = self.lock().device.as_ref().and_then(Weak::upgrade);
         PeerHost::new(address, device.map_or(AddressOwner::OtherHost, |device| device.address_owner(address)))
     }

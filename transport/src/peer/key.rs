@@ -36,7 +36,7 @@ pub enum InvalidPeer {
         "invalid address {0:?}: expected IP:PORT or IP:PORT/UDP_PORT, such as 10.0.0.1:7000 or [fd00::1]:7000/4792"
     )]
     Address(String),
-    /// The text has a slash and no UDP port after it.
+    /// The text has a slash without a valid UDP port after it.
     #[error(
         "invalid UDP port in {0:?}: expected a number from 1 to 65535 after the slash, such as 10.0.0.1:7000/4792, or no slash if \
          the server's device has the same UDP port as this node's"
@@ -44,13 +44,13 @@ pub enum InvalidPeer {
     UdpPort(String),
 }
 
-/// Place of the peer in the tables of the poller that made the key, which verify it. It is not part of the
-/// name: all hints compare equal.
+/// Place of the peer in the tables of the poller that created the key, which verify it. It is not part of the
+/// key's identity: all hints compare equal.
 #[derive(Clone, Copy)]
 struct Hint(u32);
 
 impl Hint {
-    /// Hint of a key that no poller made.
+    /// Hint of a key without a place.
     const NOWHERE: Self = Self(u32::MAX);
 }
 
@@ -126,7 +126,7 @@ impl PeerKey {
     /// Splits a text into a host with its port and the UDP port after a slash, if there is one.
     ///
     /// # Errors
-    /// [`InvalidPeer::UdpPort`] when the text has a slash and no number from 1 to 65535 after it.
+    /// [`InvalidPeer::UdpPort`] if the text has a slash without a number from 1 to 65535 after it.
     pub fn split_udp_port(text: &str) -> Result<(&str, Option<u16>), InvalidPeer> {
         let Some((host, port)) = text.split_once('/') else { return Ok((text, None)) };
         match port.parse() {
@@ -170,8 +170,8 @@ impl PeerKey {
         Self(Words { hint, ..self.0 })
     }
 
-    /// Returns the place at which tables of the poller that made the key may have the peer. It is beyond all
-    /// places if unknown.
+    /// Returns the peer's likely place in the tables of the poller that created the key; beyond all places if
+    /// unknown.
     #[inline]
     pub(crate) fn hint(self) -> usize {
         usize::try_from(self.0.hint.0).unwrap_or(usize::MAX)

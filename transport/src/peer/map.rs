@@ -4,8 +4,8 @@
 use crate::PeerKey;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A map of peers whose keys come from one poller: a lookup costs a few comparisons. Other keys are searched
-/// for, and give the same results.
+/// A map of peers whose keys come from one poller: a lookup costs a few comparisons. Other keys need a
+/// search, with the same results.
 #[derive(Debug)]
 pub struct PeerMap<T> {
     /// Entries, each at the place of its key's hint unless another peer was there.
@@ -14,7 +14,7 @@ pub struct PeerMap<T> {
     vacant: BTreeSet<usize>,
 }
 
-/// Maximum hint that is followed. Higher ones would make a table mostly of gaps.
+/// Maximum usable hint. Higher ones would leave the table mostly empty.
 const MOST_PLACES: usize = 1 << 20;
 
 impl<T> Default for PeerMap<T> {

@@ -1,4 +1,4 @@
-//! Peers of a node: their keys, maps by them, their hosts, and the secret numbers by which they are told apart.
+//! Peers of a node: keys, maps by key, hosts, and the secret numbers that distinguish peers.
 
 pub(crate) mod epochs;
 pub(crate) mod hash;

@@ -1,7 +1,7 @@
 //! Secrets of a node, and keyed hashes under them.
 //!
 //! Fixes the choice of the hash, SipHash-2-4 with 128 bits: a pseudo-random function that is fast for a few
-//! dozen bytes. Known hashes reveal neither the secret nor other hashes.
+//! dozen bytes. Published hashes reveal neither the secret nor other hashes.
 #![forbid(unsafe_code)]
 
 use siphasher::sip128::{Hasher128, SipHasher24};

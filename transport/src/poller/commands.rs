@@ -129,7 +129,7 @@ impl Transport {
         self.peers.returned(peer);
         let home = self.crossings.home_of(poller);
         if let Some((before, _)) = self.targets.get(target).map(Target::session) {
-            // Its frames may not be taken for those of the new QP.
+            // Handle queued frames of the old QP before its number names the new one.
             self.take_line(before);
         }
         let old = self.targets.add(target, Target::new(peer, number, poller, home));

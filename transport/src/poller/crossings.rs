@@ -1,17 +1,17 @@
 //! Rings between the pollers of a node, which hand frames to the poller that they are for.
 //!
 //! Over RC a peer's connection ends at one of our pollers, the *home* of all frames that come through it, and
-//! each frame names its target poller. The home looks only at that name and hands the frame on: one ring for
-//! each pair of pollers, and a wake. The frame lends the home's receive slot, which is returned there when
-//! the message is dropped. Credit bounds the frames that a session has in flight. A session that exceeds its
-//! bound is at fault, not another one that then finds the ring full: frames of other sessions wait at the
-//! home.
+//! each frame names its target poller. The home reads only the target and forwards the frame through a ring,
+//! one per pair of pollers, and wakes the target poller. The frame lends the home's receive slot, which is
+//! returned there when the message is dropped. Credit bounds the frames that a session has in flight. A
+//! session that exceeds its bound is closed. Frames of other sessions wait at the home while the ring is
+//! full.
 //!
 //! When a session is closed, its senders assume that everything in a home's CQ has arrived. So each poller
-//! takes what came through its own QPs, hands on the frames for others, and then sends the end of the session
-//! through every ring.
+//! takes the frames that arrived through its own QPs, hands on the frames for others, and then sends the end
+//! of the session through every ring.
 //!
-//! Over XRC, and with one poller, no frame is handed on, and there is no ring.
+//! Over XRC, and with one poller, there are no rings.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -47,8 +47,8 @@ impl Crossing {
 #[derive(Debug)]
 struct Outlet {
     ring: Producer<Crossing>,
-    /// Peers and sessions of the frames in the ring, in order. Some entries at the front may have been taken
-    /// since.
+    /// Peers and sessions of the frames in the ring, in order. Entries at the front may already have left the
+    /// ring.
     handed: VecDeque<(PeerKey, u32)>,
     /// Items that found the ring full, at most as many as the ring holds.
     waiting: VecDeque<Crossing>,
@@ -66,7 +66,7 @@ impl Outlet {
     /// than its credit allows; its waiting frames are then dropped.
     fn push(&mut self, crossing: Crossing) -> bool {
         if self.count() >= self.allowance {
-            // Some may have been taken since the last count.
+            // Items taken since the last count free their allowance.
             self.flush();
             let session = crossing.session();
             if self.waiting.len() >= self.ring.capacity() || self.count_of(session) >= self.allowance {
@@ -112,7 +112,7 @@ impl Outlet {
 /// One poller's ends of the rings.
 #[derive(Debug)]
 pub(crate) struct Crossings {
-    /// Number of homes that our messages come through: all pollers, or only ourselves.
+    /// Number of homes that receive this poller's messages: all pollers, or only itself.
     homes: u16,
     /// Outlets by poller, without one to ourselves.
     to: Vec<Option<Outlet>>,
@@ -226,8 +226,8 @@ impl Crossings {
         self.unwoken.drain(..)
     }
 
-    /// Takes the items that wait for room in the rings, by poller, when the rings are about to go. They come
-    /// after those in the rings.
+    /// Takes the items that wait for room in the rings, by poller, before the rings are dropped. They follow
+    /// the items in the rings.
     pub(crate) fn take_waiting(&mut self) -> Vec<(usize, Vec<Crossing>)> {
         let outlets = self.to.iter_mut().enumerate();
         let waiting = outlets.filter_map(|(poller, outlet)| {
@@ -333,7 +333,7 @@ impl Transport {
             transport.targets.get(target).is_some_and(|known| known.session() == (peer, number))
         };
         if !is_of_session(self) {
-            // The poller that handed it on may have learned of the session first.
+            // The home may have received the session's command first.
             self.commands_amid_completions();
         }
         if is_of_session(self) {
@@ -372,7 +372,7 @@ impl Transport {
         }
     }
 
-    /// Takes everything other pollers have handed on for known sessions, before those end.
+    /// Takes everything other pollers have handed on for known sessions, before these sessions end.
     pub(super) fn take_handed_on(&mut self) {
         for other in 0..self.crossings.others() {
             while let Some(crossing) = self.crossings.pop(other) {
@@ -403,8 +403,7 @@ mod tests {
         crossing.map(|crossing| crossing.session().1)
     }
 
-    /// Each session has its allowance. When the rings are about to go, the items that found no room are not
-    /// lost.
+    /// Each session has its allowance. Items without room in a ring are kept when the rings are dropped.
     #[test]
     fn what_waits_for_room_comes_after_what_ring_holds() {
         let mut ends = Crossings::of_node(ConnectionKind::Rc, 2, 32);

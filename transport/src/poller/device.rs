@@ -8,8 +8,8 @@
 //! number. It is doubled, within the limits of the node and its device, before idle credits take half of it,
 //! and when busy peers have left no room for another pair. It never shrinks. Receives are posted before
 //! credit for them is granted. The settings that open a session use no credit: when many sessions come up at
-//! once they may find no receive, and the sending devices repeat them after the RNR time, without a limit.
-//! Over RC with several pollers, which divide each other's SRQs into fixed parts, the depth does not change.
+//! once the SRQ may be empty, and the sending devices repeat them after the RNR time, without a limit. Over
+//! RC with several pollers, which divide each other's SRQs into fixed parts, the depth does not change.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -40,11 +40,11 @@ pub(super) struct Queues {
     waker: Waker,
     /// False for some pollers of a simulation, which then sleep on their channel.
     sleeps_on_device: bool,
-    /// `None` while the device is away. Nothing is posted then, because there is no trunk.
+    /// `None` while the device is away.
     attached: Option<Attached>,
     /// The device's own wait, if it has one.
     wait: Option<Arc<dyn DeviceWait>>,
-    /// True unless none of the device's descriptors has ended the last sleep.
+    /// True unless the last sleep ended without an event of the device's descriptors.
     is_woken_by_device: bool,
     /// True if the poller does not wait for its sockets.
     naps: bool,
@@ -179,14 +179,14 @@ impl Queues {
         Ok(())
     }
 
-    /// Returns true if something has come since the announcement.
+    /// Returns true if a wake-up has arrived since the announcement.
     pub(super) fn is_woken(&self) -> bool {
         self.sleeper.is_woken()
             || self.attached.as_ref().is_some_and(|attached| attached.channel.has_event())
             || self.wait.as_ref().is_some_and(|wait| wait.has_arrivals())
     }
 
-    /// Returns true if the device has work that nothing wakes the poller for, in a simulation.
+    /// Returns true if a simulated device has work for which it does not wake the poller.
     pub(super) fn is_due(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| wait.is_due())
     }
@@ -203,7 +203,7 @@ impl Queues {
     }
 }
 
-/// The poller's parts made from its share of a device.
+/// The poller's parts, created from its share of a device.
 pub(super) struct Parted {
     pub(super) queues: Attached,
     pub(super) rooms: (SendRoom, ReceiveRoom, Grants),

@@ -424,8 +424,8 @@ fn node_without_handshakes_knows_no_such_frames() {
     assert_eq!(cause, (1, PeerDown::UnknownFrame(HANDSHAKE)));
 }
 
-/// A trunk that is being taken down still takes messages, because their sender has been told that they were delivered. The
-/// sender may have switched to the keys of a renewal before them.
+/// A trunk that is being taken down still takes messages, because they were reported as delivered to their
+/// sender. The sender may have switched to the keys of a renewal before them.
 #[test]
 fn dying_trunk_takes_messages_behind_switch() {
     use crate::command::SessionUp;

@@ -1,12 +1,14 @@
 //! Handshake frames of sessions that are not up, which travel between pollers 0.
 //!
-//! They use no credit, so a peer that posts no receives holds a frame until its session ends. Therefore they have
-//! slots of their own, and a session has one frame posted at a time; the next one follows after its acknowledgement.
-//! Up to eight more wait: a ServerHello and the flight after it are the longest sequence.
+//! These frames use no credit, so a peer without posted receives occupies a slot until its session ends.
+//! Therefore handshakes have separate slots, and a session posts one frame at a time: the next one follows
+//! after its acknowledgement. Up to eight more wait: a ServerHello and the flight after it are the longest
+//! sequence.
 //!
-//! The CM machine begins a handshake when the INI of poller 0 is connected, makes the frames and takes those that
-//! arrive. A session comes up only after all of its frames are acknowledged. A `SessionClosed` comes after its INI was
-//! destroyed, so its slot is free then. Sequence numbers are not reused: a late completion finds nothing.
+//! The CM machine begins a handshake when the INI of poller 0 is connected. It creates the outgoing frames
+//! and handles the received ones. A session comes up only after all of its frames are acknowledged. A
+//! `SessionClosed` comes after its INI was destroyed, so its slot is free then. Sequence numbers are not
+//! reused: a late completion is ignored.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -79,7 +81,7 @@ impl Handshakes {
             .insert(session, Sender { qp, srq, posted: None, waiting: VecDeque::new(), acknowledged: 0 });
     }
 
-    /// Queues a frame of a session. Returns false if too many wait. A session that has ended sends nothing.
+    /// Queues a frame of a session. Returns false if too many wait. Frames of an ended session are dropped.
     fn queue(&mut self, session: SessionOfPeer, frame: Box<[u8]>) -> bool {
         debug_assert!(frame.len() <= HANDSHAKE_FRAME);
         let Some(sender) = self.senders.get_mut(&session) else { return true };
@@ -92,8 +94,8 @@ impl Handshakes {
         true
     }
 
-    /// Posts the next frames of the sessions that are ready, as far as there are slots. Returns the first session whose
-    /// INI takes none, and the reason.
+    /// Posts the next frames of the ready sessions, as far as there are slots. Returns the first session
+    /// whose post failed, and the error.
     fn post(&mut self) -> Option<(SessionOfPeer, VerbsError)> {
         let slots = self.slots.as_mut()?;
         while slots.has_free() {
@@ -121,7 +123,7 @@ impl Handshakes {
         None
     }
 
-    /// Takes the completion of a frame, and returns its session; `None` if that has ended.
+    /// Handles the completion of a frame, and returns its session; `None` if the session has ended.
     fn completed(&mut self, sequence: u32) -> Option<SessionOfPeer> {
         let session = self.posted.remove(&sequence)?;
         let sender = self.senders.get_mut(&session)?;
@@ -168,8 +170,8 @@ impl Handshakes {
 }
 
 impl Transport {
-    /// Queues a handshake frame. It travels among the messages of a session that is up. Before, it is posted if no other
-    /// one of its session is.
+    /// Queues a handshake frame. In a session that is up, it goes through the trunk like messages. Before, it
+    /// is posted once the session's earlier frame has completed.
     pub(super) fn send_handshake(&mut self, peer: PeerKey, number: u32, frame: Box<[u8]>) {
         if let Some(trunk) = self.find_trunk(peer, number).and_then(|slot| self.trunks.get_mut(slot)) {
             return trunk.send_handshake(&mut self.res, frame);
@@ -207,7 +209,7 @@ impl Transport {
                     named.unwrap_or_else(|| cause_of(status))
                 }
             };
-            // Nothing follows: the INI is in ERR.
+            // The INI is in ERR, so there are no further completions.
             self.handshakes.end(session);
             self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
         } else if let Some(acknowledged) = self.handshakes.acknowledged(session) {

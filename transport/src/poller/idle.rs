@@ -1,14 +1,16 @@
 //! When a poller polls again, yields, or sleeps.
 //!
-//! Polling pays only if the next event comes soon and nobody else wants the core. Both are measured, never assumed:
+//! Polling pays only if the next event comes soon and the core is free. Both are measured:
 //!
-//! - A predictor, like one of branches, learns from the last gaps between events whether the next one is short.
-//! - If a round takes long without using as much CPU time, another thread ran for long or the cgroup's quota was
-//!   used up: the core is shared. The poller then sleeps whenever it has no work, and tries again after a while.
-//!   It never yields to a stranger, because that gives away a whole slice of the scheduler, usually 3 to 4 ms.
+//! - A predictor, built like a branch predictor, estimates from the last gaps between events whether the next
+//!   one is short.
+//! - If a round takes long without using as much CPU time, another thread ran for long or the cgroup's quota
+//!   was used up: the core is shared. The poller then sleeps whenever it has no work, and tries again after a
+//!   while. It never yields to other programs, because a yield gives away a whole scheduler slice, usually 3
+//!   to 4 ms.
 //!
-//! If nobody else wants the core, the poller yields between polls, so that other threads of the program, which run for
-//! microseconds, need not wait for a slice to end.
+//! On a free core, the poller yields between polls. Other threads of the program, which run for microseconds,
+//! then need not wait for a slice to end.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -16,9 +18,9 @@ use trunkline_verbs::Time;
 
 /// Empty polls before a poller yields.
 const POLLS_BEFORE_YIELD: u32 = 20;
-/// Minimum time before a poller yields. Polls of shared memory finish before any answer can have come. Each further
-/// yield follows after twice the time: a yield is a system call, and gives the core to every thread that is
-/// ready, so that the next one at once finds none.
+/// Minimum time before a poller yields. A poll of shared memory takes less time than any answer. Each further
+/// yield follows after twice the time: a yield is a system call, and a second one right after it finds no
+/// ready thread.
 const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
 /// Time without work after which a poller sleeps that is transferring a large message. Packets keep arriving,
 /// and a poller that sleeps between them is woken for each.
@@ -28,8 +30,7 @@ const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
 const TAKEN: Duration = Duration::from_micros(1500);
 /// Interval at which the poller reads its CPU time, a system call.
 const CPU_INTERVAL: Duration = Duration::from_millis(5);
-/// Time of polling from which nothing was taken, after which the core counts as the poller's own. A slice of the
-/// scheduler is shorter.
+/// Time of uninterrupted polling after which the core counts as free. It is longer than a scheduler slice.
 const ALONE_AFTER: Duration = Duration::from_millis(10);
 /// Time of polling, with yields, after which the next retry comes early again.
 const SURELY_ALONE_AFTER: Duration = Duration::from_millis(20);
@@ -46,11 +47,11 @@ pub(super) enum Rest {
     Spin,
     /// Let others run, then poll again.
     Yield,
-    /// Sleep until something comes.
+    /// Sleep until an event.
     Sleep,
 }
 
-/// Empty rounds of a poller, and what they have taught it.
+/// Empty rounds of a poller, and its estimates of gaps and of the core's load.
 #[derive(Debug)]
 pub(super) struct Idle {
     /// Longest time of polling after an event.
@@ -90,8 +91,8 @@ impl Idle {
         }
     }
 
-    /// Creates the state of a simulated machine. It sleeps after the first empty round: virtual CPU time
-    /// costs other machines nothing, and going to sleep is what the simulation must exercise.
+    /// Creates the state of a simulated machine. It sleeps after the first empty round: polling would not
+    /// affect other machines in virtual time, and the simulation must exercise the sleep.
     pub(super) fn simulated() -> Self {
         Self { simulated: true, ..Self::new(Duration::ZERO) }
     }
@@ -146,7 +147,7 @@ impl Idle {
 struct Gaps {
     /// The last gaps, the latest in the lowest bit, set if it was short.
     pattern: usize,
-    /// Saturating counts of short gaps after each pattern: above 1 means that one is expected.
+    /// Saturating counts of short gaps after each pattern. Above 1, a short gap is expected.
     counters: [u8; 1 << Self::LENGTH],
 }
 
@@ -196,11 +197,11 @@ struct Reading {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sharing {
-    /// Not known yet; the time of polling from which nothing was taken.
+    /// Not measured yet; the time of uninterrupted polling so far.
     Unknown(Duration),
-    /// No other thread wants the core for long; the time of polling that showed this.
+    /// The core is free; the time of uninterrupted polling so far.
     Alone(Duration),
-    /// Another thread wants the core. Polling is tried again at this time.
+    /// Another thread uses the core. Polling is tried again at this time.
     Shared(Time),
 }
 
@@ -244,7 +245,7 @@ impl SharedCore {
         let Some(before) = before else { return };
         let awake = now.saturating_duration_since(before.at).saturating_sub(before.slept);
         let taken = awake.saturating_sub(cpu_time.saturating_sub(before.cpu_time));
-        // Short waits since the last reading do not count, only those of this round.
+        // Counts only this round's time, not short waits since the last reading.
         if took >= TAKEN && taken >= TAKEN.max(took / 2) {
             self.state = Sharing::Shared(now + self.retry);
             self.retry = (2 * self.retry).min(LAST_RETRY);

@@ -1,4 +1,4 @@
-//! The peers that one poller knows: their trunks, and messages that wait for a session with them.
+//! A poller's table of peers: their trunks, and messages that wait for a session.
 #![forbid(unsafe_code)]
 
 use crate::budget::{Counted, Shares};
@@ -12,14 +12,14 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::Time;
 
-/// A peer as this poller knows it.
+/// A poller's state for one peer.
 #[derive(Debug, Default)]
 struct Peer {
-    /// True if the driver knows the key.
+    /// True if the driver was given the key.
     named: bool,
     /// Messages that wait for the next session.
     waiting: MessageQueue,
-    /// Number of messages so far that named no poller of the peer.
+    /// Number of messages so far that were not addressed to a particular poller of the peer.
     turns: u32,
     /// Request for a session that the CM machine has not answered yet.
     asked: Option<Connect>,
@@ -53,7 +53,7 @@ pub(super) enum Next {
     Ask,
 }
 
-/// All peers that a poller knows.
+/// A poller's peers.
 #[derive(Debug)]
 pub(super) struct Peers(PeerTable<Peer>);
 
@@ -63,15 +63,15 @@ impl Peers {
         Self(PeerTable::new(hash))
     }
 
-    /// Adds a peer that dialled us or that is known. Returns its key, by which it is found fastest.
+    /// Adds a peer unless it is in the table. Returns the key with this poller's hint.
     pub(super) fn add(&mut self, key: PeerKey) -> PeerKey {
         let (key, peer) = self.0.entry(key);
         peer.forgotten = false;
         key
     }
 
-    /// Adds a peer that the driver names. Returns its key, by which it is found fastest, and true if it
-    /// needs a session.
+    /// Adds a peer that the driver names. Returns the key with this poller's hint, and true if the peer needs
+    /// a session.
     #[inline]
     pub(super) fn name(&mut self, key: PeerKey) -> (PeerKey, bool) {
         let (key, peer) = self.0.entry(key);
@@ -80,9 +80,10 @@ impl Peers {
         (key, peer.trunk.is_none() && peer.pending.is_none())
     }
 
-    /// Returns the choice of poller for a message to a peer, and the place of the peer's trunk in the poller's table.
-    /// Messages that name no poller go to the one with our own index, so that they leave in one frame. If the peer has
-    /// more pollers than this node, which has `count`, they go to every `count`th from there on in turn.
+    /// Returns the choice of poller for a message to a peer, and the place of the peer's trunk in the
+    /// poller's table. Messages without a chosen poller go to the one with our own index, so that they share
+    /// a frame. If the peer has more pollers than this node, which has `count`, such messages go to every
+    /// `count`th poller from there on in turn.
     #[inline]
     pub(super) fn route(
         &mut self,
@@ -114,10 +115,10 @@ impl Peers {
         self.0.get_mut(key).map(|peer| &mut peer.waiting)
     }
 
-    /// Returns how to ask the CM machine for a session: `connect`, or [`Connect::Wait`] if any message waits through
-    /// failed attempts. Returns `None` if the machine was already asked so, if a session follows the one being taken
-    /// down, or if no message would wait for the answer. The machine does not answer a request for a session
-    /// that is up.
+    /// Returns the kind of session request for the CM machine: `connect`, or [`Connect::Wait`] if any message
+    /// waits through failed attempts. Returns `None` if the same request is pending, if a session follows the
+    /// one being taken down, or if no message would wait for the answer. The machine does not answer a
+    /// request for a session that is up.
     pub(super) fn ask(&mut self, key: PeerKey, connect: Connect, now: Time) -> Option<Connect> {
         let peer = self.0.get_mut(key).filter(|peer| peer.pending.is_none())?;
         let connect = if peer.waiting.waits() { Connect::Wait } else { connect };
@@ -136,8 +137,8 @@ impl Peers {
         self.0.get(key).and_then(|peer| peer.away).map(|(cause, _)| cause)
     }
 
-    /// Returns that cause and the time until the next attempt; `None` if a message may wait for an attempt
-    /// now.
+    /// Returns the cause of the last failed attempt and the time until the next; `None` if a message may wait
+    /// for an attempt now.
     pub(super) fn due_in(&self, key: PeerKey, now: Time) -> Option<(PeerDown, Duration)> {
         self.0.get(key).and_then(|peer| peer.due_in(now))
     }
@@ -278,7 +279,8 @@ impl Peers {
         }
     }
 
-    /// Forgets a peer that the CM machine has forgotten, unless it is still in use. The peer may come back.
+    /// Removes a peer that the CM machine has removed, unless it is still in use. The peer may be added
+    /// again.
     pub(super) fn forget(&mut self, key: PeerKey) {
         let Some(peer) = self.0.get_mut(key) else { return };
         if peer.named || !peer.waiting.is_empty() || peer.trunk.is_some() || peer.pending.is_some() {
@@ -316,7 +318,7 @@ impl Peers {
         }
     }
 
-    /// Returns true if no message waits for a session.
+    /// Returns true if the table holds no waiting messages.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.iter().all(|(_, peer)| peer.waiting.is_empty())
     }
@@ -325,8 +327,8 @@ impl Peers {
 /// Number of remembered places of peers that were named by address.
 const RECENT: usize = 64;
 
-/// A value for each peer. Keys returned by the table are found by their hints; others, such as keys made of
-/// addresses, are looked up.
+/// A value for each peer. Keys returned by the table are found through their hints; others, such as keys
+/// built from addresses, are looked up.
 #[derive(Debug)]
 pub(super) struct PeerTable<T> {
     entries: Slab<(PeerKey, T)>,
@@ -371,8 +373,8 @@ impl<T: Default> PeerTable<T> {
         self.at(self.place(peer)?)
     }
 
-    /// Returns the value of a peer, inserted if missing, and the key by which it is found fastest. Also
-    /// accepts keys made of addresses.
+    /// Returns the value of a peer, inserted if missing, and its key with the table's hint. Also accepts keys
+    /// built from addresses.
     #[inline]
     pub(super) fn entry(&mut self, peer: PeerKey) -> (PeerKey, &mut T) {
         let place = peer.hint();

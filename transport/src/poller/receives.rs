@@ -17,8 +17,7 @@ use bytes::Bytes;
 use std::mem;
 use trunkline_verbs::{Completion, QpNumber};
 
-/// Progress of a round in taking what has arrived. Its lists are empty between polls of the CQ; they are kept to reuse
-/// the memory.
+/// Receive state of a round. The lists are empty between polls of the CQ, and kept to reuse their memory.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
     stage: Stage,
@@ -102,7 +101,7 @@ fn message_of(
 }
 
 impl Transport {
-    /// Performs one step in taking what has arrived, in turns of the peers. Returns a message if the step led to one.
+    /// Performs one step of receiving, in turns of the peers. Returns the message if the step completed one.
     #[inline]
     pub(super) fn receive(&mut self) -> Option<Event> {
         if self.receiving.bundle.is_some() {
@@ -271,7 +270,7 @@ impl Transport {
         self.open(qp, frame)
     }
 
-    /// Takes the next frame that waits, or polls the CQ, or goes on to the round's next source.
+    /// Takes the next waiting frame, polls the CQ, or moves to the round's next source.
     #[inline(never)]
     fn next_waiting(&mut self, mut stage: Stage) -> Option<Event> {
         loop {
@@ -333,7 +332,8 @@ impl Transport {
         }
     }
 
-    /// Posts the receives of slots that were returned. An SRQ that has run empty completes nothing, so nothing else does.
+    /// Posts the receives of slots that were returned. An empty SRQ has no completions, so completions alone
+    /// cannot trigger this.
     fn repost_missing(&mut self) {
         if self.res.receives.is_missing_any() {
             self.queues.repost(self.res.receives.slots(), 0);
@@ -373,7 +373,7 @@ impl Transport {
             let frame =
                 self.res.receives.slots().complete(slot, if is_whole { completion.byte_length } else { 0 });
             received += usize::from(frame.is_some());
-            // A failed receive only frees its slot; the sender sees the error.
+            // A failed receive only frees its slot. The error is reported to the sender.
             frames.push(frame.filter(|_| is_whole));
         }
         if count > 0 {
@@ -392,8 +392,8 @@ impl Transport {
         self.res.grants.grant(self.res.time.now_ms());
     }
 
-    /// Takes everything in the CQ now, because a session of this peer ends. Frames from a destroyed TGT are among it, and
-    /// their sender believes that they arrived.
+    /// Empties the CQ before a session of this peer ends. It may hold frames from a destroyed TGT, which were
+    /// acknowledged to their sender.
     pub(super) fn take_arrived(&mut self, peer: PeerKey) {
         self.take_line(peer);
         for _ in 0..=self.queues.capacity_cqe() / BATCH {
@@ -473,8 +473,8 @@ impl Transport {
         }
     }
 
-    /// Lets a frame wait in its peer's line. Its credit is checked here: lines are bounded even if a peer has none.
-    /// A session that is not up has no line.
+    /// Queues a frame in its peer's line. Credit is checked here, so that lines stay bounded even if a peer
+    /// exceeds its credit. Lines exist only for sessions that are up.
     pub(super) fn wait(&mut self, qp: QpNumber, frame: Received) {
         let Some(target) = self.targets.get_mut(qp).filter(|target| !target.is_broken()) else { return };
         if target.pair().is_none() {
@@ -588,7 +588,7 @@ impl Transport {
         None
     }
 
-    /// Keeps a frame of a peer that saw the session come up before we did.
+    /// Keeps an early frame: the session came up at the peer before it did here.
     fn keep_early(&mut self, qp: QpNumber, kind: FrameKind, frame: Received) -> Result<(), FrameError> {
         let outdated = self.targets.keep_early(qp, kind, frame)?;
         if let Some(target) = outdated.and_then(|qp| self.targets.get(qp)) {

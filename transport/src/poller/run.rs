@@ -7,11 +7,11 @@
 //!    or, on a device with its own wait:                announce | look at every queue, prepare the wait | sleep
 //! ```
 //!
-//! A round is one turn, and so is each step of going to sleep, because any other machine may run between two
-//! turns. A round takes several turns only in a simulation, when a handler was charged time. The machine does
-//! nothing during that time, so its sends are flushed afterwards.
+//! A round is one turn, and so is each step before a sleep, because any other machine may run between two
+//! turns. A round takes several turns only in a simulation, when a handler was charged time. The machine is
+//! idle during that time, so its sends are flushed afterwards.
 //!
-//! Commands come before the driver's own work. A call made after the end of its session is known waits
+//! Commands come before the driver's own work. A call made after the end of its session was reported waits
 //! for the next session, instead of being staged on a trunk that ends in the same round.
 #![forbid(unsafe_code)]
 
@@ -42,7 +42,7 @@ const FLUSH_EVERY: usize = 16;
 /// Number of events between two reads of the clock. If they take long, staged work is flushed early.
 const LOOK_EVERY: usize = 4;
 
-/// Parts of a poller. The starting thread makes them, so that it can report failures.
+/// Parts of a poller. The starting thread creates them, so that it can report failures.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) index: PollerIndex,
@@ -58,10 +58,10 @@ pub(crate) struct OfNode {
     pub(crate) alive: Alive,
 }
 
-/// Step that comes next.
+/// The poller's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Takes what has arrived.
+    /// Receive from the CQ.
     Receive,
     /// Performs commands.
     Command,
@@ -69,7 +69,7 @@ pub(super) enum Stage {
     Work,
     /// Hands out the events of that work.
     Finish,
-    /// First step of going to sleep: later completions make the channel readable.
+    /// Arm the CQ, the first step before a sleep: later completions make the channel readable.
     Arm,
     /// Takes completions that came before the CQ was armed, and announces sleep.
     Announce,
@@ -86,7 +86,7 @@ pub enum Begun {
     Round,
     /// The last look before sleep: [`Transport::sleep_unless`].
     LookAgain,
-    /// Nothing more.
+    /// The turn is over, without work for the driver.
     Over(Turn),
 }
 
@@ -202,8 +202,8 @@ impl Transport {
         self.delivered.is_multiple_of(LOOK_EVERY) && self.is_flush_overdue()
     }
 
-    /// Returns true if a simulated clock was charged the time of a handler. The turn ends then, and the next one goes on
-    /// with the round: nothing may be flushed before that time has passed.
+    /// Returns true if a simulated clock was charged the time of a handler. The turn ends then, and the next
+    /// one continues the round, so that frames are flushed only after that time has passed.
     #[inline]
     #[must_use]
     pub fn is_charged(&self) -> bool {
@@ -233,8 +233,8 @@ impl Transport {
         self.worked |= !self.res.copies.is_empty();
     }
 
-    /// Ends the turn, with the timers. `awaited` returns what the driver waits for from each peer; it is asked when a
-    /// probe may be due.
+    /// Ends the turn and runs the timers. `awaited` returns the kind of answer that the driver awaits from
+    /// each peer; it is called when a probe may be due.
     pub fn end_turn(&mut self, awaited: impl FnOnce() -> BTreeMap<PeerKey, Awaited>) -> Turn {
         self.timers(awaited);
         #[cfg(all(feature = "identity", debug_assertions))]
@@ -286,8 +286,8 @@ impl Transport {
         Turn::Again
     }
 
-    /// Looks at every queue, then sleeps until the driver's next timer at most. `is_ready` tells that the driver has
-    /// work: work that came before the announcement has not woken the poller.
+    /// Checks every queue, then sleeps until the driver's next timer at most. `is_ready` is true if the
+    /// driver has work: work queued before the announcement has not woken the poller.
     pub fn sleep_unless(&mut self, is_ready: bool, next_timer: Option<Time>) -> Turn {
         self.stage = Stage::Asleep;
         if !mutant!(last_look_is_left_out) && (is_ready || self.is_brought_work()) {
@@ -334,7 +334,7 @@ impl Transport {
         self.queues.is_woken()
     }
 
-    /// Returns true if a sleeping poller has work. `is_ready` tells that the driver has.
+    /// Returns true if a sleeping poller has work. `is_ready` is true if the driver has work.
     #[must_use]
     pub fn is_due(&self, is_ready: bool) -> bool {
         is_ready || self.is_brought_work() || (self.stage == Stage::Asleep && self.queues.is_due())
@@ -353,7 +353,7 @@ impl Transport {
         Some(Announcement { from, part })
     }
 
-    /// Takes the decision about an announced message, unless the session has ended in the meantime.
+    /// Applies the decision about an announced message, unless the session has ended in the meantime.
     pub fn screened(&mut self, announcement: Announcement, screening: Screening) {
         let Announcement { from, part } = announcement;
         let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0);

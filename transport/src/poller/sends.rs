@@ -48,7 +48,7 @@ impl Transport {
         lost.map_or(cause, |bytes| PeerDown::FullPacketsLost { bytes })
     }
 
-    /// Stages and posts the work of the trunks, then announces credit that no frame carried.
+    /// Stages and posts the work of the trunks, then sends the credit that was not carried by other frames.
     pub(super) fn push_out(&mut self) {
         self.flush_marked();
         self.copy_in_turn();

@@ -1,4 +1,4 @@
-//! Services of a transport for its driver. Nothing here blocks.
+//! The driver's interface to the transport. No function blocks.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Destination of the last message that has left at once.
+/// Destination of the last message that was staged without queueing.
 #[derive(Debug)]
 pub(super) struct LastSent {
     peer: PeerKey,
@@ -98,8 +98,8 @@ impl Transport {
         u16::try_from(self.res.shared.pollers.len()).unwrap_or(u16::MAX)
     }
 
-    /// Returns the key of a node by which this poller finds it fastest. Starts to connect if there is no
-    /// session, and tries again, with backoff, whenever a message waits to be sent.
+    /// Returns a node's key with this poller's hint, which makes lookups fast. Starts to connect if there is
+    /// no session, and tries again, with backoff, while a message waits to be sent.
     pub fn peer(&mut self, node: PeerKey) -> PeerKey {
         self.find(node, Connect::FailFast)
     }
@@ -118,10 +118,11 @@ impl Transport {
         trunk.is_some_and(Trunk::is_open)
     }
 
-    /// Begins to connect to a node, if there is no session and it is time for an attempt. The result of the
-    /// attempt is reported by [`Event::Peer`](crate::Event::Peer). The attempt may have begun earlier, and may last until a
-    /// removed device is back. With [`Connect::Wait`] a caller waits through pauses: the next attempt begins early, so that
-    /// a request leaves at least once a second. Call this again after each failed attempt while a caller waits.
+    /// Begins to connect to a node if there is no session and the backoff allows an attempt. The result of
+    /// the attempt is reported by [`Event::Peer`](crate::Event::Peer). The attempt may have begun earlier,
+    /// and may last until a removed device is back. With [`Connect::Wait`] a caller waits through pauses: the
+    /// next attempt begins early, so that a request leaves at least once a second. Call this again after each
+    /// failed attempt while a caller waits.
     pub fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach {
         let peer = self.find(node, connect);
         if self.is_up(peer) {
@@ -141,7 +142,7 @@ impl Transport {
     /// in progress, or begins one.
     ///
     /// # Errors
-    /// When the message was not accepted. No outcome is reported then, and the message may be offered again.
+    /// If the message was not accepted. An outcome is not reported then, and the caller may send it again.
     pub fn send(&mut self, message: &Outgoing<'_>) -> Result<Accepted, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         let limit = self.res.shared.limits.max_message_bytes;
@@ -185,8 +186,8 @@ impl Transport {
         self.last_sent.is_staged
     }
 
-    /// Takes a small message if it can leave in the same frame as the last one that was sent, which was for the same poller.
-    /// Returns `None` otherwise: [`Self::send`] takes it then.
+    /// Adds a small message to the frame of the last message, if that went to the same poller and has room.
+    /// Otherwise returns `None`, and the caller uses [`Self::send`].
     #[inline]
     pub fn join(
         &mut self,
@@ -213,8 +214,8 @@ impl Transport {
         Some(Accepted { choice: last.choice, left: Some(last.session) })
     }
 
-    /// Cancels those of these messages that have not left yet, and returns their tokens. The peer will never
-    /// see them, and no outcomes are reported. Messages that have left are not affected. Each call searches all
+    /// Cancels the given messages that are still queued, and returns their tokens. They are never sent, and
+    /// their outcomes are not reported. Messages that have left are not affected. Each call searches all
     /// queues, so cancel many messages at a time.
     pub fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token> {
         let mut cancelling = Cancelling::new(tokens);
@@ -237,8 +238,8 @@ impl Transport {
         self.peers.away(peer)
     }
 
-    /// Returns the size of the oldest large message of the peer that waits for memory here, among those that
-    /// `is_it` selects by the part of them that has come.
+    /// Returns the size of the oldest large message of the peer that waits for memory here, among the
+    /// messages that `is_it` selects by their received part.
     #[must_use]
     pub fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&Message) -> bool) -> Option<usize> {
         self.trunks.get(self.peers.trunk(peer)?)?.waiting_bytes(is_it)
@@ -261,7 +262,7 @@ impl Transport {
 }
 
 impl Transport {
-    /// Returns the key of a node. Asks the CM machine for a session if there is none.
+    /// Returns the key of a node. Requests a session from the CM machine if there is none.
     #[inline]
     fn find(&mut self, node: PeerKey, connect: Connect) -> PeerKey {
         let (key, needs_session) = self.peers.name(node);
@@ -271,7 +272,7 @@ impl Transport {
         key
     }
 
-    /// Queues a message until a session is up. Asks the CM machine for one if there is no trunk.
+    /// Queues a message until a session is up. Requests a session from the CM machine if there is no trunk.
     #[inline(never)]
     fn await_session(
         &mut self,

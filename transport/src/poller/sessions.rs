@@ -1,4 +1,4 @@
-//! Sessions as a poller sees them: coming up, breaking, being taken down in two phases.
+//! A poller's part in sessions: opening, failure, and closing in two phases.
 //!
 //! A trunk that ends is first taken down. It is freed, and the driver notified, when the device is done
 //! with it and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
@@ -57,7 +57,8 @@ impl Transport {
         self.open_trunk(slot);
     }
 
-    /// Opens the trunk once the peer's settings have come: messages that waited for the session go to it.
+    /// Opens the trunk once the peer's settings have arrived, and moves messages that waited for the session
+    /// to it.
     pub(super) fn open_trunk(&mut self, slot: usize) {
         let Some(trunk) = self.trunks.get_mut(slot).filter(|trunk| trunk.is_newly_open()) else { return };
         let mut waiting = self.peers.take_waiting(trunk.peer());
@@ -67,8 +68,8 @@ impl Transport {
         }
     }
 
-    /// Charges the credits of a session's targets, and returns them by the peer's poller. Returns `None` if
-    /// the SRQ is not deep enough for all of them.
+    /// Charges the credits of a session's targets, and returns the grants by the peer's poller. Returns
+    /// `None` if the SRQ is not deep enough for all of them.
     fn charge(&mut self, targets: &[(u16, QpNumber)]) -> Option<Vec<(PollerIndex, GrantId)>> {
         let charge = |&(poller, qp): &(u16, QpNumber)| {
             self.make_room();
@@ -78,7 +79,7 @@ impl Transport {
         targets.iter().map(charge).collect()
     }
 
-    /// Releases the credit of the targets of a session that does not come up.
+    /// Releases the targets' credit when a session fails to open.
     fn uncharge(&mut self, targets: &[(u16, QpNumber)]) {
         for &(_, qp) in targets {
             if let Some(pair) = self.targets.get_mut(qp).and_then(Target::uncharge) {
@@ -144,7 +145,7 @@ impl Transport {
         self.begin_dying(slot, cause);
     }
 
-    /// Begins the first phase: nothing new is posted, and posted work is flushed.
+    /// Begins the first phase: posting stops, and posted work is flushed.
     pub(super) fn begin_dying(&mut self, slot: usize, cause: PeerDown) {
         let Some(trunk) = self.trunks.get_mut(slot) else { return };
         if trunk.begin_dying(&mut self.res, cause) {
@@ -161,16 +162,16 @@ impl Transport {
             destroy_ini(&self.res, session.qp.as_ref());
         }
         if let Some(slot) = self.find_trunk(peer, number) {
-            // Another poller may have seen first that the device is gone.
+            // Another poller may have detected the device's removal first.
             let is_without_device = self.trunks.get(slot).is_some_and(Trunk::is_without_device);
             self.begin_dying(slot, if is_without_device { PeerDown::DeviceRemoved } else { cause });
         }
         self.begin_closing(peer, number);
     }
 
-    /// Closes the targets of a session for which no more frames will come.
+    /// Closes the targets of a session after its last frames have arrived.
     pub(super) fn finish_closing(&mut self, peer: PeerKey, number: u32) {
-        // A session that did not come up has no line. The line is that of another one.
+        // A session that did not come up lacks a line. The peer's line belongs to another session.
         let targets = self.targets.of_session((peer, number));
         if targets.iter().any(|(_, qp)| self.targets.get(*qp).is_some_and(|target| target.pair().is_some())) {
             self.take_line(peer);
@@ -258,7 +259,7 @@ struct Closing {
     since: Option<Time>,
     /// Number of other pollers that have sent the session's end.
     ends: usize,
-    /// True if it was closed before all ends had come.
+    /// True if the session was closed before all ends arrived.
     is_over: bool,
 }
 
@@ -284,8 +285,8 @@ impl Closings {
         self.0.remove(&session).is_some_and(|closing| !closing.is_over)
     }
 
-    /// Closes the sessions that have waited too long for other pollers, and returns them. Ends that come
-    /// later have no effect.
+    /// Closes the sessions that have waited too long for other pollers, and returns them. Later ends have no
+    /// effect.
     pub(super) fn expire(&mut self, now: Time) -> Vec<SessionOfPeer> {
         let is_late = |closing: &Closing| {
             !closing.is_over && closing.since.is_some_and(|since| now - since > CLOSING_LIMIT)

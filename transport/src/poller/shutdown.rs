@@ -1,7 +1,7 @@
-//! Progress of a shutdown: what a poller still waits for before it reports and ends.
+//! Progress of a shutdown: the events that a poller awaits before it reports and ends.
 //!
-//! The driver may send until the CM machine has closed the sessions, also to new peers: work that was
-//! open when the shutdown began may depend on it.
+//! The driver may send until the CM machine has closed the sessions, also to new peers: work that was open
+//! when the shutdown began may depend on these sends.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -17,7 +17,7 @@ const LINGER: Duration = Duration::from_millis(20);
 /// Time for which the driver's last messages may be in flight after all others were delivered.
 const LAST_MESSAGES: Duration = Duration::from_secs(1);
 
-/// State of a poller's shutdown. No step of it is undone.
+/// State of a poller's shutdown, which only moves forward.
 #[derive(Debug, Default)]
 pub(super) struct Shutdown {
     /// Time at which the poller stops waiting for work in progress; `None` before a shutdown.
@@ -26,15 +26,15 @@ pub(super) struct Shutdown {
     told: bool,
     /// True if the driver was notified that the grace period is over.
     cut: bool,
-    /// True if the driver has nothing open.
+    /// True if the driver is idle.
     idle: bool,
     /// Sessions, by peer and number, whose complete delivery was reported to the driver.
     told_sessions: BTreeSet<(PeerKey, u32)>,
-    /// Time of the last search for such sessions, in milliseconds.
+    /// Time of the last search for quiet sessions, in milliseconds.
     looked_ms: u64,
-    /// Time at which nothing was open or in flight for the first time.
+    /// Time at which the poller first became quiet with an idle driver.
     settled: Option<Time>,
-    /// True if the CM machine was notified that nothing is in flight.
+    /// True if the CM machine was notified that the poller has drained.
     drained: bool,
     /// True if the CM machine has closed all sessions.
     ended: bool,
@@ -69,7 +69,7 @@ impl Shutdown {
         self.deadline = self.deadline.map(|deadline| if lingers { deadline + LINGER } else { deadline });
     }
 
-    /// Records whether the driver is idle: nothing is open any more.
+    /// Records whether the driver is idle.
     pub(super) fn driver_is(&mut self, idle: bool) {
         self.idle = idle;
     }
@@ -94,7 +94,7 @@ impl Shutdown {
         self.told_sessions.insert(session);
     }
 
-    /// Records the time if nothing is open or in flight any more.
+    /// Records the time if the poller is quiet and the driver idle.
     pub(super) fn settle(&mut self, quiet: bool, now: Time) {
         let is_idle = self.idle || mutant!(shutdown_does_not_wait_for_handlers);
         if self.told && quiet && is_idle {
@@ -102,8 +102,8 @@ impl Shutdown {
         }
     }
 
-    /// Returns true if the CM machine must be notified now that nothing is in flight, or that time is up;
-    /// `true` once.
+    /// Returns true, once, if the CM machine must be notified that the poller has drained or that the grace
+    /// period is over.
     pub(super) fn must_report(&mut self, quiet: bool, now: Time) -> bool {
         let Some(deadline) = self.deadline.filter(|_| self.told && !self.drained) else { return false };
         let is_over = self.settled.is_some_and(|settled| quiet || now >= settled + LAST_MESSAGES);
@@ -111,7 +111,7 @@ impl Shutdown {
         self.drained
     }
 
-    /// Records that all sessions were closed. This may come before the command to shut down.
+    /// Records that all sessions are closed, possibly before the command to shut down.
     pub(super) fn end(&mut self, now: Time) {
         self.deadline.get_or_insert(now);
         self.ended = true;
@@ -143,13 +143,14 @@ impl Transport {
         self.shutdown.is_grace_over(self.res.time.now())
     }
 
-    /// Records that the driver has ended its work. If `has_told` is true, messages that say so may still leave.
+    /// Records that the driver has ended its work. If `has_told` is true, final messages to peers may still
+    /// leave.
     pub fn cut(&mut self, has_told: bool) {
         self.shutdown.cut(has_told);
     }
 
-    /// Records whether the driver has nothing open any more, and returns the sessions in which nothing is in flight. During
-    /// its grace period, a node that shuts down waits for both. A peer that takes nothing does not delay others.
+    /// Records whether the driver is idle, and returns the sessions without work in flight. During its grace
+    /// period, a node that shuts down waits for both. A stalled peer does not delay others.
     pub fn settling(&mut self, is_drained: bool) -> Vec<(PeerKey, SessionNumber)> {
         self.shutdown.driver_is(is_drained);
         let (quiet, now) = (self.is_quiet(), self.res.time.now());
@@ -162,9 +163,10 @@ impl Transport {
         untold.map(|(peer, number)| (peer, SessionNumber(number))).collect()
     }
 
-    /// Records that the driver has nothing open for the peer of a session in which nothing is in flight. Returns true if
-    /// everything sent to the peer was delivered: false if a message of the session was lost whose outcome is not reported.
-    /// Sessions are closed when the messages sent now are delivered too, or a second after all peers have settled.
+    /// Records that the driver has no open work for the peer of a quiet session. Returns true if everything
+    /// sent to the peer was delivered, false if the session lost a message whose outcome is not reported.
+    /// Sessions are closed when the messages sent now are delivered too, or a second after all peers have
+    /// settled.
     pub fn settle(&mut self, peer: PeerKey, session: SessionNumber) -> bool {
         self.shutdown.tell_session((peer, session.0));
         !self.res.events.has_lost(peer)

@@ -1,13 +1,13 @@
 //! The TGTs whose messages may be for this poller, and frames that arrive before their TGT is announced.
 //!
-//! A session that is not up here holds no credit of the SRQ. Its peer may have seen it come up before us, and
-//! then each of the peer's pollers may send its Settings, but nothing else before it has ours. This *early*
-//! frame is copied, so that it occupies neither a receive slot nor a block of short frames. The total size of
-//! early frames is bounded.
+//! A session that is not up here holds no credit of the SRQ. The session may have come up at the peer first.
+//! Each of the peer's pollers may then send its Settings, and must wait for ours before it sends anything
+//! else. This *early* frame is copied, so that it occupies neither a receive slot nor a block of short
+//! frames. The total size of early frames is bounded.
 //!
 //! Thousands of honest peers may join at once, each with a frame of some hundred bytes. So the longest frame
 //! is dropped first, and of equally long ones the oldest. Sessions are half-open for the time of a handshake,
-//! or for seconds if their peer does not want them to come up.
+//! or for seconds if their peer delays it.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -26,8 +26,8 @@ use trunkline_verbs::QpNumber;
 /// it gets by ours.
 const UNANNOUNCED: usize = 8;
 
-/// Number of frames of a target that use no credit and may wait for their peer's turn. Those of an honest peer grant
-/// credit, and each grants at least as much as the peer knows to be left.
+/// Maximum number of a target's frames without credit that wait for their peer's turn. An honest peer sends
+/// such frames to grant credit, each at least as much as is left.
 const UNCREDITED: u32 = 64;
 
 /// Maximum number of handshake frames through a target. The longest handshake has 11: a ClientHello, the flight of the TLS
@@ -44,7 +44,7 @@ pub(super) struct Target {
     poller: u16,
     /// Index of the local poller whose SRQ supplies its receives.
     home: u16,
-    /// Last known place of its trunk.
+    /// Last known place of its trunk in the poller's table.
     trunk: Option<usize>,
     /// The pair's credit; `None` until the session is up.
     pair: Option<GrantId>,
@@ -52,7 +52,7 @@ pub(super) struct Target {
     early: Option<Received>,
     /// Last round in which its messages were handled as they came, and the number left to it then.
     turn: (u32, u32),
-    /// Number of its frames that wait for their peer's turn and use no credit.
+    /// Number of its waiting frames that use no credit.
     uncredited: u32,
     /// Number of handshake frames that came through it.
     #[cfg(feature = "identity")]
@@ -62,8 +62,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Creates a target for a peer's poller in our session of that number. It holds no credit yet: a peer
-    /// that leaves many sessions half-open must not take credit from those that are up.
+    /// Creates a target for a peer's poller in our session of that number. It starts without credit, so that
+    /// half-open sessions take no credit from established ones.
     pub(super) fn new(peer: PeerKey, number: u32, poller: u16, home: u16) -> Self {
         let turn = (0, TURN_MESSAGES);
         Self {
@@ -107,7 +107,7 @@ impl Target {
         }
     }
 
-    /// Returns the number of messages that it may have handled as they come, in this round.
+    /// Returns the number of messages that may still be handled on arrival in this round.
     pub(super) fn turn_left(&self, round: u32) -> u32 {
         if self.turn.0 == round { self.turn.1 } else { TURN_MESSAGES }
     }
@@ -215,13 +215,13 @@ impl Target {
     }
 }
 
-/// All TGTs that a poller knows.
+/// A poller's table of TGTs.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
     known: Slab<Target>,
     /// Place of each target.
     places: BTreeMap<QpNumber, usize>,
-    /// Last target looked up. Frames come in runs.
+    /// Last target looked up: consecutive frames often have the same target.
     recent: Option<(QpNumber, usize)>,
     /// Early frames, by the targets that keep them.
     early: EarlyFrames,
@@ -297,8 +297,8 @@ impl Targets {
         self.known.try_remove(self.places.remove(&qp)?)?.pair
     }
 
-    /// Keeps a frame that came before the session was known to be up. Returns the target that had to drop its
-    /// own frame for it; the session of that target must end.
+    /// Keeps a frame that arrived before the session was up here. Returns the target whose frame was dropped
+    /// in exchange; its session must end.
     ///
     /// # Errors
     /// When the peer has sent more than it may before the session is up.
@@ -361,20 +361,20 @@ impl Targets {
         Ok(of_it.into_iter().map(|(_, frame)| frame).collect())
     }
 
-    /// Drops the frames of TGTs that no queued command announces. Those TGTs no longer exist, or never did.
+    /// Drops the frames of TGTs that no queued command announces. Such TGTs are destroyed or never existed.
     pub(super) fn forget_unannounced(&mut self) {
         self.unannounced.clear();
         self.excessive.clear();
     }
 
-    /// Notes that the spender of this target may need a credit frame.
+    /// Records that the spender of this target may need a credit frame.
     pub(super) fn note_credit(&mut self, qp: QpNumber) {
         if self.untold.last() != Some(&qp) {
             self.untold.push(qp);
         }
     }
 
-    /// Notes that a credit frame could not be sent to the spender yet.
+    /// Records that a credit frame could not be sent to the spender yet.
     pub(super) fn note_credit_again(&mut self, qp: QpNumber) {
         if !self.untold.contains(&qp) {
             self.untold.push(qp);

@@ -20,7 +20,8 @@ const REST_MS: u64 = 1000;
 const RETRY: Duration = Duration::from_millis(20);
 
 impl Transport {
-    /// Runs all timers, if it is time to. `awaited` returns what the driver waits for.
+    /// Runs the timers that have expired. `awaited` returns the kind of answer that the driver awaits from
+    /// each peer.
     pub(super) fn timers(&mut self, awaited: impl FnOnce() -> BTreeMap<PeerKey, Awaited>) {
         if self.res.time.now_ms() < self.scanned_ms + SCAN_MS {
             return;
@@ -47,7 +48,7 @@ impl Transport {
         self.drain();
     }
 
-    /// Returns the time at which [`Transport::timers`] has something to do; `None` if nothing waits for time.
+    /// Returns the time of the next call of [`Transport::timers`]; `None` if no timer runs.
     pub(super) fn next_timer(&self) -> Option<Time> {
         let waits = self.shutdown.has_begun()
             || self.res.receives.is_missing_any()
@@ -70,17 +71,17 @@ impl Transport {
         rests.then(|| self.res.time.now() + NAP)
     }
 
-    /// Returns true if the poller has nothing left to do.
+    /// Returns true if the poller's shutdown is complete.
     pub(super) fn is_finished(&self) -> bool {
         self.shutdown.is_ended() && self.trunks.is_empty() && self.res.events.is_empty()
     }
 
-    /// Returns true if no message is in flight, and no event waits for the driver.
+    /// Returns true if the poller has neither messages in flight nor events for the driver.
     pub(super) fn is_quiet(&self) -> bool {
         self.trunks.is_quiet() && self.peers.is_quiet() && self.res.events.is_empty() && self.turns.is_empty()
     }
 
-    /// Notifies the CM machine, once, that nothing is in progress or that time is up.
+    /// Notifies the CM machine, once, that the poller has drained or that the grace period is over.
     fn drain(&mut self) {
         if self.shutdown.must_report(self.is_quiet(), self.res.time.now())
             && !mutant!(drained_is_not_reported)

@@ -61,7 +61,7 @@ impl Trunks {
         self.0.iter().map(|(_, trunk)| trunk)
     }
 
-    /// Returns the sessions whose peers have taken nothing for too long, or sent no settings.
+    /// Returns the sessions whose peers have stalled for too long, or have not sent their settings.
     pub(super) fn stalled(&self, res: &Resources) -> Vec<(PeerKey, u32, &'static str)> {
         let stalled = |trunk: &Trunk| Some((trunk.peer(), trunk.number(), trunk.stalled(res)?));
         self.busy(res).filter_map(|(_, trunk)| stalled(trunk)).collect()
@@ -84,7 +84,7 @@ impl Trunks {
         }
     }
 
-    /// Iterates over the busy trunks and their places. All others rest: they have no timer but their keepalive.
+    /// Iterates over the busy trunks and their places. All others have only a keepalive timer.
     fn busy<'a>(&'a self, res: &'a Resources) -> impl Iterator<Item = (usize, &'a Trunk)> {
         res.busy.iter().filter_map(|&slot| Some((slot, self.0.get(slot)?)))
     }
@@ -162,13 +162,13 @@ impl Trunks {
         self.0.is_empty()
     }
 
-    /// Returns the sessions, by peer and number, in which nothing waits and nothing is in flight.
+    /// Returns the quiet sessions, by peer and number: without queued messages or work in flight.
     pub(super) fn quiet_sessions(&self) -> Vec<(PeerKey, u32)> {
         let quiet = self.live().filter(|trunk| trunk.is_open() && trunk.is_quiet());
         quiet.map(|trunk| (trunk.peer(), trunk.number())).collect()
     }
 
-    /// Returns true if nothing waits and nothing is in flight on any trunk.
+    /// Returns true if all trunks are quiet: without queued messages or work in flight.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.iter().all(|(_, trunk)| trunk.is_quiet())
     }

@@ -1,10 +1,11 @@
-//! Turns of peers: one that sends much delays the messages of others only by its turn.
+//! Fair turns among peers: a busy peer delays the messages of others by at most its turn.
 //!
-//! The device completes receives in the order of their arrival, so a peer that uses all its credit could put thousands
-//! of messages before the next one of another peer. In each round a peer therefore has its first messages handled as
-//! they come. Further frames wait here, in a line for each peer, and the lines take turns. A round ends after
-//! [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not late either. A message that takes longer
-//! than its part of that time, because it is long to decode or to handle, counts as the messages that fit into its time.
+//! The device completes receives in the order of their arrival, so a peer that uses all its credit could put
+//! thousands of messages before the next one of another peer. In each round a peer's first messages are
+//! therefore handled on arrival. Further frames wait here, in a line for each peer, and the lines take turns.
+//! A round ends after [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not late
+//! either. A message that takes longer than its part of that time, to decode or to handle, counts as several
+//! messages.
 //!
 //! Waiting frames have used their credit, which their peer gets back when they are handled. That bounds the lines, since a
 //! peer that sends beyond its credit loses its session before such a frame waits. A session ends after its line was
@@ -75,7 +76,8 @@ pub(super) struct Turns {
     until_timed: u32,
     /// End of the round.
     until: Time,
-    /// True if the round has taken the completions, so that no other peer's frame comes before its end.
+    /// True if the round has polled the CQ, after which frames of other peers do not arrive before the
+    /// round's end.
     has_polled: bool,
     /// Number of messages left to the peer that has its turn.
     left: u32,
@@ -93,7 +95,7 @@ impl Turns {
         self.has_polled = false;
     }
 
-    /// Returns true if nothing waits.
+    /// Returns true if all lines are empty.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
@@ -124,8 +126,8 @@ impl Turns {
         self.left
     }
 
-    /// Returns true if the peer that has its turn may go on: it has messages left, or gets more because no other peer
-    /// waits and the round is not over.
+    /// Returns true if the current peer may continue: it has messages left, or gets more because other peers
+    /// have none and the round is not over.
     #[inline]
     pub(super) fn goes_on(&mut self, peer: PeerKey, clock: &Clock) -> bool {
         if self.left > 0 {
@@ -138,7 +140,7 @@ impl Turns {
         self.left > 0
     }
 
-    /// Notes that the round has taken the completions.
+    /// Records that the round has taken the completions.
     pub(super) fn polled(&mut self) {
         self.has_polled = true;
     }
@@ -156,7 +158,7 @@ impl Turns {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// Notes that a message was handled. Reads the clock after each while messages take long, else after some.
+    /// Records that a message was handled. Reads the clock after each while messages take long, else after some.
     #[inline]
     pub(super) fn took(&mut self, clock: &Clock) {
         self.since_timed += 1;
@@ -198,7 +200,7 @@ impl Turns {
         line
     }
 
-    /// Begins the next turn. Returns its peer; `None` if nothing waits.
+    /// Begins the next turn. Returns its peer; `None` if all lines are empty.
     pub(super) fn begin_turn(&mut self) -> Option<PeerKey> {
         let peer = *self.order.front()?;
         self.left = if mutant!(peers_take_no_turns) { u32::MAX } else { TURN_MESSAGES };

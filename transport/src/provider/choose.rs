@@ -1,5 +1,4 @@
-//! Choice of a node's device, as a pure decision from the devices and the wish. Called by `open`; it opens
-//! nothing.
+//! Choice of a node's device: a pure function of the devices and the wish, called by `open`.
 //!
 //! | asked for | a NIC can serve | none can |
 //! |---|---|---|
@@ -11,7 +10,7 @@
 //! wildcard means its RoCE v2 addresses, with port 0 for the first of them. A client, which has no address,
 //! takes the first RoCE v2 address that other hosts can reach, IPv4 before IPv6, if it is allowed to be
 //! reachable; otherwise a loopback address, which a NIC does not have. Link-local GIDs are never used: both
-//! ends would have to agree about interfaces.
+//! ends would have to agree on interfaces.
 #![forbid(unsafe_code)]
 
 use crate::NoNic;
@@ -42,7 +41,7 @@ pub(super) struct Wish<'a> {
 pub(super) enum ClientAddress {
     /// Address named by the options of the device.
     Named(IpAddr),
-    /// Loopback address that no other process is likely to have.
+    /// Random loopback address, unlikely to be in use by another process.
     Drawn(IpAddr),
 }
 
@@ -67,7 +66,7 @@ pub(super) struct Nic {
 pub(super) struct NicState {
     pub(super) ports: Vec<PortState>,
     pub(super) gids: Vec<GidEntry>,
-    /// Requested addresses that connections can be made from, according to the connection manager.
+    /// Requested addresses that connections can use as their source, according to the connection manager.
     pub(super) holds: Vec<IpAddr>,
 }
 
@@ -78,7 +77,7 @@ pub(super) enum Choice {
     Nic(NicChoice),
     /// The software device, and why.
     Software(String),
-    /// No device; the node does not start.
+    /// Error: the node does not start.
     Nothing(NoNic),
 }
 
@@ -171,7 +170,7 @@ fn serve(wish: &Wish<'_>, nic: &Nic, all: &[&Nic]) -> Result<NicChoice, NoNic> {
             let mut wanted: Vec<IpAddr> = usable.iter().map(|entry| entry.gid.ip()).collect();
             wanted.retain(|ip| address.is_ipv6() || ip.is_ipv4());
             if address.port() == 0 {
-                // Each would get a separate port, and peers would learn only of the first.
+                // Each would get a separate port, of which peers would receive only the first.
                 wanted.truncate(1);
             }
             listen.extend(wanted.iter().map(|ip| SocketAddr::new(*ip, address.port())));

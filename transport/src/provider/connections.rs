@@ -1,8 +1,8 @@
-//! Kinds of a node's connections: XRC, or RC where the device has no XRC.
+//! Kinds of a node's connections: XRC, or RC on devices without XRC.
 //!
 //! Decides the kind, with the reason. Over XRC a poller's INI reaches any poller of the peer by SRQ number.
 //! Over RC each poller has a basic SRQ, and a poller's connection ends at one poller of the peer, which hands
-//! on the frames for others (`poller/crossings.rs`). Callers see no difference.
+//! on the frames for others (`poller/crossings.rs`). The kind is invisible to callers.
 #![forbid(unsafe_code)]
 
 use crate::StartError;
@@ -43,7 +43,7 @@ pub(crate) enum ConnectionKind {
 }
 
 impl ConnectionKind {
-    /// Returns the byte that stands for the kind in the handshake.
+    /// Returns the kind's byte in the handshake.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Xrc => 1,
@@ -90,7 +90,7 @@ impl fmt::Display for ConnectionKind {
 /// Chooses the kind of a device's connections, with the reason.
 ///
 /// # Errors
-/// XRC was requested and the device has none.
+/// If XRC is requested and the device does not support it.
 pub(crate) fn choose(
     asked: Connections,
     device: &DeviceAttributes,

@@ -1,7 +1,7 @@
 //! Choice of a node's device: surveys the NICs, decides, opens, and gives the reason.
 //!
 //! Called once when a node starts. `choose` decides and is pure, and `survey` finds the NICs that this build
-//! supports; [`crate::NoNic`] names what keeps NICs from serving.
+//! supports; [`crate::NoNic`] is the reason why NICs cannot be used.
 #![forbid(unsafe_code)]
 
 mod choose;
@@ -39,11 +39,11 @@ pub(crate) struct Chosen {
     pub(crate) listen: Vec<SocketAddr>,
 }
 
-/// Opens the device that the options ask for, to listen on these addresses. Without any, the node is a
+/// Opens the device that the options select, to listen on these addresses. Without addresses, the node is a
 /// client.
 ///
 /// # Errors
-/// When no device can serve.
+/// If all devices are unusable.
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Chosen, StartError> {
     open_from(options, listen, survey::nics(), Path::new(survey::DEVICE_FILES))
 }
@@ -99,7 +99,7 @@ fn decide(
 /// `softrdma: no rdma-core support in this build`. Opens NICs, but not the software device.
 ///
 /// # Errors
-/// The reason why no NIC serves, if the options require one.
+/// The reason why NICs cannot be used, if the options require one.
 pub fn preview_device(options: &NodeOptions, listen: &[SocketAddr]) -> Result<String, NoNic> {
     let device_files = Path::new(survey::DEVICE_FILES);
     let client = client_address(options);
@@ -109,8 +109,8 @@ pub fn preview_device(options: &NodeOptions, listen: &[SocketAddr]) -> Result<St
     }
 }
 
-/// Opens the software device. Unless the options say otherwise, it has only the addresses that the node
-/// listens on, so that its address on the wire is the node's.
+/// Opens the software device. By default, its addresses are the node's listening addresses, so that packets
+/// carry the node's address.
 fn open_software(
     options: &NodeOptions,
     listen: &[SocketAddr],
@@ -148,7 +148,7 @@ fn warn_of_other_addresses(named: &[IpAddr], listen: &[SocketAddr]) {
     }
 }
 
-/// Returns an option that is set and that no NIC supports, if any.
+/// Returns the first option that is set and supported only by the software device.
 fn software_only(options: &NodeOptions) -> Option<&'static str> {
     let device = options.software();
     if !matches!(device.link, LinkChoice::Udp) {
@@ -206,7 +206,7 @@ fn client_address(options: &NodeOptions) -> ClientAddress {
     ClientAddress::Drawn(if has_only_v6 { v6 } else { v4 })
 }
 
-/// Returns false if no interface of this host has the address, or if the host lacks its family.
+/// Returns false if the address is missing on this host's interfaces, or if the host lacks its family.
 #[must_use]
 pub fn host_has(address: IpAddr) -> bool {
     match UdpSocket::bind((address, 0)) {

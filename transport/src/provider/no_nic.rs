@@ -1,4 +1,4 @@
-//! The reason why no NIC is used, with the remedy.
+//! The reason why NICs cannot be used, with the remedy.
 //!
 //! Created by the provider's `choose` and `survey`. It is an error if a NIC is required, and otherwise the reason
 //! for using the software device.
@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// The reason why no RDMA NIC is usable. Each message names the cause and the remedy.
+/// The reason why RDMA NICs are unusable. Each message names the cause and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNic {
@@ -23,7 +23,7 @@ pub enum NoNic {
     /// Permission to open a device file is denied.
     #[error("permission denied opening {}: allow this user to read and write it, by owner, group or udev rule", .0.display())]
     NoPermission(PathBuf),
-    /// libibverbs lists no device.
+    /// libibverbs returned an empty device list.
     #[error(
         "there is no RDMA device (ibv_devices lists none): load the driver of the NIC and install its provider \
          (package ibverbs-providers), or make a soft RoCE device (rdma link add rxe0 type rxe netdev INTERFACE)"
@@ -32,7 +32,7 @@ pub enum NoNic {
     /// The list of devices could not be read.
     #[error("the RDMA devices cannot be listed: {0}")]
     NoList(String),
-    /// No device has the requested name.
+    /// The requested device name was not found.
     #[error("no RDMA device is called {name}; there are: {there}")]
     NotNamed {
         /// Requested name.
@@ -48,12 +48,12 @@ pub enum NoNic {
         /// Cause of the failure.
         cause: String,
     },
-    /// No port of the device is active.
+    /// All ports of the device are inactive.
     #[error(
         "no port of the RDMA device {0} is active: see that its network interface is up and has a link (ip link)"
     )]
     NoActivePort(String),
-    /// The device has no RoCE v2 GID.
+    /// The device lacks a RoCE v2 GID.
     #[error(
         "the RDMA device {0} has no RoCE v2 GID: give its network interface an IP address; InfiniBand and RoCE v1 \
          are not supported"
@@ -77,7 +77,7 @@ pub enum NoNic {
         /// Usable GIDs.
         usable: String,
     },
-    /// No device has the node's address.
+    /// The node's address is missing on all devices.
     #[error("no RDMA device has the address {address}; {there}")]
     NoSuchAddress {
         /// Requested address.
@@ -90,7 +90,7 @@ pub enum NoNic {
         "{0} is link-local, and RoCE v2 GIDs that are link-local are never used: listen on another address"
     )]
     LinkLocal(IpAddr),
-    /// No single device has all addresses.
+    /// The addresses are spread over several devices.
     #[error("the addresses to listen on belong to no single RDMA device: start a node for each ({there})")]
     Scattered {
         /// Addresses of the devices.

@@ -28,7 +28,7 @@ pub(super) fn survey(
     device_files: &Path,
     opened: &mut Vec<(String, Arc<dyn Device>)>,
 ) -> Result<Vec<Nic>, NoNic> {
-    // Comes first, because some devices add an address when it is first asked for.
+    // Resolve first, because some devices add an address at its first lookup.
     let mut held: Vec<(String, IpAddr)> = Vec::new();
     for address in addresses.filter(|address| !address.is_unspecified()) {
         if let Ok(name) = nics.holder(address) {
@@ -59,7 +59,7 @@ pub(super) fn survey(
     Ok(found)
 }
 
-/// Returns why libibverbs lists no device. It omits devices that it may not open.
+/// Returns the reason for an empty device list. libibverbs omits devices that it may not open.
 fn why_none(device_files: &Path) -> NoNic {
     let files = match fs::read_dir(device_files) {
         Ok(files) => files,

@@ -1,4 +1,4 @@
-//! The decision as a table, and opening the chosen device where there is no NIC.
+//! Table of decisions, and opening the chosen device on a host without a NIC.
 
 use super::choose::{Choice, ClientAddress, Nic, NicState, Wish, choose};
 use super::open_from;

@@ -1,9 +1,8 @@
 //! A histogram of latencies. They are counted on the path of every call, by one thread, and read by another.
 //!
 //! The histogram is log-linear: each power of two of nanoseconds has four buckets of equal width, so a bucket
-//! is at most a quarter as wide as its lower bound. Memory is fixed, a record takes a few instructions, and
-//! nothing is locked. The writer loads and stores relaxed, and a report may miss what is recorded in the
-//! meantime.
+//! is at most a quarter as wide as its lower bound. Memory is fixed, and a record takes a few instructions
+//! without a lock. The writer loads and stores relaxed, so a report may miss concurrent records.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,7 +44,7 @@ pub fn add(counter: &AtomicU64, more: u64) -> u64 {
     before
 }
 
-/// The histogram that a thread writes. No other thread may write it.
+/// Writer's side of a histogram, for a single thread.
 #[derive(Debug)]
 pub struct HistogramWriter {
     counts: [AtomicU64; BUCKETS],
@@ -109,7 +108,7 @@ impl Histogram {
         self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
     }
 
-    /// Returns the times of this histogram without those of an earlier state of it.
+    /// Returns the difference between this histogram and an earlier state of it.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let earlier_counts = earlier.counts.iter().copied().chain(std::iter::repeat(0));
@@ -127,7 +126,7 @@ impl Histogram {
         text
     }
 
-    /// Parses a text. Returns `None` if it is no histogram.
+    /// Parses a text. Returns `None` if it is malformed.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(',');
         let sum_ns = parts.next()?.parse().ok()?;

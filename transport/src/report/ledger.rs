@@ -1,9 +1,9 @@
 //! Counts of a simulation between two turns: a poller's credits, slots, memory and open work, and the CM
 //! machine's sessions.
 //!
-//! A poller makes a [`PollerLedger`] on request, by
-//! [`Machine::inspect`](trunkline_machine::Machine::inspect), and the CM machine makes a [`SessionLedger`].
-//! Nothing in a node reads them.
+//! A poller returns a [`PollerLedger`] on request, through
+//! [`Machine::inspect`](trunkline_machine::Machine::inspect), and the CM machine a [`SessionLedger`]. Only
+//! tests and the simulation read them.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -19,9 +19,9 @@ pub struct PollerLedger {
     pub node: SocketAddr,
     /// Index of the poller in its node.
     pub poller: u16,
-    /// Credits that it may use, by lane of each live trunk.
+    /// Credits that the poller may use, by lane of each live trunk.
     pub spending: Vec<Spending>,
-    /// Credits that it has granted, by known TGT.
+    /// Credits that the poller has granted, by TGT.
     pub granting: Vec<Granting>,
     /// Credit granted, by SRQ.
     pub outstanding: Vec<SrqLedger>,
@@ -61,7 +61,7 @@ pub struct SessionLedger {
     pub host_limit: u32,
 }
 
-/// A session, as known to the CM machine.
+/// A session in the CM machine's table.
 #[derive(Debug, Clone)]
 pub struct SessionEntry {
     /// The peer.

@@ -30,12 +30,12 @@ use trunkline_verbs::{Counter, QpPath, QueuePair};
 pub struct NodeReport {
     /// Family of the device: `softrdma` or `rdma-core`.
     pub provider: &'static str,
-    /// Paths that its packets take to the peers of its sessions: `shm`, `udp`, or `shm+udp` for some of each. Without a
-    /// session, or on a device with one path, the device's link, such as `udp`. `paths` has the path to each peer.
+    /// Paths to the peers of its sessions: `shm`, `udp`, or `shm+udp` for some of each. Without a session, or
+    /// on a device with one path, the device's link, such as `udp`. `paths` has the path to each peer.
     pub link: String,
     /// Name of the device.
     pub device: String,
-    /// The node's first address, as peers know it.
+    /// The node's first address, as used by peers.
     pub address: SocketAddr,
     /// Index of that address in the device's table of GIDs.
     pub gid_index: Option<u16>,
@@ -69,17 +69,18 @@ pub struct NodeReport {
     pub rnr: u64,
     /// Packets sent again since the start. Probes for lost packets are in `device_counters`, as `tail_loss_probes`.
     pub retransmits: u64,
-    /// Requests refused because the peer wants connections of the other kind, if the device reports it. The log
-    /// names each such peer once. Both sides need the same `NodeBuilder::connections`.
+    /// Requests refused because the peer uses the other kind of connections, if the device reports it. The
+    /// log names each such peer once. Both sides must set the same `NodeBuilder::connections`.
     pub other_kind: u64,
-    /// Counters of the device, including those of earlier devices, such as `retransmits` and `drop_bad_icrc`.
+    /// Counters of the device, including earlier devices, such as `retransmits` and `drop_bad_icrc`.
     pub device_counters: Vec<EventCounter>,
-    /// Counters of the node, such as
-    /// `session_refused_unproven`, requests refused with a cookie; `session_cookies_unanswered`, cookies that did not come back
-    /// within 5 s, of at most 64 hosts at once; `session_dial_backs_unanswered`, sessions of peers that did not answer this
-    /// node's connection; `frames_of_unknown_kind`, frames ignored because this version does not know their kind. A node with an identity also has `handshakes_begun`,
-    /// `handshakes_failed`, `handshakes_renewed`, and `sessions_proven`, `sessions_local` and `sessions_unproven`, sessions that came up with
-    /// peers that have proved a name, with local users, and with others.
+    /// Counters of the node, such as `session_refused_unproven`, requests refused with a cookie;
+    /// `session_cookies_unanswered`, cookies that did not come back within 5 s, of at most 64 hosts at once;
+    /// `session_dial_backs_unanswered`, sessions of peers that did not answer this node's connection;
+    /// `frames_of_unknown_kind`, ignored frames of kinds unknown to this version. A node with an identity
+    /// also has `handshakes_begun`, `handshakes_failed`, `handshakes_renewed`, and `sessions_proven`,
+    /// `sessions_local` and `sessions_unproven`, sessions opened with peers that have proved a name, with
+    /// local users, and with others.
     pub counters: Vec<EventCounter>,
     /// Budgets of the node's resources that peers use.
     pub budgets: Vec<BudgetReport>,
@@ -88,7 +89,7 @@ pub struct NodeReport {
     /// Calls of this node's methods, in the order of services and methods. Requests of unknown methods are a
     /// row of the empty service with the method `_OTHER`.
     pub served: Vec<MethodReport>,
-    /// Calls that this node has made, in the same order.
+    /// Calls from this node, in the same order.
     pub called: Vec<MethodReport>,
     /// Paths that packets take to each peer, in the order of addresses, if the device has more than one.
     pub paths: Vec<PathReport>,
@@ -99,7 +100,7 @@ pub struct NodeReport {
 }
 
 impl NodeReport {
-    /// Returns the counter of this name, of the node or of its device; `None` if there is none.
+    /// Returns the counter of this name, of the node or of its device; `None` if it does not exist.
     #[must_use]
     pub fn counter(&self, name: &str) -> Option<u64> {
         let counters = self.counters.iter().chain(&self.device_counters);
@@ -147,7 +148,7 @@ impl NodeReport {
     }
 }
 
-/// Returns the names of the paths in use, or the device's link if there are none.
+/// Returns the names of the paths in use, or the device's link without any.
 pub(crate) fn link_of<'p>(paths: impl Iterator<Item = &'p str>, of_device: String) -> String {
     let names = paths.collect::<BTreeSet<_>>();
     if names.is_empty() { of_device } else { Vec::from_iter(names).join("+") }
@@ -173,10 +174,10 @@ pub struct MethodReport {
     pub service: &'static str,
     /// Name of the method.
     pub method: &'static str,
-    /// Number of calls that have ended, including failed ones. Streams count when they end. A request that a
-    /// draining server refuses is not a call: the counter `requests_refused_draining` has those.
+    /// Number of finished calls, including failed ones. Streams count when they end. Requests refused by a
+    /// draining server are not counted here but in `requests_refused_draining`.
     pub calls: u64,
-    /// Calls that have failed, by code. Codes without a call are left out.
+    /// Failed calls, by code. Codes without a call are left out.
     pub failed: Vec<FailedCalls>,
     /// Number of calls among `failed` that ended before they began: at a server before the handler, at a
     /// client before the request was handed to the transport.
@@ -195,7 +196,7 @@ pub struct MethodReport {
     pub queued: Histogram,
 }
 
-/// The calls of one method that have failed with one code.
+/// Failed calls of one method with one code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailedCalls {
     /// Name of the code, such as `UNAVAILABLE`, or `ERROR` for an error of the method's own type.
@@ -252,7 +253,7 @@ impl From<Counter> for EventCounter {
     }
 }
 
-/// The messages between one local poller and one poller of a peer, since the peer is known.
+/// The messages between one local poller and one poller of a peer, since the peer was added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneReport {
@@ -322,7 +323,7 @@ impl SessionQps {
         qps.into_iter().filter_map(|qp| qp.upgrade()?.path())
     }
 
-    /// Returns the number of packets that a session's QPs have received, as far as the device tells.
+    /// Returns the number of packets that a session's QPs have received, if the device reports it.
     pub(crate) fn received_packets(&self, peer: PeerKey, number: u32) -> u64 {
         let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let qps = sessions.get(&(peer, number)).cloned().unwrap_or_default();
@@ -330,7 +331,7 @@ impl SessionQps {
         qps.into_iter().filter_map(|qp| qp.upgrade()?.received_packets()).sum()
     }
 
-    /// Returns the paths to each peer. The QPs are asked without the lock.
+    /// Returns the paths to each peer. The QPs are queried without the lock.
     pub(crate) fn report(&self) -> Vec<PathReport> {
         let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut paths = BTreeMap::<_, u32>::new();

@@ -1,8 +1,9 @@
 //! The flight record of a node: its last events, for `Node::record` and `trunkctl record`.
 //!
-//! Calls are rare enough to keep only if they are sampled, so each poller has its own ring in the layer above. Events of
-//! the node are here: sessions, the device, drains, held pollers. They are as rare as log lines, and written by the CM
-//! machine and by threads of the program, never by a poller. Memory is fixed: a new event replaces the oldest one.
+//! Calls are too frequent to record without sampling, and each poller has a ring for them in the layer above.
+//! This record has the node's events: sessions, the device, drains, held pollers. They are as rare as log
+//! lines, and written by the CM machine and by threads of the program, never by a poller. Memory is fixed: a
+//! new event replaces the oldest one.
 #![forbid(unsafe_code)]
 
 use super::status::clean;
@@ -27,7 +28,7 @@ const LONGEST_LINE: usize = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// One in 64 calls of a method that have ended. Its failure is a separate event.
+    /// One in 64 finished calls of a method. Its failure is a separate event.
     Call,
     /// A call that failed.
     CallFailed,
@@ -37,7 +38,7 @@ pub enum EventKind {
     SessionUp,
     /// A session that ended.
     SessionDown,
-    /// A failed attempt to make a session.
+    /// A failed attempt to open a session.
     SessionNotMade,
     /// A peer's request for a session that this node refused.
     SessionRefused,
@@ -97,7 +98,7 @@ impl EventKind {
         }
     }
 
-    /// Returns the order in which kinds give way if there is no room for all events.
+    /// Returns the kind's place in the order of removal when the record is full.
     fn rank(self) -> u8 {
         match self {
             Self::Call => 3,
@@ -114,7 +115,7 @@ impl EventKind {
 pub struct RecordedEvent {
     /// Time by the node's clock, in nanoseconds.
     pub at_ns: u64,
-    /// Calendar time, as the clocks stand when the record is read.
+    /// Calendar time, computed from the clocks when the record is read.
     pub time: SystemTime,
     /// Poller of a call, or the held poller.
     pub poller: Option<u16>,
@@ -122,7 +123,8 @@ pub struct RecordedEvent {
     pub kind: EventKind,
     /// `server` or `client`: this node's part in a call.
     pub side: String,
-    /// Method of a call, such as `shop.Orders.get`, or `_OTHER` if this node does not serve it; the code that holds a poller.
+    /// Method of a call, such as `shop.Orders.get`, or `_OTHER` if this node does not serve it; or the code
+    /// that holds a poller.
     pub method: String,
     /// Address of the peer, with the UDP port of its device if that is not this node's.
     pub peer: Option<PeerKey>,
@@ -268,7 +270,7 @@ impl NodeRecord {
         text
     }
 
-    /// Parses a text. Returns `None` if it is no record. Events of unknown kinds are left out.
+    /// Parses a text. Returns `None` if it is malformed. Events of unknown kinds are left out.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
@@ -332,7 +334,7 @@ pub struct NodeEvents {
 }
 
 impl NodeEvents {
-    /// Creates the record of a node with this clock. Later events allocate nothing.
+    /// Creates the record of a node with this clock. Later events do not allocate.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { events: Mutex::new(LISTS.map(VecDeque::with_capacity)), clock }
@@ -376,7 +378,7 @@ impl NodeEvents {
         self.add(EventKind::SessionUp, Some(peer), Cause::None, None);
     }
 
-    /// Records the end of a session, or a failed attempt to make one.
+    /// Records the end of a session, or a failed attempt to open one.
     pub(crate) fn down(&self, kind: EventKind, peer: PeerKey, cause: PeerDown) {
         self.add(kind, Some(peer), Cause::Down(cause), None);
     }

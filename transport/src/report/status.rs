@@ -1,8 +1,8 @@
 //! The description of a node that its socket gives to `trunkctl nodes`.
 //!
 //! Defines the text: a line for each fact, with its name and values separated by tabs. Readers skip unknown
-//! lines, so later versions may add some. The node writes it on the CM machine's thread; no poller takes
-//! part.
+//! lines, so later versions may add some. The node writes the text on the CM machine's thread, without its
+//! pollers.
 #![forbid(unsafe_code)]
 
 use super::{Histogram, MethodReport};
@@ -28,11 +28,11 @@ const LAST_LINE: usize = 64;
 pub struct NodeStatus {
     /// Address that it listens on first.
     pub address: SocketAddr,
-    /// UDP port of its device; that of RoCEv2 from earlier versions.
+    /// UDP port of its device; the RoCEv2 port for earlier versions.
     pub udp_port: u16,
     /// Number of its pollers.
     pub pollers: u16,
-    /// Paths that its packets take, such as `shm` or `shm+udp`; the device's link without a session.
+    /// Paths of its packets, such as `shm` or `shm+udp`; the device's link without a session.
     pub link: String,
     /// Kind of its connections: `xrc` or `rc`.
     pub connections: String,
@@ -61,7 +61,7 @@ pub struct MethodStatus {
     pub service: String,
     /// Name of the method.
     pub method: String,
-    /// Number of calls that have failed.
+    /// Number of failed calls.
     pub failed: u64,
     /// Number of calls among them that ended before they began.
     pub refused: u64,
@@ -86,7 +86,7 @@ impl MethodStatus {
         }
     }
 
-    /// Returns the number of calls that have ended.
+    /// Returns the number of finished calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.refused.saturating_add(self.latency.count())
@@ -106,12 +106,12 @@ pub struct PeerStatus {
     pub address: PeerKey,
     /// True while there is a session with it.
     pub is_up: bool,
-    /// Principal that it has proved in the session; `None` if it has proved none.
+    /// Principal that the peer has proved in the session; `None` if unauthenticated.
     pub name: Option<String>,
-    /// Level of the session: `encrypted`; `local` in clear with a process of the same user on this host; `none` in clear.
-    /// `None` without a session, and from earlier versions.
+    /// Level of the session: `encrypted`; `local` in clear with a process of the same user on this host;
+    /// `none` in clear. `None` without a session, and for earlier versions.
     pub level: Option<String>,
-    /// Messages sent to it, on all pollers, since the peer became known.
+    /// Messages sent to the peer, on all pollers, since it was added.
     pub sent: u64,
     /// Messages received from it.
     pub received: u64,

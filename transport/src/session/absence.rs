@@ -6,10 +6,10 @@
 //!    `------- opened --- Looking <--- every poller has released it ---------------------'
 //! ```
 //!
-//! A kernel removes a device only when every process has released every object on it. So nothing here waits
-//! for the device: work that it has not completed fails, and may have arrived. While the device is away, a
-//! send fails as it does for a peer that is down, at the pace at which the device is looked for. The CM
-//! machine reports what has happened, and acts on the answers.
+//! The kernel removes a device only when every process has released every object on it. So the node does not
+//! wait for the device: incomplete work fails, although it may have arrived. While the device is away, a send
+//! fails as for a peer that is down, at the interval of the search for the device. The CM machine passes in
+//! the events and performs the results.
 #![forbid(unsafe_code)]
 
 use crate::node::incarnation::{self, DeviceShared, Listening, Opened};
@@ -30,7 +30,7 @@ const TELL_EVERY: u32 = 64;
 #[derive(Debug)]
 enum Stage {
     Present,
-    /// Waits for these pollers to take what had arrived.
+    /// Waits for these pollers to take the arrived frames.
     Emptying(BTreeSet<PollerIndex>),
     /// Waits for these pollers to release the device.
     Releasing(BTreeSet<PollerIndex>),
@@ -84,7 +84,7 @@ impl Presence {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Notes that a message to this peer waits for a device.
+    /// Records that a message to this peer waits for a device.
     pub(super) fn want(&mut self, peer: PeerKey) {
         self.wanted.insert(peer);
     }
@@ -94,7 +94,7 @@ impl Presence {
         self.state = Stage::Emptying(self.pollers.clone());
     }
 
-    /// Notes that a poller has taken what had arrived. Returns true for the last poller.
+    /// Records that a poller has taken the arrived frames. Returns true for the last poller.
     pub(super) fn emptied(&mut self, poller: PollerIndex) -> bool {
         let Stage::Emptying(left) = &mut self.state else { return false };
         left.remove(&poller);
@@ -105,7 +105,7 @@ impl Presence {
         is_last
     }
 
-    /// Notes that a poller has released the device. Returns true for the last poller.
+    /// Records that a poller has released the device. Returns true for the last poller.
     pub(super) fn released(&mut self, poller: PollerIndex, now: Time) -> bool {
         let Stage::Releasing(left) = &mut self.state else { return false };
         left.remove(&poller);

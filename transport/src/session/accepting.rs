@@ -38,7 +38,7 @@ impl CmMachine {
         if matches!(refusal, Refusal::Unproven(_)) {
             return;
         }
-        let (cause, is_proven) = (refusal.cause(), refusal.follows_proof());
+        let (cause, is_proven) = (refusal.own_cause(), refusal.follows_proof());
         self.shared.events.refused(id.peer_address().map(PeerKey::new), cause, is_proven);
         let (now, peer) = (self.now(), id.peer_address().map(tracing::field::display));
         if let Some(remedy) = refusal.remedy() {
@@ -146,7 +146,7 @@ impl CmMachine {
         if let Some(suppressed) = self.log.line(now) {
             tracing::warn!(peer = %key, %error, step, suppressed, "session request not completed");
         }
-        // The dialing side may have given up in the meantime, which ends the endpoint's connection.
+        // The dialling side may have given up, which ends the endpoint's connection.
         let transient = matches!(error, VerbsError::Invalid(_));
         self.drive(key, |machine, into| {
             machine.fail(now, number, PeerDown::DeviceFailed, transient, into);

@@ -20,7 +20,7 @@ impl AwaitedPackets {
         self.0.insert(qp, Arc::clone(id));
     }
 
-    /// Removes the connection of `id`, which is established or has ended.
+    /// Removes the connection of `id`, once it is established or ended.
     pub(super) fn stop_waiting(&mut self, qp: QpNumber, id: &Arc<dyn CmId>) {
         if self.0.get(&qp).is_some_and(|awaited| awaited.number() == id.number()) {
             self.0.remove(&qp);
@@ -59,7 +59,7 @@ mod tests {
         }
     }
 
-    /// The active side receives a REP and sends nothing more, as if its RTU were lost.
+    /// The active side receives a REP and stays silent, as if its RTU were lost.
     #[test]
     fn packet_replaces_rtu_that_is_lost() {
         let device = SoftOptions {

@@ -14,8 +14,8 @@
 //! 750 ms after a refusal, 300 ms after an unanswered attempt, whose last request is 600 ms old by then. [`Pace`] bounds such
 //! attempts of a node.
 //!
-//! Each pause is lengthened by up to a quarter, which differs between nodes and attempts. A session that
-//! comes up ends the row of failed attempts.
+//! Each pause is lengthened by up to a quarter, which differs between nodes and attempts. An established
+//! session ends the row of failed attempts.
 #![forbid(unsafe_code)]
 
 use crate::PeerDown;
@@ -36,7 +36,7 @@ const REFUSED_WAITED: Duration = Duration::from_millis(750);
 const UNANSWERED_WAITED: Duration = Duration::from_millis(300);
 /// Maximum number of peers per second at which a node begins early attempts.
 const EARLY_PER_SECOND: usize = 64;
-/// Minimum time up after which a session's end is followed by no pause.
+/// Minimum time up after which a session's end is not followed by a pause.
 const STABLE: Duration = Duration::from_secs(1);
 /// Number of consecutive transient failures that are not reported.
 pub(super) const SILENT_FAILURES: u32 = 8;
@@ -64,7 +64,7 @@ impl Backoff {
         Self { seed, failures: 0, unanswered: 0, short_lived: 0, not_before: None, early: None, away: None }
     }
 
-    /// Returns the time at which the next attempt may begin; `None` if at once.
+    /// Returns the time at which the next attempt may begin; `None` if it may begin now.
     pub(super) fn not_before(&self, now: Time) -> Option<Time> {
         self.not_before.filter(|until| *until > now)
     }
@@ -80,12 +80,12 @@ impl Backoff {
         self.away.zip(self.not_before(now))
     }
 
-    /// Replaces the cause of the last failure by one that says more.
+    /// Replaces the cause of the last failure with a more specific one.
     pub(super) fn explain(&mut self, cause: PeerDown) {
         self.away = self.away.map(|_| cause);
     }
 
-    /// Notes that a session is up.
+    /// Records that a session is up.
     pub(super) fn succeeded(&mut self) {
         (self.failures, self.unanswered, self.away) = (0, 0, None);
         (self.not_before, self.early) = (None, None);
@@ -96,7 +96,7 @@ impl Backoff {
         *self = Self::new(self.seed);
     }
 
-    /// Notes that a session that was up has ended.
+    /// Records the end of an established session.
     pub(super) fn ended(&mut self, now: Time, up_since: Time) {
         let stable = now.saturating_duration_since(up_since) >= STABLE;
         self.short_lived = if stable { 0 } else { self.short_lived.saturating_add(1) };
@@ -165,7 +165,7 @@ mod tests {
 
     const START: Time = Time(1_000_000);
 
-    /// Returns the pauses after `count` attempts that fail with `cause`, each made at the end of the previous
+    /// Returns the pauses after `count` attempts that fail with `cause`, each at the end of the previous
     /// pause.
     fn pauses(backoff: &mut Backoff, cause: PeerDown, count: usize) -> Vec<Duration> {
         let mut now = START;
@@ -256,7 +256,7 @@ mod tests {
         backoff.failed(START, PeerDown::Unreachable, false);
         backoff.succeeded();
         assert_eq!((backoff.not_before(START), backoff.away(START)), (None, None));
-        // It was up for a short time, so there is a pause; but callers are not told that the peer is away.
+        // After a short session there is a pause, but callers do not get the cause of an absent peer.
         let now = START + Duration::from_millis(300);
         backoff.ended(now, START);
         assert!(within(backoff.not_before(now).expect("a pause") - now, 10));

@@ -2,8 +2,8 @@
 //! and performs their actions. `dialling.rs` is its active half, `requests.rs` and `accepting.rs` are its
 //! passive half, and `events.rs` handles connection manager events.
 //!
-//! Pollers and the CM machine communicate by commands; neither waits for the other. It sleeps whenever there
-//! is nothing to do, and nothing that it calls blocks.
+//! Pollers and the CM machine communicate through commands, without waiting for each other. The machine
+//! sleeps while idle, and calls only functions that do not block.
 #![forbid(unsafe_code)]
 
 use super::absence::Presence;
@@ -54,7 +54,7 @@ const PROBED: usize = 64;
 /// Minimum time between two searches for a stopped process, which read the descriptors of all processes of this
 /// user.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
-/// Remedy if a peer gets no packets.
+/// Remedy if packets do not reach a peer.
 const OPEN_PORT: &str = "have firewalls let packets from this node through to the peer's UDP port: 4791, or the one after the slash in `peer`";
 
 /// Maximum number of peers in a node's description of itself, since more do not fit the answer.
@@ -65,7 +65,7 @@ const MAX_PEERS: usize = 2048;
 enum Stage {
     /// Takes events and commands.
     Work,
-    /// Announces that it goes to sleep.
+    /// Announce the sleep.
     Announce,
     /// Takes events and commands that came before the announcement.
     LookAgain,
@@ -92,17 +92,18 @@ pub(crate) struct CmMachine {
     pub(super) log: LogLimit,
     failed: LogLimit,
     downs: LogLimit,
+    /// Limits the warnings about refused requests before the proof of the address, and after it.
     pub(super) refused: [LogLimit; 2],
-    /// Limits the lines about refused requests that need no action, so that they do not suppress those of `refused`.
+    /// Limits the lines about harmless refused requests, so that they do not suppress the lines of `refused`.
     pub(super) dismissed: LogLimit,
     /// Limits the lines about peers that do not answer, which strangers can cause with forged addresses.
     unanswered: LogLimit,
     pub(super) cookies: Cookies,
     numbers: Numbers,
     pub(super) levels: Levels,
-    /// True if processes of this user on this host need no handshake.
+    /// True if processes of this user on this host are exempt from the handshake.
     exempts_local_user: bool,
-    /// True if the node listens at no port that its program has chosen.
+    /// True if the program did not choose a listening port.
     is_client: bool,
     /// UDP port of this node's device.
     pub(super) udp_port: u16,
@@ -162,7 +163,7 @@ impl CmMachine {
             levels: options.levels(),
             exempts_local_user: options.exempts_local_user,
             is_client: options.listens_on().iter().all(|address| address.port() == 0),
-            // A NIC knows no other port.
+            // NICs support only the RoCE port.
             udp_port: if device.provider == SOFTWARE { options.udp_port() } else { ROCE_PORT },
             #[cfg(feature = "identity")]
             proving: Proving::new(options.credentials.clone()),
@@ -269,7 +270,7 @@ impl CmMachine {
         }
     }
 
-    /// Returns the address that the node listens on first, or an unspecified one before it is known.
+    /// Returns the node's first listening address, or an unspecified one before it is bound.
     fn address(&self) -> SocketAddr {
         let unknown = || SocketAddr::from(([0; 4], 0));
         self.shared.local_address.get().copied().unwrap_or_else(unknown)
@@ -316,7 +317,7 @@ impl CmMachine {
                     return;
                 }
                 if self.closed {
-                    // The peer's machine may be new, and not know of the shutdown.
+                    // A new peer's machine is not shut down yet.
                     self.drive(peer, |machine, actions| machine.close(now, actions));
                 }
                 self.note_owner(peer);
@@ -328,7 +329,7 @@ impl CmMachine {
             CmCommand::Broken { peer, number, cause } => {
                 let is_too_large = self.remember_mtu(peer, number, cause);
                 if is_too_large {
-                    // The peer is told, also of a session that is not up.
+                    // The cause is sent to the peer even if the session is not up.
                     self.endpoints.close(peer, number, Refusal::for_ended_session(cause));
                 }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, is_too_large, actions));
@@ -400,7 +401,7 @@ impl CmMachine {
         let shared = &self.shared;
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
         let (levels, numbers) = (self.levels, &self.numbers);
-        // No firewall is between processes of one host.
+        // Processes of one host have no firewall in between.
         let tries_one_flow =
             self.is_client && self.peers.get(key).is_none() && self.endpoints.is_of_other_host(key.host());
         self.peers.add(key, || {
@@ -412,7 +413,7 @@ impl CmMachine {
         })
     }
 
-    /// Finds out if the peer of the live session still answers, because another one asks for its address.
+    /// Probes the peer of the live session, because another one claims its address.
     pub(super) fn probe_live(&mut self, key: PeerKey) {
         let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };
@@ -452,7 +453,7 @@ impl CmMachine {
         self.tell(|| Command::DeviceLost);
     }
 
-    /// Notes that a poller has taken what had arrived. After the last poller, the sessions end.
+    /// Records that a poller has taken the arrived frames. After the last poller, the sessions end.
     fn emptied(&mut self, poller: PollerIndex) {
         if !self.presence.emptied(poller) {
             return;
@@ -465,7 +466,7 @@ impl CmMachine {
         self.tell(|| Command::ReleaseDevice);
     }
 
-    /// Notes that a poller has released the device. After the last poller, this machine releases it too.
+    /// Records that a poller has released the device. After the last poller, this machine releases it too.
     fn released(&mut self, poller: PollerIndex) {
         if self.presence.released(poller, self.now()) {
             self.detach();
@@ -550,8 +551,8 @@ impl CmMachine {
         }
     }
 
-    /// Returns true if this host has proved that the other end of a connection is a process of this user, and such
-    /// processes need no handshake.
+    /// Returns true if the host confirms that the other end of a connection is a process of this user, and
+    /// such processes are exempt from the handshake.
     pub(super) fn is_local(&self, id: &dyn CmId) -> bool {
         self.levels != Levels::None && self.exempts_local_user && id.local_user().is_some()
     }
@@ -565,7 +566,7 @@ impl CmMachine {
         let Some(peer) = self.peers.get_mut(key) else { return R::default() };
         let mut actions = Vec::new();
         let result = input(&mut peer.machine, &mut actions);
-        // Performing may fail and so cause further actions, which come after these.
+        // A failed action may append further ones.
         let mut next = 0;
         while next < actions.len() {
             if let Action::Down { number, cause } | Action::Away { number, cause, .. } = &mut actions[next] {
@@ -649,7 +650,7 @@ impl CmMachine {
     /// Returns the cause for which a peer is away, with the stopped process that explains its silence, if there is
     /// one. Later callers get the same cause.
     fn explain(&mut self, key: PeerKey, cause: PeerDown) -> PeerDown {
-        // A node without this socket shares its addresses with no other process.
+        // A node without this socket does not share its addresses with other processes.
         let (now, device) = (self.now(), self.device_of(key));
         let Some(peer) = self.peers.get_mut(key).filter(|_| self.socket.is_some()) else { return cause };
         let is_early = self.searched.is_some_and(|searched| now - searched < SEARCH_INTERVAL);
@@ -833,7 +834,7 @@ fn open_socket(options: &NodeOptions, device: &DeviceShared, sleeper: &Sleeper) 
 }
 
 impl Drop for CmMachine {
-    /// Ends the pollers, however this machine ends: nothing else would notify them.
+    /// Ends the pollers, however this machine ends: they have no other notification.
     fn drop(&mut self) {
         // Endpoints that were resolved too late hold the device.
         while self.handle.next_command().is_some() {}

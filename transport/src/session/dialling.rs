@@ -6,7 +6,7 @@
 //!  `---------- refused as unproven, with a cookie -'
 //! ```
 //!
-//! The connection machine asks for it (`CmMachine::drive`); failures go back to that machine.
+//! Requested by the connection machine (`CmMachine::drive`), which receives the failures.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -60,7 +60,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Continues what [`Self::dial`] began, unless the session is over by now.
+    /// Continues the dial that [`Self::dial`] began, unless the session has ended.
     pub(super) fn resolved(
         &mut self,
         key: PeerKey,
@@ -76,7 +76,8 @@ impl CmMachine {
         let usual = key.udp_port().map(UdpPorts::new);
         let now = self.now();
         let remembered = self.peers.path_mtu(key.host(), now);
-        // A dial-back has the form of the request that it answers, and its path MTU, which one node remembers for both.
+        // A dial-back has the form and path MTU of the request that it answers: one node stores the path MTU
+        // for both.
         let asked = self.endpoints.asked(key, number);
         let path_mtu = asked.map(|(_, mtu)| mtu).into_iter().chain(remembered).min();
         let flow = match asked {
@@ -96,8 +97,8 @@ impl CmMachine {
         log_set_up(key, number, "request sent", &format_args!("poller {poller}"));
     }
 
-    /// Answers a peer that asked for proof of our address. It gets its cookie back with a new request for
-    /// each INI, since an endpoint whose request was refused cannot ask again.
+    /// Answers a peer that requires proof of our address. Each INI returns the cookie with a new endpoint and
+    /// request, since a refused endpoint cannot be reused.
     pub(super) fn prove(
         &mut self,
         key: PeerKey,
@@ -115,13 +116,13 @@ impl CmMachine {
         self.drive(key, |machine, actions| machine.unproven(now, number, poller, actions));
     }
 
-    /// Returns our address from which to reach a peer, and the port that we listen on there. An address of
-    /// `None` lets the device choose.
+    /// Returns our source address for a peer, and our listening port there. An address of `None` lets the
+    /// device choose.
     ///
     /// # Errors
-    /// When we listen on no address of the peer's family.
+    /// If this node does not listen on an address of the peer's family.
     fn source_for(&self, key: PeerKey, peer: &PeerSession) -> Result<(Option<IpAddr>, NonZeroU16), PeerDown> {
-        // `::` stands for the addresses of both families.
+        // `::` includes the addresses of both families.
         let reaches = |address: &&SocketAddr| {
             address.is_ipv4() == key.address().is_ipv4() || address.ip() == Ipv6Addr::UNSPECIFIED
         };
@@ -203,7 +204,7 @@ fn cause_of(error: VerbsError, device: SocketAddr) -> PeerDown {
         // This host's routes or its firewall forbid the address.
         VerbsError::Os(nix::libc::EACCES | nix::libc::EPERM) => PeerDown::Prohibited(device),
         VerbsError::Gone => PeerDown::DeviceRemoved,
-        // The host resolved the peer's link address, and got no answer.
+        // The peer's link address could not be resolved.
         VerbsError::Os(nix::libc::ETIMEDOUT) => PeerDown::Unreachable,
         error => PeerDown::NoRoute(error),
     }

@@ -32,8 +32,8 @@ use trunkline_verbs::{
 const CLOSING_LIMIT: Duration = Duration::from_millis(400);
 /// Maximum number of outstanding READs on an INI.
 const READS: u8 = 16;
-/// Number of times that a packet is sent before its peer counts as dead. The kernel's rxe takes 7 repetitions for
-/// "without end", and would never notice that a peer has died.
+/// Number of times that a packet is sent before its peer counts as dead. The kernel's rxe treats 7
+/// repetitions as infinite, and would never detect a dead peer.
 const SENDINGS: RangeInclusive<u8> = 3..=7;
 /// Codes of ACK timeouts: 134 ms, which a software device waits at least, to 8.6 s.
 const ACK_TIMEOUTS: RangeInclusive<u8> = 15..=21;
@@ -51,14 +51,14 @@ pub(crate) enum Role {
 #[derive(Debug)]
 struct End {
     id: Arc<dyn CmId>,
-    /// `None` once a poller has taken it.
+    /// `None` once taken by a poller.
     qp: Option<Arc<dyn QueuePair>>,
     /// Private data of its REQ and of its REP.
     #[cfg(feature = "identity")]
     carried: [Vec<u8>; 2],
 }
 
-/// The first pair of connections of a session, as this node sees it.
+/// The first pair of connections of a session, from this node's side.
 #[cfg(feature = "identity")]
 #[derive(Debug)]
 pub(crate) struct FirstPair {
@@ -74,13 +74,14 @@ pub(crate) struct FirstPair {
 pub(crate) struct FirstConnection {
     pub(crate) ini: QpNumber,
     pub(crate) tgt: QpNumber,
-    /// Address of the node that dialled, as its REQ names it: behind an address translator not that of its packets.
+    /// Dialling node's address according to its REQ: behind an address translator it differs from the source
+    /// of its packets.
     pub(crate) from: IpAddr,
     pub(crate) request: Vec<u8>,
     pub(crate) reply: Vec<u8>,
 }
 
-/// Device, channel and listeners that endpoints are made from.
+/// Device, channel and listeners for endpoints.
 #[derive(Debug)]
 struct Attached {
     device: Arc<DeviceShared>,
@@ -184,8 +185,7 @@ impl Endpoints {
         self.attached.as_ref()?.channel.next_event()
     }
 
-    /// Returns true if the descriptor of either is readable. A simulation asks this where a thread sleeps on
-    /// them.
+    /// Returns true if either descriptor is readable. A simulation calls this in place of sleeping on them.
     pub(crate) fn has_event(&self) -> bool {
         self.attached
             .as_ref()
@@ -267,8 +267,8 @@ impl Endpoints {
         id.connect(&ConnectParameters { private_data, ..asked })
     }
 
-    /// Creates the QP through which a poller sends. Over RC the peer could send through it, too; such
-    /// messages find no receive.
+    /// Creates the QP through which a poller sends. Over RC the peer could send through it, too, but its
+    /// receive queue stays empty.
     fn make_ini(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let device = self.device()?;
         let cq = device.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
@@ -307,7 +307,7 @@ impl Endpoints {
                     send_cq: Some(Arc::clone(cq)),
                     receive_cq: Some(Arc::clone(cq)),
                     srq: Some(Arc::clone(srq)),
-                    // It never sends, but some devices want a send queue.
+                    // It never sends, but some devices require a send queue.
                     capacities: QueueCapacities {
                         max_send_wr: 1,
                         max_send_sge: 1,
@@ -319,8 +319,8 @@ impl Endpoints {
         })
     }
 
-    /// Returns the UDP ports and the path MTU that the peer has asked for in a session; `None` before its first request
-    /// and on hardware.
+    /// Returns the UDP ports and the path MTU from the peer's request in a session; `None` before its first
+    /// request and on hardware.
     pub(crate) fn asked(&self, peer: PeerKey, number: u32) -> Option<(UdpPorts, Mtu)> {
         let ends = self.sessions.get(&(peer, number))?;
         let (_, end) = ends.iter().find(|(role, _)| matches!(role, Role::Tgt(_)))?;
@@ -354,7 +354,7 @@ impl Endpoints {
         self.awaited_packets.await_packet(number24, id);
         self.add(peer, number, Role::Tgt(poller), id, Arc::clone(&qp));
         id.attach(Arc::clone(&qp))?;
-        // Attaching alone grants no rights.
+        // Attaching alone does not grant rights.
         if is_proved {
             qp.modify(&rights())?;
         }
@@ -464,8 +464,8 @@ impl Endpoints {
         (0..pollers).map(take).collect()
     }
 
-    /// Takes a session down. Its TGTs are destroyed at once, so that the peer can no longer read our memory
-    /// when the pollers are notified. Tells the peer the cause, if there is one to tell.
+    /// Closes a session. Its TGTs are destroyed at once, so that the peer can no longer read our memory when
+    /// the pollers are notified. Sends the cause to the peer, if given.
     pub(crate) fn close(&mut self, peer: PeerKey, number: u32, cause: Option<Refusal>) {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
         self.shared.session_qps.close(peer, number);
@@ -486,8 +486,8 @@ impl Endpoints {
         }
     }
 
-    /// Drops an endpoint whose request was refused, or that has no place in the session. The session goes on.
-    /// Returns its QP.
+    /// Drops an endpoint whose request was refused, or which does not belong to the session. The session
+    /// continues. Returns the endpoint's QP.
     pub(crate) fn discard(&mut self, peer: PeerKey, number: u32, role: Role) -> Option<QpNumber> {
         let end = self.sessions.get_mut(&(peer, number)).and_then(|ends| ends.remove(&role))?;
         self.roles.remove(&end.id.number());
@@ -569,7 +569,7 @@ fn dial_parameters(
         initiator_depth: READS.min(device.max_rd_atomic),
         responder_resources: match kind {
             ConnectionKind::Xrc => READS.min(device.max_dest_rd_atomic),
-            // An RC QP could serve the peer's READs, too, but ours is not meant to.
+            // An RC QP could also serve the peer's READs, which is not used here.
             ConnectionKind::Rc => 0,
         },
         retry_count,

@@ -1,7 +1,7 @@
-//! Connection manager events for endpoints: the session that an event belongs to, whether that session goes
-//! on, and the failure to report if it does not.
+//! Connection manager events for endpoints: the session of an event, whether that session continues, and the
+//! failure to report if not.
 //!
-//! The CM machine calls it for each event. Nothing here waits.
+//! Called by the CM machine for each event. Does not block.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;

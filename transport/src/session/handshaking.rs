@@ -8,8 +8,8 @@
 //!                              `-> failure -> the peer has ended the session, or 1 s -> Machine::fail
 //! ```
 //!
-//! Poller 0 posts the frames and hands over those that arrive (`poller/handshakes.rs`). A session comes up only after
-//! its frames are acknowledged, because its INI then belongs to a trunk.
+//! Poller 0 posts the outgoing frames and hands over the received ones (`poller/handshakes.rs`). A session
+//! comes up only after its frames are acknowledged, because its INI then belongs to a trunk.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -101,7 +101,7 @@ impl CmMachine {
                 Err(failure) => return self.handshake_failed(session, failure),
             },
             Stage::Begins { .. } => return self.fail_handshake(key, number, Refused::Malformed.into()),
-            // Before, frames go out through slots that the session gives back when it comes up.
+            // Before, frames use slots that the session returns when it comes up.
             Stage::Proved(_) if is_up => return self.renewal_frame(session, frame),
             Stage::Proved(_) => {
                 // The peer may be up already, and have new credentials.
@@ -111,7 +111,7 @@ impl CmMachine {
                 return self.fail_handshake(key, number, Refused::Malformed.into());
             }
             Stage::Failed(failure) => {
-                // Both nodes have ended it.
+                // Both nodes have ended the handshake.
                 let failure = *failure;
                 let is_failure = Fragment::parse(&frame).is_ok_and(|fragment| fragment.part == Part::Failure);
                 if is_failure {
@@ -123,7 +123,7 @@ impl CmMachine {
         self.after_flight(session);
     }
 
-    /// Notes that the peer has acknowledged handshake frames.
+    /// Records that the peer has acknowledged handshake frames.
     pub(super) fn handshake_sent(&mut self, key: PeerKey, number: u32, acknowledged: u32) {
         let session = (key, number);
         let Some(handshake) = self.proving.handshakes.get_mut(&session) else { return };
@@ -131,7 +131,7 @@ impl CmMachine {
         self.after_flight(session);
     }
 
-    /// Returns the cause for which this node has ended a session's handshake, when the peer ends the session.
+    /// Returns this node's cause for ending a session's handshake, when the peer ends the session.
     pub(super) fn handshake_cause(&self, key: PeerKey, number: u32) -> Option<PeerDown> {
         match self.proving.handshakes.get(&(key, number))?.stage {
             Stage::Failed(failure) => Some(PeerDown::Handshake(failure)),
@@ -281,7 +281,7 @@ impl CmMachine {
         }
     }
 
-    /// Sends the FAILURE of an exchange that has ended. The peer then ends the session.
+    /// Sends the FAILURE of an ended exchange. The peer then ends the session.
     fn handshake_failed(&mut self, session: SessionOfPeer, failure: HandshakeFailure) {
         let ((key, number), now) = (session, self.now());
         self.after_flight(session);
@@ -322,8 +322,8 @@ impl CmMachine {
     }
 }
 
-/// Returns a side of the binding: that of the node which dialled `ini`, and to which `back` leads. `None` if its
-/// messages are malformed, or do not agree.
+/// Returns the binding's side of the node that dialled `ini` and is the target of `back`. `None` if the
+/// messages are malformed or contradict each other.
 fn side(ini: &FirstConnection, back: &FirstConnection) -> Option<Side> {
     let hello = Hello::parse(&ini.request, Features::HANDSHAKE).ok()?;
     let welcome = Welcome::parse(&back.reply).ok()?;

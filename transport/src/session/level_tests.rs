@@ -1,5 +1,5 @@
-//! The machine's rules for levels: pairs of machines in every order of messages, the requests that are refused,
-//! and what waits for the proof.
+//! The machine's rules for levels: pairs of machines in every order of messages, refused requests, and
+//! actions that wait for the proof.
 
 use super::*;
 
@@ -242,7 +242,7 @@ fn nothing_else_is_dialled_before_proof() {
     assert_eq!(actions, []);
     machine.answered(later, 1, 1, secure_welcome(2), &mut actions);
     assert_eq!(actions, [Action::Up { number: 1, welcome: secure_welcome(2) }]);
-    // With one poller each, the proof is the last to come.
+    // With one poller each, the proof is the last step.
     let (mut machine, mut actions) = (Machine::new(ME, 1, Levels::Encrypted, Numbers::default()), Vec::new());
     machine.request(now, &secure(hello(PEER, 5, None, 0, 1)), &mut actions).unwrap();
     machine.arrived(now, 1, 0, &mut actions);

@@ -1,7 +1,7 @@
-//! The connection machine: when to dial, what to accept, when a session is up or over.
+//! The connection machine: decides when to dial, which requests to accept, and when a session is up or over.
 //!
-//! One machine per peer, pure: the CM machine feeds it requests, answers, failures and the time,
-//! and performs the actions it asks for. It does no I/O and takes no clock.
+//! One machine per peer, without I/O or a clock: the CM machine passes in requests, answers, failures and the
+//! time, and performs the returned actions.
 //!
 //! A session is two halves: our INIs at the peer's TGTs, and the peer's INIs at ours.
 //!
@@ -16,16 +16,17 @@
 //!    `-- failure: refused, unreachable, time-out ---- broken, closed, restarted
 //! ```
 //!
-//! [`Backoff`] decides the pause between two attempts. After a reported failure, a caller that wants a
-//! session before the next attempt gets that failure at once, unless it asks to wait. The next attempt begins
-//! once its time has come and a caller wants a session. A caller that comes during an attempt waits for its
-//! result. A caller that waits through the pause shortens it; the CM machine bounds the rate of such attempts.
+//! [`Backoff`] decides the pause between two attempts. After a reported failure, a caller that requests a
+//! session during the pause gets that failure at once, unless it chose to wait. The next attempt begins when
+//! the pause is over and a caller requests a session. A caller that arrives during an attempt waits for its
+//! result. A caller that waits through the pause shortens it; the CM machine bounds the rate of such
+//! attempts.
 //!
-//! The first of a session's INIs is dialled alone. The others follow when the peer has shown that it is
-//! there, by an answer or by a cookie. So a request with a forged address makes this node send a single
-//! request. In a session with HANDSHAKE the others follow when both nodes have proved their names.
+//! The first of a session's INIs is dialled alone. The others follow when the peer has answered, or returned
+//! a cookie. So a forged source address causes this node to send a single request. In a session with
+//! HANDSHAKE the others follow when both nodes have proved their names.
 //!
-//! Requests come here only when their sender has proved its address (`requests.rs`).
+//! Requests reach the machine only after their sender has proved its address (`requests.rs`).
 //!
 //! Requests are matched by names. A node numbers its sessions and has an epoch for each peer; a pair of epoch
 //! and number is never reused. A dial-back echoes the name that it answers. So:
@@ -59,21 +60,22 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{OneFlow, Time};
 
-/// Time after which the end of a session says nothing about the way to its peer.
+/// Time up after which a session's end is not attributed to the network path.
 const EARLY_END: Duration = Duration::from_secs(10);
 
-/// Time after which an incomplete handshake has failed.
+/// Time limit of a handshake.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Time after the deadline of a handshake in which the peer is told the cause.
+/// Time after the deadline of a handshake during which the cause is sent to the peer.
 pub(super) const FAILURE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Time after which a peer may have given up to connect back. Requests without an answer are repeated for longer.
+/// Time after which a peer may have given up connecting back. Requests without an answer are repeated for
+/// longer.
 const PEER_GIVES_UP: Duration = Duration::from_millis(1500);
 
 /// Maximum number of candidates of a peer.
 pub(super) const CANDIDATES: usize = 4;
 
-/// Action that the machine asks for. Actions are performed in order.
+/// Action for the CM machine, which performs actions in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Connect this poller's INI.
@@ -83,16 +85,16 @@ pub(crate) enum Action {
     /// Begin the handshake on the first pair of connections. [`Machine::proved`] ends it, or [`Machine::fail`] at the
     /// deadline.
     Prove { number: u32, deadline: Time },
-    /// End the connection of one of the peer's INIs. The session goes on.
+    /// End the connection of one of the peer's INIs. The session continues.
     DropTarget { number: u32, poller: u16 },
-    /// Take down everything that was made for the session.
+    /// Destroy all objects of the session.
     Close { number: u32 },
     /// Notify the pollers that the peer is down. Comes after the `Close`.
     Down { number: u32, cause: PeerDown },
     /// Report that the peer has not answered a dial-back. Comes after the `Close`.
     Unanswered,
-    /// Notify the pollers that an attempt to connect has failed, and of the earliest time of the next. Comes
-    /// after the `Close`.
+    /// Notify the pollers that an attempt to connect failed, and of the earliest time of the next. Follows
+    /// the `Close`.
     Away { number: u32, cause: PeerDown, until: Time, is_new: bool },
 }
 
@@ -116,7 +118,7 @@ enum Target {
     Arrived,
 }
 
-/// Levels of the sessions that a node makes. `docs/book/src/why/security.md`, *Levels*, has the rules.
+/// Levels of a node's sessions. `docs/book/src/why/security.md`, *Levels*, has the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Levels {
     /// Without a handshake: the node has no identity.
@@ -128,7 +130,7 @@ pub(crate) enum Levels {
 }
 
 impl Levels {
-    /// Returns the features that the node knows. The first dial of an attempt wants all of them.
+    /// Returns the features that the node supports. The first dial of an attempt requests all of them.
     pub(crate) fn features(self) -> Features {
         if self == Self::None { Features::NONE } else { Features::HANDSHAKE }
     }
@@ -139,7 +141,7 @@ impl Levels {
 enum ProofState {
     /// The first pair of connections is not complete.
     Pairing,
-    /// The handshake is under way.
+    /// The handshake is in progress.
     Exchanging,
     /// The peer has proved its name, and may have received the proof of ours. So it may dial its other INIs.
     PeerProved,
@@ -170,7 +172,7 @@ struct Session {
     all_dialled: bool,
     /// Number of dials that were answered with a cookie.
     unproven: u32,
-    /// Targets by remote poller; empty until the peer's count is known.
+    /// Targets by remote poller; empty until the peer's poller count has arrived.
     targets: Vec<Target>,
     began: Time,
     deadline: Time,
@@ -180,7 +182,7 @@ struct Session {
 /// Kind of a pause before an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pause {
-    /// Lasts until the time that callers are told.
+    /// Lasts until the time that was reported to callers.
     Whole,
     /// Shortened for a caller that waits.
     Early,
@@ -195,8 +197,8 @@ enum SessionState {
     Open(Box<Session>),
 }
 
-/// Source of a node's session numbers, shared by its machines. No number is given out twice, even if a peer
-/// was forgotten in the meantime.
+/// Source of a node's session numbers, shared by its machines. Numbers are unique, even after a peer was
+/// removed and added again.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Numbers(Arc<AtomicU32>);
 
@@ -212,12 +214,12 @@ pub(crate) struct Machine {
     epoch: u64,
     pollers: u16,
     levels: Levels,
-    /// True if the peer may be a process of this user on this host, with which a session needs no handshake.
+    /// True if the peer may be a process of this user on this host, which is exempt from the handshake.
     tries_local: bool,
     numbers: Numbers,
     /// Use of one pair of UDP ports by the connections of the next session.
     one_flow: OneFlow,
-    /// True if dials find out whether one flow is needed.
+    /// True if dials test whether one flow is needed.
     tries_one_flow: bool,
     state: SessionState,
     /// True if a session was up before.
@@ -225,14 +227,14 @@ pub(crate) struct Machine {
     /// True if pollers wait for a session, so that a failure must be reported to them.
     wanted: bool,
     backoff: Backoff,
-    /// Epoch of the peer's incarnation that has a setting this node must not ignore but does not know, and
-    /// the setting. It will not change, so no session with that incarnation is possible.
+    /// Epoch of a peer's incarnation with a critical setting unknown to this node, and the setting. Settings
+    /// do not change, so a session with that incarnation is impossible.
     incompatible: Option<(u64, u16)>,
     closed: bool,
     /// Sessions of newcomers at the peer's address, beside the current one, the oldest first. None of them is proved.
     #[expect(clippy::vec_box, reason = "sessions move to and from the state, which has a box")]
     candidates: Vec<Box<Session>>,
-    /// Number and beginning of the last session that was current and has ended.
+    /// Number and start of the last current session that has ended.
     ended: Option<(u32, Time)>,
 }
 
@@ -269,8 +271,8 @@ impl Machine {
         self.one_flow
     }
 
-    /// Lets the next dial find out whether one flow is needed. The node must be one that no other dials by its address:
-    /// it would have two sessions with a peer that does.
+    /// Lets the next dial test whether one flow is needed. Peers must not dial this node by its address, or
+    /// two sessions would result.
     pub(crate) fn try_one_flow(&mut self) {
         self.tries_one_flow = true;
         self.find_flow();
@@ -351,7 +353,7 @@ impl Machine {
         self.session(number).map_or(self.levels.features(), |session| session.features)
     }
 
-    /// Returns true if a request echoes a session, which only the peer can know.
+    /// Returns true if a request echoes a session, whose numbers only the peer has received.
     pub(crate) fn is_echoed(&self, hello: &Hello) -> bool {
         hello.echo.is_some_and(|echo| self.echoed(echo).is_some())
     }
@@ -365,7 +367,7 @@ impl Machine {
         self.sessions().any(|session| session.remote == Some(name))
     }
 
-    /// Returns true if a session with the peer has been up.
+    /// Returns true if a session with the peer was ever up.
     pub(crate) fn was_up(&self) -> bool {
         self.was_up
     }
@@ -382,7 +384,7 @@ impl Machine {
         self.session(number).map_or(ProofState::Pairing, |session| session.proof)
     }
 
-    /// Returns true if the current session's peer is known to be a process of this user on this host.
+    /// Returns true if the current session's peer is a verified process of this user on this host.
     pub(crate) fn is_with_local_user(&self) -> bool {
         matches!(&self.state, SessionState::Open(session) if session.is_with_local_user())
     }
@@ -398,8 +400,8 @@ impl Machine {
         self.is_up() && self.current() == Some(number)
     }
 
-    /// Returns true if the peer has accepted a session long ago, and no connection that it makes has arrived. If it then
-    /// closes the session, its requests have not reached this node.
+    /// Returns true if the peer accepted the session long ago, but its own connections have not arrived. If
+    /// it then closes the session, its requests were lost on the way.
     pub(super) fn lacks_connections_back(&self, now: Time, number: u32) -> bool {
         self.session(number).is_some_and(|session| {
             session.up_since.is_none()
@@ -441,7 +443,7 @@ impl Machine {
         self.session(number).is_some_and(Session::is_unproven)
     }
 
-    /// Returns the number of such sessions.
+    /// Returns the number of unproven sessions.
     pub(crate) fn unproven_sessions(&self) -> usize {
         self.sessions().filter(|session| session.is_unproven()).count()
     }
@@ -457,7 +459,7 @@ impl Machine {
         self.candidates.len()
     }
 
-    /// Returns the oldest of such sessions.
+    /// Returns the oldest unproven session.
     pub(crate) fn oldest_unproven(&self) -> Option<u32> {
         let unproven = self.sessions().filter(|session| session.is_unproven());
         unproven.min_by_key(|session| session.deadline).map(|session| session.number)
@@ -473,7 +475,7 @@ impl Machine {
         self.wanted
     }
 
-    /// Returns true if no session or attempt exists and no poller waits for one.
+    /// Returns true if the machine has neither a session or attempt nor a waiting poller.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, SessionState::Idle) && self.candidates.is_empty()
     }
@@ -540,7 +542,7 @@ impl Machine {
             return Err(Refusal::IdentityRequired);
         }
         if hello.features == Features::HANDSHAKE && hello.session.epoch == self.epoch {
-            // Equal epochs have no roles. Our own dial goes on.
+            // Roles need different epochs. Our own dial continues.
             return Err(Refusal::Malformed);
         }
         if hello.echo.is_some() && !self.is_echoed(hello) {
@@ -775,8 +777,8 @@ impl Machine {
         }
     }
 
-    /// Returns true if a session whose peer has proved this name may become the current one: no other name is live at
-    /// the peer's address.
+    /// Returns true if a session whose peer has proved this name may become the current one: a session with
+    /// another name must not be live at the address.
     #[cfg(feature = "identity")]
     pub(crate) fn admits(&self, number: u32, name: &str) -> bool {
         let SessionState::Open(live) = &self.state else { return true };
@@ -811,7 +813,8 @@ impl Machine {
         true
     }
 
-    /// Makes a candidate the current session. One that is not proved goes on as a candidate; another one ends.
+    /// Promotes a candidate to the current session. An unproven current session becomes a candidate; another
+    /// one ends.
     #[cfg(feature = "identity")]
     fn adopt(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) {
         let Some(at) = self.candidates.iter().position(|session| session.number == number) else { return };
@@ -944,7 +947,7 @@ impl Machine {
         }
     }
 
-    /// Replaces the cause for which the peer is away by one that says more.
+    /// Replaces the cause of the peer's absence with a more specific one.
     pub(super) fn explain(&mut self, cause: PeerDown) {
         self.backoff.explain(cause);
     }
@@ -959,7 +962,7 @@ impl Machine {
         self.candidates.iter().map(|session| session.deadline).chain(current).min()
     }
 
-    /// Ends the session because the node shuts down. No other begins.
+    /// Ends the session because the node shuts down. New sessions are refused.
     pub(crate) fn close(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.closed = true;
         self.close_candidates(actions);
@@ -1007,7 +1010,7 @@ impl Machine {
         })
     }
 
-    /// Ends the session because the peer has begun another. Waiting messages keep waiting.
+    /// Ends the session because the peer has begun another. Waiting messages stay queued.
     fn replace(&mut self, _now: Time, cause: PeerDown, actions: &mut Vec<Action>) {
         let SessionState::Open(session) = std::mem::replace(&mut self.state, SessionState::Idle) else {
             return;
@@ -1071,7 +1074,7 @@ impl Session {
         is_silence && !self.is_accepted && self.up_since.is_none_or(|since| now - since < EARLY_END)
     }
 
-    /// Returns true if the peer is known to be a process of this user on this host.
+    /// Returns true if the peer is a verified process of this user on this host.
     fn is_with_local_user(&self) -> bool {
         self.is_local && self.remote.is_some() && self.features == Features::NONE
     }
@@ -1113,7 +1116,7 @@ impl Session {
         self.echo.is_none() && self.remote.is_some_and(|joined| joined != answering)
     }
 
-    /// Asks for the INIs after the first, once, if the proof does not have to come first.
+    /// Dials the INIs after the first, once, unless the proof must come first.
     fn dial_others(&mut self, actions: &mut Vec<Action>) {
         if self.proof != ProofState::Done || std::mem::replace(&mut self.all_dialled, true) {
             return;

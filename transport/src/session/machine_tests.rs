@@ -128,7 +128,7 @@ fn cookie_makes_all_pollers_dial_and_again_when_it_expires_but_not_endlessly() {
 #[test]
 fn requests_are_judged_by_name() {
     let now = Time(1_000_000);
-    // (request, answer, whether session 1 lives on)
+    // (request, answer, whether session 1 stays up)
     let rows = [
         (hello(PEER, 5, Some(9), 0, 1), Err(Refusal::Stale), true),
         (hello(PEER, 5, None, 0, 1), Err(Refusal::Malformed), true),
@@ -188,7 +188,7 @@ fn half_made_session_times_out_and_is_told_to_who_waits() {
     let until = machine.backoff.not_before(now).unwrap();
     let away = Action::Away { number: 1, cause: PeerDown::NoConnectionBack, until, is_new: true };
     assert_eq!(actions, [Action::Close { number: 1 }, away]);
-    // A session that no poller asked for ends without a report.
+    // A session that was not requested by a poller ends without a report.
     let mut machine = new(ME, 1);
     machine.request(now, &hello(PEER, 1, None, 0, 1), &mut actions).unwrap();
     actions.clear();
@@ -598,7 +598,7 @@ impl World {
 }
 
 proptest! {
-    /// Two nodes, of which one wants a session, agree on a session after any history.
+    /// Two nodes, one of which requests a session, agree on a session after any history.
     #[test]
     fn machines_come_to_agree(
         pollers in (1u16..4, 1u16..4),
@@ -646,7 +646,7 @@ proptest! {
                 prop_assert!(rounds < 20_000, "no end of packets: {:?}", world.wires);
             }
             if !world.agreed() {
-                // A side with a session that the other does not know finds out by its keepalive.
+                // A side with a session unknown to the other detects this through its keepalive.
                 for who in 0..2 {
                     if world.machines[who].is_up() {
                         let number = world.machines[who].current().unwrap();
@@ -678,7 +678,7 @@ fn incarnation_with_unknown_critical_setting_is_refused_by_name_until_it_is_rest
         panic!("{actions:?}");
     };
     assert_eq!(told, cause);
-    // No caller waits for the next attempt.
+    // All callers have failed, so none waits for the next attempt.
     for connect in [Connect::FailFast, Connect::Wait] {
         actions.clear();
         machine.want(now, connect, &mut actions);
@@ -687,7 +687,7 @@ fn incarnation_with_unknown_critical_setting_is_refused_by_name_until_it_is_rest
     actions.clear();
     assert_eq!(machine.request(now, &hello(PEER, 6, None, 0, 1), &mut actions), Err(Refusal::Setting(9)));
     assert_eq!(actions, []);
-    // The next attempt ends as soon as the incarnation is known, by its answer or by its own request.
+    // The next attempt ends as soon as the incarnation is identified, from its answer or its own request.
     for number in [2, 3] {
         let now = until + Duration::from_secs(number.into());
         machine.want(now, Connect::FailFast, &mut actions);

@@ -5,7 +5,7 @@
 //! judges requests ([`requests`]) by their proof ([`proof`]), accepts them ([`accepting`]) and handles the
 //! events of connections ([`events`]) and the handshakes (`handshaking`, `renewing`, `proving`).
 //!
-//! Pollers learn of sessions by commands and never wait for one.
+//! Pollers receive sessions through commands and never wait for one.
 
 mod absence;
 mod accepting;

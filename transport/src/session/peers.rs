@@ -1,5 +1,5 @@
-//! The peers that a node knows, and indices over them: by the time of their next timer, and by the number of
-//! connections per host, half-open and all, and of half-open ones in total.
+//! The node's table of peers, with indices by the next timer, and counts of connections: half-open and all
+//! per host, and half-open in total.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Mtu, PeerHost, Time};
 
-/// Time down after which a peer is forgotten that was not named here, and with which a session has been up. A
-/// peer without an earlier session is forgotten at once.
+/// Time down after which a peer is removed that was not named here, but had a session. A peer without an
+/// earlier session is removed at once.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// Maximum number of half-open connections per host, with peers that were not named here: eight nodes with
 /// the maximum number of pollers. Each holds a TGT, and a host that proves its address may claim to listen at
@@ -43,11 +43,11 @@ pub(super) struct PeerSession {
     pub(super) machine: Machine,
     /// Host that its connections count for.
     host: PeerHost,
-    /// True if a poller knows it by its address.
+    /// True if a poller has named the peer by its address.
     pub(super) named: bool,
-    /// Our address on connections with it, once known.
+    /// Our address on connections with the peer, once determined.
     pub(super) source: Option<IpAddr>,
-    /// Cookie that the peer wants in our requests.
+    /// Cookie that the peer requires in our requests.
     pub(super) cookie: Option<Cookie>,
     /// Time of the last probe of the live session for a newcomer.
     pub(super) probed_at: Option<Time>,
@@ -71,7 +71,7 @@ struct Held {
 /// Unproven sessions of a host.
 #[derive(Debug, Default)]
 struct Unproven {
-    /// Peers with such sessions, by age.
+    /// Peers with unproven sessions, by age.
     peers: BTreeSet<(Time, PeerKey)>,
     count: usize,
 }
@@ -102,7 +102,7 @@ pub(super) struct Peers {
     path_mtus: Remembered<IpAddr, Mtu>,
 }
 
-/// Values with the times at which they were noted, also by time. Beyond [`REMEMBERED`] the oldest goes.
+/// Values with the times at which they were added, also by time. Beyond [`REMEMBERED`] the oldest is removed.
 #[derive(Debug)]
 struct Remembered<K, V> {
     by_key: HashMap<K, (Time, V)>,
@@ -241,12 +241,12 @@ impl Peers {
         self.known.range(PeerKey::all_at(address)).map(|(&key, peer)| (key, peer))
     }
 
-    /// Returns true if a peer at this address is known.
+    /// Returns true if the table has a peer at this address.
     pub(super) fn has_any_at(&self, address: IpAddr) -> bool {
         self.at(address).next().is_some()
     }
 
-    /// Returns the idle peer that is to be forgotten first.
+    /// Returns the idle peer to remove first.
     pub(super) fn first_to_forget(&self) -> Option<PeerKey> {
         let is_idle = |key: &PeerKey| self.known.get(key).is_some_and(|peer| peer.forget_at.is_some());
         self.timers.iter().map(|(_, key)| *key).find(is_idle)
@@ -296,7 +296,7 @@ impl Peers {
         oldest.map_or(UnprovenPlace::None, |(_, key)| UnprovenPlace::Of(*key))
     }
 
-    /// Notes that a peer has proved a name.
+    /// Records that a peer has proved a name.
     #[cfg_attr(not(feature = "identity"), expect(dead_code, reason = "no peer proves a name"))]
     pub(super) fn proved(&mut self, host: PeerHost, now: Time) {
         self.proved.note(host, (), now);
@@ -430,7 +430,7 @@ mod tests {
         key
     }
 
-    /// Ticks the machines of the peers that are due. Returns the peers that are forgotten by then.
+    /// Ticks the machines whose timers have expired. Returns the peers removed by then.
     fn tick(peers: &mut Peers, now: Time) -> Vec<PeerKey> {
         let mut forgotten = Vec::new();
         loop {

@@ -1,8 +1,8 @@
 //! Private data of session handshakes, carried in REQ, REP and REJ, and of the DREQ of a session that a node ends for a
 //! cause.
 //!
-//! Defines the layouts; the CM machine calls it. All bytes come from an untrusted peer: nothing here panics.
-//! Integers are big endian, like all others in CM messages.
+//! Defines the layouts; called by the CM machine. All bytes come from an untrusted peer, so this code must
+//! not panic. Integers are big endian, as in all CM messages.
 //!
 //! ```text
 //! all  0 magic "TRNK" (4)
@@ -39,7 +39,7 @@ use trunkline_verbs::{Mtu, SrqNumber};
 
 /// Versions of the session protocol that this node speaks.
 pub(crate) const SPOKEN: Versions = Versions { lowest: 5, highest: 5 };
-/// Features that a listener must have if a request wants them.
+/// Features that a listener must support if a request has them.
 const REQUIRED: u8 = 0x0f;
 /// UDP port at which a device receives whose node sends 0.
 const UDP_PORT: u16 = 4791;
@@ -160,15 +160,15 @@ pub(crate) enum Refusal {
     UsesRc,
     /// The sender has not proved its address. It should repeat the request with this cookie.
     Unproven(Cookie),
-    /// A session with the sender's incarnation had a setting that this node does not know and must not ignore.
+    /// A session with the sender's incarnation had a critical setting unknown to this node.
     Setting(u16),
-    /// The node makes no session with a peer that does not prove a name.
+    /// The node opens sessions only with peers that prove a name.
     IdentityRequired,
-    /// The node has ended a session because the other side broke the protocol.
+    /// The node ended a session because the other side broke the protocol.
     ProtocolBroken,
-    /// The node has ended a session because something sealed did not open.
+    /// The node ended a session because a sealed frame or message did not open.
     Altered,
-    /// The node has ended a session because large packets of this path MTU vanish on the way.
+    /// The node ended a session because large packets of this path MTU vanish on the way.
     PathMtu(Mtu),
 }
 
@@ -210,8 +210,8 @@ impl Refusal {
         }
     }
 
-    /// Encodes the refusal as private data, with the versions that this node speaks. `is_one_flow` is true if the request
-    /// asked for one flow.
+    /// Encodes the refusal as private data, with the versions of this node. `is_one_flow` is true if the
+    /// request was for one flow.
     pub(crate) fn emit(self, is_one_flow: bool) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend([SPOKEN.highest, self.code(), SPOKEN.lowest, is_one_flow.into()]);
@@ -224,12 +224,12 @@ impl Refusal {
         out
     }
 
-    /// Returns true if the refused request asked for one flow.
+    /// Returns true if the refused request was for one flow.
     pub(crate) fn is_of_one_flow(bytes: &[u8]) -> bool {
         bytes.get(7) == Some(&1)
     }
 
-    /// Parses private data. Returns `None` if it is not ours or not known.
+    /// Parses private data. Returns `None` if it belongs to another protocol or its code is unknown.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.get(..4) != Some(&MAGIC[..]) {
             return None;
@@ -251,7 +251,7 @@ impl Refusal {
         Self::PLAIN.into_iter().find(|refusal| refusal.code() == code)
     }
 
-    /// Returns what to tell the peer of a session that this node ends for a cause. `None` if the peer is not told.
+    /// Returns the refusal to send to the peer of a session that this node ends for a cause, if any.
     pub(super) fn for_ended_session(cause: PeerDown) -> Option<Self> {
         match cause {
             PeerDown::Misbehaved(_) | PeerDown::UnknownFrame(_) => Some(Self::ProtocolBroken),
@@ -262,8 +262,8 @@ impl Refusal {
         }
     }
 
-    /// Returns why a session is over whose peer has sent this in a DREQ. A DREQ may be forged, so no other reason counts
-    /// there.
+    /// Returns the cause of a session's end whose peer sent this refusal in a DREQ. A DREQ may be forged, so
+    /// only some refusals count.
     pub(super) fn of_ended_session(self) -> PeerDown {
         match self {
             Self::ProtocolBroken | Self::Altered => PeerDown::ClosedFor(self.explain()),
@@ -272,7 +272,7 @@ impl Refusal {
         }
     }
 
-    /// Returns why there is no session, for a node that sent or received this refusal.
+    /// Returns the cause of a session's failure, for a node that sent or received this refusal.
     pub(crate) fn cause(self) -> PeerDown {
         match self {
             Self::Version(Versions { lowest, highest }) => {
@@ -290,7 +290,7 @@ impl Refusal {
     }
 
     /// Returns the cause in the words of the node that sends this refusal.
-    pub(super) fn cause(self) -> &'static str {
+    pub(super) fn own_cause(self) -> &'static str {
         match self {
             Self::NotTrunkline => "the request is that of another protocol",
             Self::Version(_) => "the peer speaks other protocol versions",
@@ -310,8 +310,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the remedy for the log of the node that sends this refusal. `None` if the peer needs nobody to try again, if
-    /// its request is malformed, or if the cause has a line in the log already.
+    /// Returns the remedy for the log of the node that sends this refusal. `None` if the peer retries without
+    /// help, if its request is malformed, or if the cause is logged elsewhere.
     pub(super) fn remedy(self) -> Option<&'static str> {
         match self {
             Self::Version(_) => Some("update the node with the older ones"),
@@ -369,8 +369,8 @@ fn begin(features: Features) -> Vec<u8> {
     out
 }
 
-/// Checks the prefix of requests and replies, and returns the features in it. `lowest` is the lowest version that the
-/// sender speaks, zero if it names none. The highest is in the bytes.
+/// Checks the prefix of requests and replies, and returns the features in it. `lowest` is the sender's lowest
+/// version, zero if it is not given. The highest is in the bytes.
 fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<u8, Refusal> {
     if bytes.get(..4) != Some(&MAGIC[..]) {
         return Err(Refusal::NotTrunkline);
@@ -442,7 +442,7 @@ impl Hello {
         out
     }
 
-    /// Parses private data. The result has those of the features that are `known` to this node.
+    /// Parses private data. Features outside `known` are left out of the result.
     ///
     /// # Errors
     /// The refusal to answer with.
@@ -509,7 +509,7 @@ impl Welcome {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let features = check_prefix(bytes, bytes.get(6).copied())?;
         if features & !Features::HANDSHAKE.0 != 0 {
-            // It agrees to a feature that no node of this version wants.
+            // It agrees to a feature that this version never requests.
             return Err(Refusal::Malformed);
         }
         let read = || -> Option<Self> {

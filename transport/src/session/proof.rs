@@ -1,10 +1,11 @@
 //! Cookies: proof that a peer is at the address that it claims.
 //!
-//! A request may carry any source address and port. So the first request of an unknown peer is refused with a cookie,
-//! which goes only to the claimed address and port. Only a request that returns the cookie goes on. A dial-back needs none: it
-//! echoes our epoch, which no other peer knows ([`crate::peer::epochs`]). Nothing is kept for a request, except the address
-//! of a few hosts: one that returns no cookie is reported, since packets to it may be blocked. The CM machine owns the
-//! cookies. Nothing here does I/O.
+//! A request may carry any source address and port. So the first request of an unknown peer is refused with a
+//! cookie, which goes only to the claimed address and port. Only a request that returns the cookie is
+//! processed further. A dial-back does not need a cookie: it echoes our epoch, which is secret from other
+//! peers ([`crate::peer::epochs`]). Requests leave no state, except the address of a few hosts: a host that
+//! returns no cookie is reported, since packets to it may be blocked. The CM machine owns the cookies. This
+//! module does no I/O.
 #![forbid(unsafe_code)]
 
 use super::machine::HANDSHAKE_LIMIT;
@@ -17,8 +18,8 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::Time;
 
-/// Time for which a key makes cookies. It accepts them for the same time again. A handshake takes a few round
-/// trips, or some seconds when packets are lost; a collected cookie should not be useful for much longer.
+/// Time for which a key creates cookies. It accepts them for the same time again. A handshake takes a few
+/// round trips, or some seconds when packets are lost; a stolen cookie should not be useful for much longer.
 const BUCKET: Duration = Duration::from_secs(10);
 /// Maximum number of hosts whose cookies are awaited. Cookies for further hosts are not followed.
 const AWAITED: usize = 64;
@@ -62,7 +63,7 @@ impl Cookies {
         self.awaited.pop_front().map(|(_, peer)| peer)
     }
 
-    /// Notes that packets to a host arrive.
+    /// Records that packets to a host arrive.
     pub(crate) fn answered(&mut self, host: IpAddr) {
         self.awaited.retain(|(_, peer)| peer.ip() != host);
     }

@@ -1,8 +1,9 @@
-//! Handshakes that are under way: their stages, and the order of their turns.
+//! Handshakes in progress: their stages, and the order of their turns.
 //!
-//! Flights wait in three classes: renewals, which have an eighth of the turns while others wait; sessions that the program
-//! wants and those of hosts that have proved a name; all others. Within a class begun handshakes come first, and hosts take
-//! turns. `handshaking.rs` runs them, and `renewing.rs` those of sessions that are up.
+//! Flights wait in three classes: renewals, which have an eighth of the turns while others wait; sessions
+//! requested by the program or with hosts that have proved a name; all others. Within a class begun
+//! handshakes come first, and hosts take turns. `handshaking.rs` runs first handshakes, `renewing.rs`
+//! renewals.
 #![forbid(unsafe_code)]
 
 use crate::identity::binding::Binding;
@@ -41,13 +42,13 @@ pub(super) struct Handshake {
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The first pair of connections is not complete, or the turn to begin has not come.
+    /// The session waits for its first pair of connections, or for its turn to begin.
     Begins {
         start: Option<Box<Start>>,
         early: Vec<Box<[u8]>>,
     },
     Runs(Box<Exchange>),
-    /// The peer has proved its name, and knows that this node has.
+    /// Both nodes have proved their names, and the peer has confirmed it.
     Proved(Box<Live>),
     /// FAILURE is on its way to the peer.
     Failed(HandshakeFailure),
@@ -66,12 +67,12 @@ pub(super) struct Live {
     pub(super) exchange: Option<Box<Exchange>>,
     /// True if the next turn begins an exchange.
     pub(super) begins: bool,
-    /// Frames of an exchange that the peer has begun.
+    /// Frames of an exchange begun by the peer.
     pub(super) early: Vec<Box<[u8]>>,
     /// Time at which the last exchange began, or the first one ended.
     pub(super) begun_at: Time,
-    /// Time at which the TLS client begins the next exchange, or the server asks for it; and at which the server takes up
-    /// the peer's.
+    /// Time at which the TLS client begins the next exchange, the server requests one, or the server starts
+    /// the exchange of the peer.
     pub(super) renew_at: Option<Time>,
     pub(super) serve_at: Option<Time>,
     /// Time at which the session ends, and the cause.
@@ -79,7 +80,7 @@ pub(super) struct Live {
     pub(super) ending: HandshakeFailure,
     /// Number of renewals that failed since the last proof.
     pub(super) failed: u8,
-    /// Secrets of lanes, for each poller, until the session is up; and the places of those of renewals.
+    /// Secrets of lanes, for each poller, until the session is up; and the places of the secrets of renewals.
     pub(super) lanes: Vec<Vec<LaneSecrets>>,
     pub(super) renewed: Vec<RenewedKeys>,
     /// Number of pollers whose lanes have not all switched since the last proof.
@@ -102,8 +103,8 @@ pub(super) struct FairQueue {
 }
 
 impl FairQueue {
-    /// Adds a session. One that has begun comes first, since it has had a turn: behind the beginnings of others it would meet
-    /// its deadline, and its first turn would be lost.
+    /// Adds a session. Begun handshakes come first: behind others they would miss their deadline, and their
+    /// first turn would be wasted.
     pub(super) fn push(&mut self, host: PeerHost, session: SessionOfPeer, has_begun: bool) {
         let sessions = self.sessions.entry(host).or_default();
         let is_new = sessions.is_empty();
@@ -144,7 +145,7 @@ pub(crate) struct Proving {
     pub(super) credentials: Option<Arc<Credentials>>,
     pub(super) handshakes: BTreeMap<SessionOfPeer, Handshake>,
     pub(super) timers: BTreeSet<(Time, SessionOfPeer)>,
-    /// Sessions whose proof is being repeated, and some whose renewal has ended since the last timer.
+    /// Sessions with a renewal in progress, or with one that ended since the last timer.
     pub(super) renewals: BTreeSet<SessionOfPeer>,
     /// Sessions that wait for a turn, by class.
     pub(super) queues: [FairQueue; 3],
@@ -156,7 +157,7 @@ pub(crate) struct Proving {
 const TURNS_OF_RENEWAL: usize = 8;
 
 impl Proving {
-    /// Creates an empty table. A node without credentials has no handshakes.
+    /// Creates an empty table. Handshakes require credentials.
     pub(crate) fn new(credentials: Option<Arc<Credentials>>) -> Self {
         Self {
             credentials,
@@ -177,7 +178,7 @@ impl Proving {
         }
     }
 
-    /// Returns the proof of a session; `None` if it has none.
+    /// Returns the proof of a session, if any.
     pub(super) fn proof(&self, session: SessionOfPeer) -> Option<PeerProof> {
         match &self.handshakes.get(&session)?.stage {
             Stage::Proved(live) => Some(live.proof.clone()),
@@ -204,7 +205,7 @@ impl Proving {
         order.into_iter().find_map(|class| self.queues[class].pop())
     }
 
-    /// Returns the keys for each poller of a session that comes up; none if its frames are not sealed.
+    /// Returns the keys for each poller of a session that comes up, if its frames are sealed.
     pub(super) fn take_keys(&mut self, session: SessionOfPeer) -> impl Iterator<Item = PollerKeys> {
         let live = self.live(session);
         let (lanes, renewed) =
@@ -227,7 +228,7 @@ impl Proving {
         }
     }
 
-    /// Forgets the renewals that have ended.
+    /// Removes ended renewals.
     pub(super) fn prune_renewals(&mut self) {
         let mut renewals = std::mem::take(&mut self.renewals);
         renewals.retain(|session| {

@@ -1,8 +1,9 @@
-//! Renewals: handshakes that repeat the proof of names in a live session, and the end of certificates.
+//! Renewals: handshakes that repeat the proof of names in a live session, and the expiry of certificates.
 //!
-//! The TLS client begins one after an hour, before either certificate ends, after its own credentials have changed, and when
-//! the server asks by RENEW. Frames travel among calls, in the lane of the pollers 0. A renewal that fails is repeated; the
-//! session ends with the peer's certificate. `docs/book/src/why/security.md`, *Renewal*, has the rules.
+//! The TLS client begins one after an hour, before either certificate expires, after its own credentials have
+//! changed, and on a RENEW frame from the server. Frames travel among calls, in the lane of the pollers 0. A
+//! failed renewal is repeated; the session ends when the peer's certificate expires.
+//! `docs/book/src/why/security.md`, *Renewal*, has the rules.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -26,7 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// Pause before a renewal that failed, or found too many others, is repeated.
 const AGAIN: Duration = Duration::from_secs(60);
 const BUSY: Duration = Duration::from_secs(1);
-/// Number of repetitions before the next renewal is that of the next hour.
+/// Number of repetitions of a failed renewal before a pause of an hour.
 const REPETITIONS: u8 = 2;
 /// Time in which a peer must renew a certificate that no longer leads to a root.
 const GRACE: Duration = Duration::from_secs(60);
@@ -96,8 +97,9 @@ impl CmMachine {
         self.proving.set_timer(session, Some(timer));
     }
 
-    /// Takes new credentials. Live sessions are renewed, and end if their certificates are revoked. Under another principal
-    /// they would end, so they go on with the last proof, up to their next regular renewal.
+    /// Takes new credentials. Live sessions are renewed, and end if their certificates are revoked. A renewal
+    /// under another principal would end them, so they then keep the last proof up to their next regular
+    /// renewal.
     pub(super) fn take_credentials(&mut self, credentials: &Arc<Credentials>) {
         let earlier = self.proving.credentials.replace(Arc::clone(credentials));
         let is_same = earlier.and_then(|earlier| earlier.principal()) == credentials.principal();
@@ -144,14 +146,15 @@ impl CmMachine {
         credentials.verifier.check(proven.certificates(), date).map(drop)
     }
 
-    /// Schedules a renewal at a time, or later if the last one was just before. The TLS server will ask the client for it.
+    /// Schedules a renewal at a time, or later if the last one was just before. The TLS server then requests
+    /// it from the client.
     fn ask_for_renewal(&mut self, session: SessionOfPeer, at: Time) {
         let interval = INTERVAL.min(self.renew_after);
         let Some(live) = self.proving.live(session).filter(|live| live.exchange.is_none()) else { return };
         live.renew_at = Some(at.max(live.begun_at + interval));
     }
 
-    /// Begins a renewal, or asks the TLS client to.
+    /// Begins a renewal, or requests one from the TLS client.
     fn begin_renewal(&mut self, session: SessionOfPeer) {
         let (key, number) = session;
         let Some(live) = self.proving.live(session).filter(|live| live.exchange.is_none()) else { return };
@@ -174,7 +177,7 @@ impl CmMachine {
             return self.end_live(session, Refused::Malformed.into());
         };
         match &mut live.exchange {
-            // The server has asked for what this client had begun.
+            // The server requests a renewal that this client has begun.
             Some(_) if part == Part::Renew && live.role == Role::Client => {}
             Some(exchange) if live.number == number => match exchange.handle(frame) {
                 Ok(true) => self.queue_handshake(session),
@@ -187,7 +190,7 @@ impl CmMachine {
             }
             _ if live.role == Role::Server && part == Part::Tls && number >= live.number => {
                 if number > live.number {
-                    // The next exchange. The client has ended the one before.
+                    // The next exchange. The client has ended the previous one.
                     (live.number, live.exchange) = (number, None);
                     live.early.clear();
                     live.serve_at = Some(now.max(live.begun_at + interval));
@@ -197,7 +200,7 @@ impl CmMachine {
                 }
                 self.set_live_timer(session);
             }
-            // Of an exchange that has ended.
+            // The frame belongs to an ended exchange.
             _ => {}
         }
     }
@@ -238,7 +241,7 @@ impl CmMachine {
         self.set_live_timer(session);
     }
 
-    /// Notes that all lanes of a session at one poller have switched.
+    /// Records that all lanes of a session at one poller have switched.
     pub(super) fn switched(&mut self, session: SessionOfPeer) {
         if let Some(live) = self.proving.live(session) {
             live.switching = live.switching.saturating_sub(1);
@@ -298,7 +301,7 @@ impl CmMachine {
         self.tell(|| Command::Renewed { peer: key, number, identity: identity.clone(), exchange });
         self.schedule(session, ends);
         if self.judge(session) {
-            // Roots have changed meanwhile. The time to renew goes on from then.
+            // The roots have changed. Keep the grace period that began then.
             if let Some(live) = self.proving.live(session) {
                 live.ends_at = live.ends_at.min(had_until);
             }

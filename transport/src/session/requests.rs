@@ -1,9 +1,9 @@
 //! Peers' requests: the checks before anything is allocated for one.
 //!
-//! Neither a request nor its source address can be trusted. It is parsed with bounds. Unless its sender
-//! proves the address, by our cookie or by echoing our session, it costs no more than a refusal. The cost of
-//! proven requests is bounded per host and in total. The dial-back goes to the source address, never to one
-//! that the request names. This module only decides; `accepting.rs` performs.
+//! A request and its source address are untrusted. Parsing is bounded. Unless its sender proves the address,
+//! with our cookie or an echo of our session, it costs no more than a refusal. The cost of proven requests is
+//! bounded per host and in total. The dial-back goes to the source address, never to an address inside the
+//! request. This module only decides; `accepting.rs` performs.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use trunkline_machine::mutant;
 use trunkline_verbs::CmId;
 
-/// Maximum number of known peers. Beyond it, idle ones are forgotten first.
+/// Maximum number of peers in the table. Beyond it, idle peers are removed first.
 const MAX_PEERS: usize = 16_384;
 /// Divisor of the number of remote pollers that fit an SRQ, for the maximum of one host. The deepest SRQ has room for 15,360,
 /// so a host has less than half of the known peers, too.
@@ -38,7 +38,7 @@ impl CmMachine {
         self.endpoints.pollers_limit() / HOST_SHARE
     }
 
-    /// Judges a request. Nothing of it is remembered. If there are too many peers, an idle one is forgotten.
+    /// Judges a request without storing it. If there are too many peers, an idle one is removed.
     ///
     /// # Errors
     /// The reason for a refusal.
@@ -54,7 +54,8 @@ impl CmMachine {
         }
         let from = id.peer_address().ok_or(Refusal::Malformed)?;
         let at = SocketAddr::new(from.ip(), hello.listener_port.get());
-        // The port that our answers go to, and no other: another program of the peer's host may have that.
+        // Only the port that receives our answers: other ports may belong to other programs on the peer's
+        // host.
         let ports = id.udp_ports();
         if ports.is_some_and(|ports| ports.own.is_none() && ports.peer != hello.udp_port) {
             return Err(Refusal::Malformed);
@@ -72,7 +73,7 @@ impl CmMachine {
             self.shared.unproven.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::Unproven(self.cookies.make(peer, &hello)));
         }
-        // The device reads files for the answer, so it is asked only about senders that have proved their address.
+        // The device reads files to answer this, so the check comes after the sender's proof of its address.
         hello.is_local = hello.features == Features::NONE && self.is_local(id);
         // A restart replaces a session, perhaps by one with more pollers.
         let begins = !is_echo && known.is_none_or(|peer| !peer.named && !peer.machine.is_with(hello.session));

@@ -4,7 +4,7 @@
 //! long. Trunks take turns, and so do the messages of a trunk. Each message gets all of its memory at once,
 //! and is announced when it is copied whole. Small messages are posted before a piece is copied.
 //!
-//! Nothing here outlives its message: dropping a message that waits returns its memory.
+//! Dropping a waiting message returns its memory.
 #![forbid(unsafe_code)]
 
 use super::outbound::{Copying, Outbound};
@@ -151,7 +151,7 @@ impl Trunk {
 
 /// Outcome of a copy step for one queue.
 enum Copied {
-    /// The queue has nothing to copy.
+    /// The queue is empty, or its message fully copied.
     Nothing,
     /// The poller has copied enough in this turn.
     NotNow,

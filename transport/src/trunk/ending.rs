@@ -1,8 +1,8 @@
 //! Taking down a trunk, in two phases.
 //!
 //! First, unposted work fails and the QP goes to ERR, so that every posted work request comes back flushed.
-//! When they all have, and the CM machine has destroyed the TGTs through which the peer read our memory, the
-//! QP and buffers are freed and the driver is notified.
+//! After the last one, and after the CM machine has destroyed the TGTs through which the peer read our
+//! memory, the QP and buffers are freed and the driver is notified.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -16,14 +16,14 @@ use trunkline_verbs::{
 
 /// Time to wait for a device to flush a QP.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
-/// Packet payload that every network carries, since no IPv6 link has an MTU below 1280.
+/// Packet payload that every network carries, since IPv6 requires an MTU of at least 1280.
 const CARRIED_EVERYWHERE_BYTES: u32 = 1024;
 
 /// Health of a trunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Live,
-    /// The trunk is being taken down. Nothing is posted any more.
+    /// The trunk is being taken down. Posting has stopped.
     Dying {
         /// Time at which the first phase began.
         since: Time,
@@ -31,7 +31,7 @@ pub(super) enum Health {
         cause: PeerDown,
         /// True if the TGTs of its session are destroyed, so that the peer can no longer read our memory.
         closed: bool,
-        /// Why the peer is down, for the driver, once known.
+        /// Cause of the peer's absence, for the driver, once determined.
         verdict: Option<PeerDown>,
     },
 }
@@ -61,12 +61,12 @@ impl Trunk {
         (lost > carried && lost > CARRIED_EVERYWHERE_BYTES).then_some(lost)
     }
 
-    /// Returns the cause if the device says with a completion that large packets vanish on the way.
+    /// Returns the cause if a completion shows that large packets vanish on the way.
     pub(crate) fn too_large(&self, completion: &Completion) -> Option<PeerDown> {
         too_large(self.pipeline.qp(), completion)
     }
 
-    /// Begins the first phase: nothing new is posted, and posted work comes back. Returns false if it had
+    /// Begins the first phase: posting stops, and posted work is flushed. Returns false if the phase had
     /// begun before.
     pub(crate) fn begin_dying(&mut self, res: &mut Resources, cause: PeerDown) -> bool {
         if !self.is_live() {
@@ -98,7 +98,7 @@ impl Trunk {
         }
     }
 
-    /// Returns why the peer is down, for the driver, once known.
+    /// Returns the cause of the peer's absence, for the driver, once determined.
     pub(crate) fn verdict(&self) -> Option<PeerDown> {
         match self.health {
             Health::Dying { verdict, .. } => verdict,
@@ -177,7 +177,7 @@ pub(crate) fn not_shared(qp: &dyn QueuePair) -> Option<PeerDown> {
     Some(PeerDown::NotShared(path.why))
 }
 
-/// Returns the cause if the device says with a completion of this QP that large packets vanish on the way.
+/// Returns the cause if a completion of this QP shows that large packets vanish on the way.
 pub(crate) fn too_large(qp: &dyn QueuePair, completion: &Completion) -> Option<PeerDown> {
     let mtu = path_mtu(qp).filter(|_| completion.flags.contains(CompletionFlags::LARGE_PACKETS_LOST))?;
     Some(PeerDown::PathMtu { mtu, is_told: false })

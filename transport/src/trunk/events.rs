@@ -20,7 +20,7 @@ impl Events {
         self.queue.push_back(Event::Message(from, message));
     }
 
-    /// Reports the outcome of a message, if its sender asked for it.
+    /// Reports the outcome of a message, if requested.
     pub(crate) fn sent(&mut self, of: DeliveryReport, outcome: SendOutcome) {
         let is_told = match of.report {
             Report::Always => true,
@@ -40,8 +40,8 @@ impl Events {
         self.sent(of, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
     }
 
-    /// Reports that a message with this header and head cannot be sent, in a session that goes on. The driver is
-    /// told even if it asked for no outcome: the peer may wait for the message.
+    /// Reports that a message with this header and head cannot be sent, in a session that continues. The
+    /// driver is notified even with [`Report::Never`]: the peer may wait for the message.
     pub(crate) fn not_sent(
         &mut self,
         to: Origin,
@@ -70,7 +70,7 @@ impl Events {
         self.queue.push_back(Event::GivenUp { from, part, bytes });
     }
 
-    /// Returns true if a message to the peer was lost in a session that goes on, without a report to its sender.
+    /// Returns true if a message to the peer was lost in a live session, without a report to its sender.
     pub(crate) fn has_lost(&self, peer: PeerKey) -> bool {
         self.lost.contains(&peer)
     }

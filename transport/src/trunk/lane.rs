@@ -17,7 +17,7 @@ use trunkline_verbs::{SrqNumber, Time};
 const CREDITS_OUT: u8 = 2;
 
 /// Indices of a lane's queues: unordered small messages; ordered messages of any size; unordered large
-/// messages that need no copy, wait for one or have one; and messages that are being copied.
+/// messages that are not being copied; and messages that are being copied.
 pub(super) const SMALL: usize = 0;
 pub(super) const ORDERED: usize = 1;
 pub(super) const LARGE: usize = 2;
@@ -41,13 +41,13 @@ pub(super) struct Lane {
     /// Index of the queue that sends next.
     turn: usize,
     pub(super) fins: VecDeque<Fin>,
-    /// Handshake frames: those of renewals between pollers 0, and SWITCH.
+    /// Handshake frames: renewals between pollers 0, and SWITCH.
     #[cfg(feature = "identity")]
     pub(super) handshake: VecDeque<Box<[u8]>>,
     /// Number of the renewal to whose keys the lane switches next.
     #[cfg(feature = "identity")]
     pub(super) switch: Option<u32>,
-    /// Seal of its frames; `None` if they are not sealed.
+    /// Seal of the lane's frames; `None` if they are not sealed.
     pub(super) seal: Option<Box<LaneSeal>>,
     /// Number of unacknowledged credit frames.
     pub(super) credits_out: u8,
@@ -55,8 +55,8 @@ pub(super) struct Lane {
     pub(super) requests_out: u32,
     pub(super) ordered_out: u32,
     pub(super) counters: Arc<LaneCounters>,
-    /// Number of the last frame, if it is a message that others may join while it is staged. No small message or FIN has
-    /// been queued since.
+    /// Number of the last frame, if it is staged and other messages may join it. Cleared when a small message
+    /// or FIN is queued.
     pub(super) last: Option<u64>,
     /// Time at which the poller last took something or granted credit, or at which something began to wait
     /// for it.
@@ -133,22 +133,22 @@ impl Lane {
         self.queues[ORDERED..].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns true if a small message may be sent now: it overtakes no message that it must not overtake,
-    /// and leaves a credit for a large message that waits.
+    /// Returns true if a small message may be sent now: it respects the order of messages, and leaves a
+    /// credit for a waiting large message.
     pub(super) fn is_clear(&self, ordered: bool) -> bool {
         let [small, _, large, _] = &self.queues;
         let leaves_credit = large.is_empty() || self.spender.available() > 1;
         small.is_empty() && self.fins.is_empty() && self.is_next(ordered) && leaves_credit
     }
 
-    /// Returns true if no ordered message waits that this one must not overtake.
+    /// Returns true if the message can leave without overtaking a waiting ordered message.
     #[inline]
     pub(super) fn is_next(&self, ordered: bool) -> bool {
         !ordered || (self.queues[ORDERED].is_empty() && !self.waits_for_read(ordered))
     }
 
     /// Returns true if a small message must wait until the peer has READ earlier ordered messages. Order is
-    /// kept by the sender, so that no peer can make another hold messages back.
+    /// kept by the sender, so that a receiver never has to hold messages back.
     pub(super) fn waits_for_read(&self, ordered: bool) -> bool {
         ordered && self.ordered_out > 0 && !mutant!(ordered_calls_overtake)
     }
@@ -189,14 +189,14 @@ impl Lane {
         }
     }
 
-    /// Notes that the poller took something or granted credit.
+    /// Records that the poller took something or granted credit.
     pub(super) fn took(&mut self, now_ms: u64) {
         self.took_ms = now_ms;
     }
 
-    /// Returns what the poller has failed to do for longer than the limit: send its settings, if the session
-    /// or anything waits for them, or take anything that waits for its credit or READs. Messages that wait
-    /// for room on our side do not count.
+    /// Returns the step that the remote poller has delayed for longer than the limit: its settings, if the
+    /// session or messages wait for them, or its credit or READs for waiting messages. Messages that wait for
+    /// room on our side do not count.
     pub(super) fn stalled(&self, is_up: bool, now_ms: u64, limit_ms: u64) -> Option<&'static str> {
         let waits = self.requests_out > 0 || (!self.is_empty() && self.spender.available() == 0);
         let is_over = now_ms.saturating_sub(self.took_ms) >= limit_ms;
@@ -207,12 +207,12 @@ impl Lane {
         }
     }
 
-    /// Returns true if messages may leave: both sides have begun.
+    /// Returns true if messages may leave: both sides' settings were sent.
     pub(super) fn is_open(&self) -> bool {
         self.has_begun && self.heard.is_some()
     }
 
-    /// Returns true if nothing waits to leave.
+    /// Returns true if all queues of the lane are empty.
     pub(super) fn is_empty(&self) -> bool {
         #[cfg(feature = "identity")]
         if !self.handshake.is_empty() || self.switch.is_some() {
@@ -221,7 +221,8 @@ impl Lane {
         self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()
     }
 
-    /// Returns true if no timer of the lane runs: nothing waits, and no credit is to be released.
+    /// Returns true if the lane has no running timer: its queues are empty, and there is no credit to
+    /// release.
     pub(super) fn is_still(&self) -> bool {
         self.is_empty() && self.requests_out == 0 && self.spender.release_due_ms().is_none()
     }

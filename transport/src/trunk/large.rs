@@ -76,8 +76,8 @@ impl Trunk {
         Ok(())
     }
 
-    /// Lends the application's memory to the peer, if it is registered, under a key that covers nothing else.
-    /// Other memory is copied first.
+    /// Lends the application's memory to the peer, if it is registered, under a key that covers only this
+    /// memory. Other memory is copied first.
     fn lend(&self, res: &Resources, message: &Outbound) -> Result<Hold, NotNow> {
         let announced = Some(&message.body).filter(|_| self.is_lendable(message));
         let announced = announced.and_then(|body| res.shared.registry.announce(body)).ok_or(NotNow::Wait)?;
@@ -98,7 +98,7 @@ impl Trunk {
         if has_room && !message.body.is_empty() { message.head.len() } else { message.announced.min(most) }
     }
 
-    /// Takes an announcement: the peer asks us to READ a message.
+    /// Handles an announcement: the peer requests that this node READ a message.
     pub(super) fn take_request(
         &mut self,
         res: &mut Resources,
@@ -127,8 +127,8 @@ impl Trunk {
         if frame.as_ref().len() > MOST_ANNOUNCED + announced {
             return Err(FrameError::Broken("rendezvous whose head is longer than agreed"));
         }
-        // Messages that only wait for credit to send their FIN count, too. Otherwise a peer that never grants
-        // credit would make us remember ever more of them.
+        // Messages that wait for credit to send their FIN count, too. Otherwise their number would grow
+        // without limit if a peer never grants credit.
         if self.sinks.count_of(lane) + self.lanes[lane].fins.len() >= REQUESTS_PER_LANE as usize {
             return Err(FrameError::Broken("more rendezvous at once than agreed"));
         }
@@ -172,8 +172,8 @@ impl Trunk {
         self.sinks.unscreened().and_then(|sink| sink.head.take())
     }
 
-    /// Applies the decision about that announcement, given the first part. A refused message is not READ; its FIN
-    /// tells the sender that this node is done with it.
+    /// Applies the decision about that announcement, given the first part. A refused message is not READ; its
+    /// FIN lets the sender free it.
     pub(crate) fn screened(&mut self, res: &mut Resources, part: Message, screening: Screening) {
         let Some(sink) = self.sinks.screened(part, screening) else { return self.mark(res) };
         res.shares.unannounce(self.peer, 1);
@@ -183,8 +183,8 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Allocates memory for the sinks that wait for it, in order, and stages READs: those that the path admits at once,
-    /// so that no small message waits behind others. Each completed READ leads here again.
+    /// Allocates memory for the sinks that wait for it, in order, and stages the READs that the path admits
+    /// now, so that small messages do not wait behind others. Each completed READ leads here again.
     pub(super) fn stage_reads(&mut self, res: &mut Resources) {
         let peer = Some(self.peer);
         self.sinks.feed(|length| res.shared.sinks.take(length, peer, Some(&res.waker)).ok());

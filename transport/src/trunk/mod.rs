@@ -1,9 +1,8 @@
 //! A trunk: one poller's INI to one peer node, with a lane for each of the peer's pollers.
 //!
-//! Owns everything that is queued, staged, in flight or half transferred on the INI; only its methods change
-//! that. The poller creates it when a session comes up, and calls it. It never calls the driver: it
-//! queues events for the driver and marks itself for the poller, in the [`Resources`] that each call
-//! lends.
+//! Owns all work that is queued, staged, in flight or half transferred on the INI. The poller creates a trunk
+//! when a session comes up, and calls it. A trunk never calls the driver: it queues events for the driver and
+//! marks itself for the poller, in the [`Resources`] that each call lends.
 //!
 //! | file | role |
 //! |---|---|
@@ -80,7 +79,7 @@ use trunkline_verbs::Time;
 #[cfg(not(feature = "identity"))]
 use unsealed as seal;
 
-/// Maximum number of handshake frames that wait for credit: those of two exchanges.
+/// Maximum number of handshake frames that wait for credit: the frames of two exchanges.
 #[cfg(feature = "identity")]
 const MOST_HANDSHAKE: usize = 24;
 
@@ -108,12 +107,12 @@ pub(crate) struct Trunk {
     switches: usize,
     /// Settings to which the peer has bound itself.
     bound_settings: Option<Arc<[u8]>>,
-    /// Limits of the peer, known once its settings have come: message and frame size in bytes, and announced
-    /// messages per lane.
+    /// Limits of the peer, from its settings: message and frame size in bytes, and announced messages per
+    /// lane.
     max_message: usize,
     max_frame: usize,
     large_messages: u32,
-    /// Maximum size of a bundle and of a message in one, in bytes; 0 if the peer takes no bundles.
+    /// Maximum size of a bundle and of a message in one, in bytes; 0 if the peer does not accept bundles.
     max_bundle: usize,
     max_bundled: usize,
     /// True once the messages that waited for the session were queued here.
@@ -124,7 +123,7 @@ pub(crate) struct Trunk {
     /// Index of the lane that copies next.
     next_copy: usize,
     silence: Silence,
-    /// True if the trunk has no timer but its keepalive, and is not in the poller's list of busy trunks.
+    /// True if only the trunk's keepalive timer runs, so that it is not in the poller's list of busy trunks.
     rests: bool,
     /// True if the trunk is in the poller's list of trunks to stage and post.
     marked: bool,
@@ -215,7 +214,7 @@ impl Trunk {
         }
     }
 
-    /// Notes that the peer has proved its names again. Each lane switches to the keys of this exchange.
+    /// Records that the peer has proved its names again. Each lane switches to the keys of this exchange.
     #[cfg(feature = "identity")]
     pub(crate) fn renewed(&mut self, res: &mut Resources, identity: PeerIdentity, exchange: u32) {
         self.identity = identity.clone();
@@ -271,7 +270,7 @@ impl Trunk {
         Ok(())
     }
 
-    /// Returns the time at which the trunk was made.
+    /// Returns the trunk's creation time.
     pub(crate) fn began(&self) -> Time {
         self.began
     }
@@ -297,7 +296,7 @@ impl Trunk {
         self.is_open
     }
 
-    /// Returns true if the peer's settings have come since [`Trunk::is_open`] was `false`.
+    /// Returns true if the peer's settings have arrived since [`Trunk::is_open`] was `false`.
     pub(crate) fn is_newly_open(&self) -> bool {
         !self.is_open && self.is_live() && self.settings().is_some()
     }
@@ -312,7 +311,7 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Returns the peer's settings, once they have come on any lane.
+    /// Returns the peer's settings, once received on any lane.
     fn settings(&self) -> Option<Settings> {
         self.lanes.iter().find_map(|lane| lane.heard)
     }
@@ -326,7 +325,7 @@ impl Trunk {
         counted.announced(self.peer, self.sinks.len());
     }
 
-    /// Returns true if nothing waits and nothing is in flight.
+    /// Returns true if there are neither queued messages nor work in flight.
     pub(crate) fn is_quiet(&self) -> bool {
         self.pipeline.is_empty()
             && self.sources.is_empty()
@@ -339,8 +338,8 @@ impl Trunk {
         self.sinks.is_reading() || !self.sources.is_empty()
     }
 
-    /// Returns true if it waits for the acknowledgement of something that it has sent. Requests and replies do not:
-    /// their peers answer, or the device reports that they have failed.
+    /// Returns true if the trunk awaits an acknowledgement. Requests and replies are not awaited: the peer
+    /// answers, or the device reports their failure.
     pub(crate) fn awaits_acknowledgement(&self) -> bool {
         !self.is_live() || !self.is_open || self.is_waiting() || self.pipeline.awaits_acknowledgement()
     }

@@ -1,4 +1,4 @@
-//! Messages that wait to leave, one by one: what they consist of, and the turns in which large ones are copied.
+//! Messages that wait to leave: their parts, and the turns in which large ones are copied.
 #![forbid(unsafe_code)]
 
 use super::seal::ContentSeal;
@@ -71,12 +71,12 @@ impl Outbound {
     }
 }
 
-/// Empty heads of messages that have left, kept for reuse.
+/// Empty heads of sent messages, kept for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct Heads(Vec<Vec<u8>>);
 
 impl Heads {
-    /// Takes the head of a message that has left.
+    /// Keeps the head of a sent message for reuse.
     pub(super) fn rest(&mut self, mut head: Vec<u8>) {
         if head.capacity() <= KEPT_HEAD_BYTES && self.0.len() < KEPT_HEADS {
             head.clear();
@@ -92,7 +92,7 @@ pub(super) struct Copying {
     /// Size of the message, in bytes.
     length: usize,
     done: usize,
-    /// `None` if it is not sealed.
+    /// `None` if the message is not sealed.
     seal: Option<ContentSeal>,
 }
 
@@ -122,8 +122,8 @@ impl Copying {
         self.block
     }
 
-    /// Copies the next bytes of a message with these parts. Of a sealed one it copies whole pieces, through `piece`: nothing
-    /// that peers could READ is in clear.
+    /// Copies the next bytes of a message with these parts. A sealed message is copied in whole pieces,
+    /// through `piece`, so that memory open to READs never holds clear text.
     pub(super) fn copy(&mut self, parts: [&[u8]; 2], bytes: usize, piece: &mut Vec<u8>) {
         let end = self.done + bytes;
         let Some(seal) = &mut self.seal else {
@@ -145,7 +145,7 @@ impl Copying {
     }
 }
 
-/// Returns what a range of consecutive parts has of each.
+/// Returns the slices of consecutive parts that lie within a range.
 fn within(parts: [&[u8]; 2], range: Range<usize>) -> impl Iterator<Item = &[u8]> {
     let [first, second] = parts;
     let split = first.len();
@@ -184,7 +184,7 @@ impl CopyTurns {
         self.current
     }
 
-    /// Returns true if no trunk has anything to copy.
+    /// Returns true if all copies are complete.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -194,7 +194,7 @@ impl CopyTurns {
         self.waiting.clear();
     }
 
-    /// Removes a trunk that has nothing more to copy.
+    /// Removes a trunk without further copies.
     pub(super) fn remove(&mut self, slot: usize) {
         self.waiting.retain(|&other| other != slot);
     }
@@ -216,8 +216,8 @@ impl CopyTurns {
 mod tests {
     use super::*;
 
-    /// Trunks copy different amounts, some less than a piece. Checks what each has copied after a number of
-    /// the poller's turns.
+    /// Trunks copy different amounts, some less than a piece. Checks the bytes copied by each after a number
+    /// of the poller's turns.
     #[test]
     fn trunks_copy_in_turns_and_poller_one_piece_in_each_of_its_turns() {
         let mut turns = CopyTurns::new(false);

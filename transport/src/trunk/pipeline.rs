@@ -1,10 +1,9 @@
 //! From staged frames to posted work requests to their completions.
 //!
 //! Frames are staged and posted together, with one doorbell per trunk and round of the poller. The last work
-//! request of a doorbell is signalled if something waits for it (`signals.rs`); since an INI completes in order,
-//! one completion covers all before it.
-//! Staged and posted work is one queue, whose places are the work request numbers. The trunk decides what is
-//! staged and what a completion means.
+//! request of a doorbell is signalled if its completion is awaited (`signals.rs`); since an INI completes in
+//! order, one completion covers all before it. Staged and posted work is one queue, whose places are the work
+//! request numbers. The trunk stages the work and interprets the completions.
 //!
 //! A message may join an earlier frame of its lane that is still staged; that frame becomes a bundle. The
 //! frame keeps the delivery report of the bundled message, which has no work request.
@@ -42,7 +41,7 @@ const MAX_POOLED: usize = 32;
 pub(super) enum Record {
     /// A whole message.
     Message(DeliveryReport),
-    /// The announcement of a large message, by the number of its source. Its outcome comes with the FIN.
+    /// The announcement of a large message, by the number of its source. The FIN reports the outcome.
     Announcement(u64),
     Fin,
     Settings,
@@ -109,7 +108,8 @@ pub(super) struct BundledMessage {
 pub(super) struct Parts<'a> {
     /// Parts of the frame, which follow each other, from its header on.
     pub(super) parts: &'a [&'a [u8]],
-    /// Deadline, after which the message is not posted; [`Time::MAX`] if its header has no time left.
+    /// Deadline, after which the message is not posted; [`Time::MAX`] if its header lacks the time-left
+    /// field.
     pub(super) deadline: Time,
 }
 
@@ -186,8 +186,8 @@ pub(super) struct Pipeline {
 }
 
 impl Work {
-    /// Returns true if something waits for the completion: it is reported, lets further work follow, or proves that
-    /// the peer lives.
+    /// Returns true if the completion is awaited: it is reported, lets further work follow, or proves that
+    /// the peer is alive.
     fn is_awaited(&self) -> bool {
         let is_told = matches!(&self.kind, WorkKind::Frame(frame) if frame.is_told);
         is_told
@@ -263,7 +263,7 @@ impl Pipeline {
         self.posted == 0
     }
 
-    /// Returns true if nothing is posted or staged.
+    /// Returns true if there is neither posted nor staged work.
     pub(super) fn is_empty(&self) -> bool {
         self.work.is_empty()
     }
@@ -283,8 +283,8 @@ impl Pipeline {
         self.has_room() && sends.has_room() && (self.max_inline >= HEADER + self.overhead || sends.has_slot())
     }
 
-    /// Adds a frame, with room for other messages to join if `may_be_joined`. A time left in its header is as of `now`.
-    /// Returns its number, or `None` if there is no room for it.
+    /// Adds a frame, with room for other messages to join if `may_be_joined`. A time left in its header is as
+    /// of `now`. Returns the frame's number, or `None` without room for it.
     pub(super) fn stage(
         &mut self,
         sends: &mut SendRoom,
@@ -398,8 +398,8 @@ impl Pipeline {
         self.is_tail = false;
     }
 
-    /// Adds an empty WRITE whose completion covers the work posted without a signal. Nobody waits for it. Returns false
-    /// if there is no room, or if staged work will do.
+    /// Adds an empty WRITE whose completion covers the unsignalled work. Returns false if there is no room,
+    /// or if staged work suffices.
     pub(super) fn stage_tail(&mut self, sends: &mut SendRoom, srq: SrqNumber) -> bool {
         if !self.has_room() || !sends.has_room() || self.posted < self.work.len() {
             return false;
@@ -409,8 +409,8 @@ impl Pipeline {
         true
     }
 
-    /// Posts an empty WRITE to a QP in ERR, after work without a signal. The device may have sent all of that, and
-    /// reports only the work that it flushes. Nothing may be staged.
+    /// Posts an empty WRITE to a QP in ERR, after unsignalled work. The device may have sent all of that, and
+    /// reports only flushed work. Requires that all work is posted.
     pub(super) fn post_end(&mut self, sends: &mut SendRoom, lanes: &[Lane]) {
         let Some(lane) = lanes.first().filter(|_| self.signals.due().is_some()) else { return };
         let _ = self.push(WorkKind::Keepalive(lane.srq), Record::Nothing);
@@ -624,7 +624,7 @@ impl Pipeline {
         Some(Completed { record, bundled, is_told })
     }
 
-    /// Takes back a list of bundled messages that have ended, for reuse.
+    /// Keeps the list of completed bundled messages for reuse.
     pub(super) fn rest(&mut self, mut bundled: Vec<BundledMessage>) {
         if bundled.capacity() > 0 && self.pooled.len() < MAX_POOLED {
             bundled.clear();

@@ -47,8 +47,8 @@ impl<'a> Cancelling<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct MessageQueue {
     messages: VecDeque<Outbound>,
-    /// Lower bound of the deadlines. The message that had this deadline may have left: the bound is exact
-    /// only after a search of the queue, which is not made before this time.
+    /// Lower bound of the deadlines. The message with this deadline may have left: the bound is exact only
+    /// after a search of the queue, which is due at this time.
     earliest: Option<Time>,
 }
 
@@ -130,8 +130,8 @@ impl MessageQueue {
         self.earliest = earliest;
     }
 
-    /// Returns the time at which [`MessageQueue::expire`] has to look at the messages. No deadline is
-    /// earlier.
+    /// Returns the time of the next call of [`MessageQueue::expire`]. All deadlines are at this time or
+    /// later.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.earliest
     }

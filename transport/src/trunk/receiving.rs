@@ -1,4 +1,4 @@
-//! The receive path, once a frame's sender is known and its credit was counted: positions, then messages.
+//! The receive path after a frame's sender is identified and its credit counted: positions, then messages.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -15,14 +15,14 @@ use crate::wire::{BUNDLE_BYTES, BUNDLED_BYTES};
 use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
 
-/// Maximum number of handshake frames of a peer in ten seconds: those of two exchanges.
+/// Maximum number of handshake frames of a peer in ten seconds: the frames of two exchanges.
 #[cfg(feature = "identity")]
 const MOST_HANDSHAKES: u8 = 24;
 
 impl Trunk {
-    /// Applies the positions in the header of a frame from the peer's poller `lane`. Returns true if a message
-    /// in the frame counts. While the trunk is being taken down it still counts if its lane has begun,
-    /// because the sender may believe that it arrived.
+    /// Applies the positions in the header of a frame from the peer's poller `lane`. Returns true if a
+    /// message in the frame counts. While the trunk is being taken down it still counts if its lane has
+    /// begun, because it may have been acknowledged to the sender.
     ///
     /// # Errors
     /// The rule of the protocol that the peer broke.

@@ -51,7 +51,7 @@ pub(crate) struct Sink {
     /// Size of that part, in bytes.
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
-    /// Decision of the driver; `None` while it is asked, within the round in which the frame came.
+    /// Decision of the driver; `None` until it has decided, within the round in which the frame arrived.
     pub(crate) screening: Option<Screening>,
     pub(crate) from: RemoteAddress,
     /// Time at which the sink stops waiting for memory.
@@ -59,7 +59,7 @@ pub(crate) struct Sink {
     pub(crate) block: Option<Block>,
     pub(crate) asked: usize,
     pub(crate) read: usize,
-    /// Seal of the body; `None` if it is not sealed.
+    /// Seal of the body; `None` if the body is not sealed.
     pub(crate) seal: Option<ContentSeal>,
     /// Number of bytes of the body that were opened.
     pub(crate) opened: usize,
@@ -249,8 +249,9 @@ impl Sinks {
         !self.reading.is_empty() && self.reads_out < self.read_depth
     }
 
-    /// Returns the next READ to post, which counts as posted; `None` while the maximum is outstanding, or more than
-    /// the path admits. One READ is always outstanding: the device then gives it its turn.
+    /// Returns the next READ to post, which counts as posted; `None` while the outstanding READs have reached
+    /// the maximum, or the limit of the path. At least one READ is always outstanding, so that the device
+    /// schedules the transfer.
     pub(crate) fn next_read(&mut self, allowance: &mut Option<ReadAllowance>) -> Option<Piece> {
         let (depth, most) = match allowance {
             None => (READS_OUT.min(self.read_depth), usize::MAX),
@@ -397,7 +398,7 @@ impl Sources {
         self.next += 1;
     }
 
-    /// Removes a source that the peer is done with. Returns `None` if no source has this number.
+    /// Removes a source after the peer has READ or refused it. Returns `None` if the number is unknown.
     pub(crate) fn finish(&mut self, id: u64) -> Option<Source> {
         self.open.remove(&id)
     }
@@ -422,7 +423,7 @@ mod tests {
     use super::*;
     use crate::buffer::pool;
 
-    /// Returns sinks of messages of these sizes, with memory, and their device.
+    /// Returns sinks for messages of these sizes, with memory, and their device.
     fn sinks(sizes: &[usize]) -> (Sinks, impl Sized + use<>) {
         let (pool, device) = pool();
         let mut sinks = Sinks::new(MOST_READS);
@@ -449,7 +450,7 @@ mod tests {
         (sinks, (pool, device))
     }
 
-    /// Takes READs until there is none. Returns their sinks and lengths.
+    /// Takes all available READs. Returns their sinks and lengths.
     fn reads(sinks: &mut Sinks, packets: u32) -> Vec<(usize, u32)> {
         let mut allowance = Some(ReadAllowance { packets, per_read: 3, packet_bytes: 1000 });
         let next = || sinks.next_read(&mut allowance).map(|piece| (piece.sink, piece.to.length));

@@ -1,7 +1,7 @@
 //! Resources that all trunks of one poller share: its slots and budgets, credit, time, and the queue to the driver.
 //!
-//! The poller owns them and lends them to each trunk that it calls. Each part guards its own state, so that a
-//! trunk can use one part while it holds another.
+//! The poller owns the resources and lends them to each trunk that it calls. Each part guards its own state,
+//! so that a trunk can use one part while it holds another.
 #![forbid(unsafe_code)]
 
 use super::events::Events;
@@ -38,7 +38,7 @@ pub(crate) struct Resources {
     pub(crate) events: Events,
     pub(crate) marked: Marked,
     pub(crate) tails: Tails,
-    /// True once a shutdown has begun. All work is then signalled.
+    /// True after a shutdown begins. All work is then signalled.
     pub(crate) is_draining: bool,
     /// Places of the trunks that may have timers beside their keepalive, without duplicates.
     pub(crate) busy: Vec<usize>,
@@ -244,7 +244,7 @@ impl SendRoom {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// Releases the device. Nothing is outstanding any more, and no slot is free.
+    /// Releases the device and all slots. Outstanding work counts as ended.
     pub(crate) fn close(&mut self) {
         self.slots.close();
         self.outstanding = 0;
@@ -387,13 +387,13 @@ impl Tails {
         self.slots.retain(|&other| other != slot);
     }
 
-    /// Returns the time at which [`Tails::take`] returns trunks; [`Time::MAX`] if there are none.
+    /// Returns the time at which [`Tails::take`] returns trunks; [`Time::MAX`] without trunks.
     #[inline]
     pub(crate) fn due(&self) -> Time {
         self.due
     }
 
-    /// Takes all trunks. Return those that still have such work to [`Tails::put_back`].
+    /// Takes all trunks. The caller returns trunks that still have such work through [`Tails::put_back`].
     pub(crate) fn take(&mut self) -> Vec<usize> {
         self.due = Time::MAX;
         mem::take(&mut self.slots)

@@ -95,7 +95,7 @@ impl Trunk {
         }
     }
 
-    /// Stages and posts everything that can leave, then copies large messages whose turn has come.
+    /// Stages and posts all work that is ready, then copies the next parts of large messages.
     ///
     /// # Errors
     /// When the device refuses work that fits its queue, or a sealed message does not open: the trunk cannot be used any more.
@@ -116,7 +116,7 @@ impl Trunk {
         })
     }
 
-    /// Stages a frame that carries only positions. It uses no credit. Returns true if there was room.
+    /// Stages a frame that carries only positions, without using credit. Returns true if there was room.
     pub(crate) fn stage_credit(&mut self, res: &mut Resources, lane: usize) -> bool {
         if !self.can_stage_credit(res, lane) {
             return false;
@@ -136,7 +136,7 @@ impl Trunk {
         self.is_live() && self.pipeline.can_place_header(&res.sends) && self.lanes[lane].may_announce_credit()
     }
 
-    /// Handles the completion of all work up to `sequence`. Only the last of it may have failed.
+    /// Handles the completion of all work up to `sequence`. Only the last request may have failed.
     pub(crate) fn complete(&mut self, res: &mut Resources, sequence: u64, success: bool) {
         let count = self.pipeline.count_up_to(sequence);
         if count == 0 {
@@ -198,7 +198,7 @@ impl Trunk {
         Some(usize::from(poller.0)).filter(|lane| *lane < self.lanes.len())
     }
 
-    /// Returns true if a message with contents of this size goes by SEND.
+    /// Returns true if a message with contents of this size is sent with SEND.
     pub(super) fn is_eager(&self, bytes: usize) -> bool {
         bytes.saturating_add(TIMED_HEADER + self.pipeline.overhead()) <= self.max_frame.min(SLOT_BYTES)
     }
@@ -218,8 +218,7 @@ impl Trunk {
         self.stage_reads(res);
     }
 
-    /// Stages everything in a lane's queues that can leave, round robin, so that no queue waits for all of
-    /// another.
+    /// Stages the messages in a lane's queues that are ready, round robin among the queues.
     fn stage_queued(&mut self, res: &mut Resources, lane: usize) {
         if !self.lanes[lane].has_messages() {
             return;
@@ -273,14 +272,15 @@ impl Trunk {
         number.is_some()
     }
 
-    /// Adds a new small message to the last frame of its lane, if it may leave with that frame. It needs no credit.
+    /// Adds a new small message to the last frame of its lane, if it may leave with that frame. Joining uses
+    /// no credit.
     #[inline]
     pub(crate) fn join(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
         self.lanes.get(lane).is_some_and(|lane| lane.is_next(message.ordered))
             && self.try_join(res, lane, message)
     }
 
-    /// Adds a small message whose turn has come to the last frame of its lane.
+    /// Adds the next queued small message to the last frame of its lane.
     #[inline]
     fn try_join(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
         let Some(last) = self.lanes[lane].last else { return false };
@@ -288,7 +288,7 @@ impl Trunk {
             && self.pipeline.join(&mut res.sends, last, message, self.max_bundle, res.time.now())
     }
 
-    /// Stages our settings, before anything else on a lane. They use no credit.
+    /// Stages our settings, the first frame of a lane. Settings use no credit.
     fn stage_settings(&mut self, res: &mut Resources, lane: usize) {
         if self.lanes[lane].has_begun || mutant!(settings_are_not_sent) {
             return;
@@ -379,7 +379,7 @@ impl Trunk {
         }
     }
 
-    /// Takes a credit and stages a frame. Returns its number, or `None` if it cannot leave now.
+    /// Takes a credit and stages a frame. Returns the frame's number, or `None` if it must wait.
     pub(super) fn stage(
         &mut self,
         res: &mut Resources,

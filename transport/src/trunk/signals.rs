@@ -1,9 +1,9 @@
 //! Choice of the work requests that are signalled.
 //!
-//! A completion costs an acknowledgement and an entry of the CQ, and most frames need none: the peer's reply, or
-//! the end of the session, decides their outcome. So a doorbell is signalled only if something waits for it, or
-//! enough work or time has passed. Work posted without a signal is never left behind: a keepalive follows it
-//! after a pause, and its completion covers all before it.
+//! A completion costs an acknowledgement and an entry of the CQ, and most frames need none: the peer's reply,
+//! or the end of the session, decides their outcome. So a doorbell is signalled only if its completion is
+//! awaited, or enough work or time has passed. After a pause, a keepalive follows unsignalled work, and its
+//! completion covers all earlier work.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -44,7 +44,8 @@ impl Signals {
         is_signaled
     }
 
-    /// Returns the time at which a keepalive must follow the last work request; `None` if that was signalled.
+    /// Returns the time at which a keepalive must follow the last work request; `None` if the request was
+    /// signalled.
     #[inline]
     pub(super) fn due(&self) -> Option<Time> {
         (self.unsignaled > 0).then(|| self.posted + PAUSE)

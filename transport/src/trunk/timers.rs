@@ -25,8 +25,8 @@ pub(super) struct Silence {
     heard_ms: u64,
     /// Lower bound of the time of the next keepalive; 0 for the first one, which is sent at once.
     check_ms: u64,
-    /// Number of packets that the session's QPs had received, and the time at which it was last seen to change. Keepalives
-    /// of the peer count, which no completion reports.
+    /// Number of packets received by the session's QPs, and the time of its last observed change. It includes
+    /// the peer's keepalives, which have no completions.
     received: u64,
     received_ms: u64,
     /// True if the peer has dialled the session.
@@ -47,9 +47,10 @@ impl Silence {
         now_ms > self.heard_ms + SILENCE_MS
     }
 
-    /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Notes
-    /// when to check again. A node that has dialled the session awaits items without keepalives while those of the
-    /// peer arrive: a server would have one of each client otherwise, besides its own, which it sends together.
+    /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Sets the
+    /// next check. The node that dialled the session awaits items without keepalives while the peer's
+    /// keepalives arrive. Otherwise a server would receive one from each client, besides its own, which it
+    /// sends together.
     fn is_over(
         &mut self,
         now_ms: u64,
@@ -100,8 +101,8 @@ impl Trunk {
             }
         }
         for lane in 0..self.lanes.len() {
-            // Credit that is released must be reported, or neither side has it. So there must be room for the
-            // report. Messages queued on a lane with credit wait for memory, and may do so for long.
+            // Released credit must be reported, or both sides lose it, so the report needs room. Messages
+            // queued on a lane with credit wait for memory, possibly for long.
             if self.can_stage_credit(res, lane) && self.lanes[lane].spender.release_idle(res.time.now_ms()) {
                 self.stage_credit(res, lane);
             }
@@ -119,8 +120,8 @@ impl Trunk {
         res.probe_ms = 0;
     }
 
-    /// Stages a keepalive if posted work has waited long enough for a signal. Returns the time to look again, or `None`
-    /// if the trunk has left the poller's list of trunks with such work.
+    /// Stages a keepalive if posted work has waited long enough for a signal. Returns the time of the next
+    /// check, or `None` if the trunk has left the poller's list of trunks with such work.
     pub(crate) fn complete_tail(&mut self, res: &mut Resources) -> Option<Time> {
         if mutant!(idle_tail_is_not_completed) {
             return None;
@@ -150,7 +151,7 @@ impl Trunk {
         }
     }
 
-    /// Returns true if the trunk has no timer but its keepalive. It then leaves the list of busy trunks.
+    /// Returns true if only the trunk's keepalive timer runs. The trunk then leaves the list of busy trunks.
     pub(crate) fn comes_to_rest(&mut self) -> bool {
         let is_still = |lane: &Lane| lane.is_open() && lane.is_still();
         self.rests = self.is_live() && self.is_open && self.is_quiet() && self.lanes.iter().all(is_still);
@@ -177,7 +178,7 @@ impl Trunk {
         lanes.find_map(|lane| lane.stalled(self.is_open, now_ms, limit_ms))
     }
 
-    /// Notes that the peer was heard from.
+    /// Records a sign of life of the peer.
     pub(super) fn heard(&mut self, res: &Resources) {
         self.silence.heard_ms = res.time.now_ms();
     }
@@ -196,7 +197,7 @@ impl Trunk {
     }
 
     /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Otherwise
-    /// notes when to check again. Work in flight needs no keepalive.
+    /// sets the next check. Work in flight does not need a keepalive.
     pub(crate) fn must_probe(&mut self, res: &Resources, awaited: Awaited, is_early: bool) -> bool {
         let (now_ms, limits) = (res.time.now_ms(), &res.shared.limits);
         if !self.is_live() || !self.pipeline.is_empty() {

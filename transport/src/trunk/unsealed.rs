@@ -1,4 +1,4 @@
-//! Seals of a build without identities, which has none. In place of `identity/seal.rs`.
+//! Replacement for `identity/seal.rs` in a build without identities: frames are never sealed.
 #![forbid(unsafe_code)]
 
 use crate::wire::frame::FrameError;

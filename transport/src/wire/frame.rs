@@ -51,7 +51,7 @@ pub(crate) const FIN_ENTRIES: usize = 12;
 
 /// Flags of all kinds, in the lower four bits; the upper four are the driver's.
 pub(crate) mod flags {
-    /// A receiver that does not know the kind must not ignore the frame.
+    /// Critical: a receiver must reject frames of an unknown kind with this flag.
     pub(crate) const CRITICAL: u8 = 0x01;
     /// An announcement follows the header: the rest of the message is READ.
     pub(crate) const ANNOUNCES: u8 = 0x02;
@@ -106,7 +106,7 @@ pub(crate) enum FrameKind {
     Bundle,
     /// A fragment of a handshake.
     Handshake,
-    /// A transport kind that this version does not know. It may be ignored.
+    /// An unknown transport kind that may be ignored.
     Unknown,
 }
 
@@ -122,8 +122,7 @@ pub(crate) struct Header {
     pub(crate) bytes: usize,
     /// Position up to which the receiver of this frame may send, modulo 2^16.
     pub(crate) grant: u16,
-    /// Number of messages that wait at the sender for credit. The largest value stands for that number or
-    /// more.
+    /// Number of messages that wait at the sender for credit, saturated at the largest value.
     pub(crate) want: u8,
     /// Target poller. Over XRC the frame arrives at that poller's SRQ.
     pub(crate) target: u8,
@@ -172,7 +171,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Returns the size of a header with these flags, and its time left in microseconds, from the start of a
-/// message. `None` if the message is too short. A time left of no limit counts as none, and one of 0 as 1.
+/// message. `None` if the message is too short. An unlimited time left counts as absent, and 0 as 1.
 #[inline]
 fn time_of(message: &[u8], set: u8) -> Option<(usize, u32)> {
     if set & flags::TIME_LEFT == 0 {
@@ -188,14 +187,15 @@ fn is_message(kind: u8, set: u8) -> bool {
     kind >= DRIVER && set & (flags::PHASE | flags::ANNOUNCES) == 0
 }
 
-/// Returns the time left of a message that is about to leave, in microseconds. It is rounded up, so that it
-/// is 0 only if the deadline has passed. The largest number stands for more than 71 minutes.
+/// Returns the time left of a message that is about to leave, in microseconds. The time is rounded up, so
+/// that 0 means that the deadline has passed, and saturates at 71 minutes.
 #[inline]
 pub(crate) fn time_left(deadline: Time, now: Time) -> [u8; 4] {
     u32::try_from(deadline.since(now).div_ceil(1000)).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// Returns the header of a driver's message, as [`TIMED_HEADER`] bytes, and its size. `length` goes where a bundle has it.
+/// Returns the header of a driver's message, as [`TIMED_HEADER`] bytes, and its size. `length` is written at
+/// its place in a bundle.
 #[inline]
 pub(crate) fn message(
     header: MessageHeader,
@@ -259,14 +259,14 @@ impl Bundle {
         Self { at: HEADER, left: count }
     }
 
-    /// Returns true if no message follows.
+    /// Returns true after the last message.
     #[inline]
     pub(crate) fn is_over(self) -> bool {
         self.left == 0
     }
 
-    /// Returns the next message in a frame that [`Header::parse`] accepted. Messages that were given up are
-    /// left out. After an error, or the last message, returns `None`.
+    /// Returns the next message in a frame that [`Header::parse`] accepted, and skips abandoned messages.
+    /// Returns `None` after an error or the last message.
     ///
     /// # Errors
     /// Returns an error if the bundle is malformed.
@@ -328,13 +328,14 @@ pub(crate) fn bundled(frame: &[u8], count: u16) -> impl Iterator<Item = Result<B
 }
 
 impl Header {
-    /// Returns the target poller of a received frame, if the frame is long enough. Nothing else of the frame
-    /// was checked.
+    /// Returns the target poller of a received frame, if the frame is long enough. The rest of the frame is
+    /// unchecked.
     pub(crate) fn peek_target(received: &[u8]) -> Option<u8> {
         received.get(..HEADER).map(|header| header[7])
     }
 
-    /// Returns true if a received frame, which may be sealed, uses credit. Nothing else of it was checked.
+    /// Returns true if a received frame, which may be sealed, uses credit. The rest of the frame is
+    /// unchecked.
     pub(crate) fn peek_uses_credit(received: &[u8]) -> bool {
         !matches!(received.first(), Some(&(CREDIT | SETTINGS)))
     }
@@ -393,8 +394,8 @@ impl Header {
         Ok(Self { kind, message, time_left_us, bytes, grant, want, target })
     }
 
-    /// Returns the position up to which the sender has released credit, modulo 2^16. Frames that have one use
-    /// no credit: Credit frames, and Settings, before which nothing can have been released.
+    /// Returns the position up to which the sender has released credit, modulo 2^16. Frames with this
+    /// position use no credit: Credit frames, and Settings, which precede all releases.
     pub(crate) fn released(&self) -> Option<u16> {
         match self.kind {
             FrameKind::Credit => Some(self.message.word),
@@ -448,7 +449,7 @@ impl Announcement {
 pub(crate) enum FinStatus {
     /// The message was READ to the end.
     Read,
-    /// No memory became free in time, and the message was dropped.
+    /// Memory was exhausted until the time limit, and the message was dropped.
     Exhausted,
 }
 

@@ -1,7 +1,8 @@
 //! Frames of a handshake, which precede SETTINGS in a session of level encrypted.
 //!
-//! A frame carries one fragment of a flight, which is what one side sends at one level. This file checks all that
-//! one frame shows. `identity/flight.rs` puts flights together. All bytes come from a peer: nothing here panics.
+//! A flight is the data that one side sends at one level; a frame carries one fragment of it. This file
+//! checks single frames, and `identity/flight.rs` assembles flights. All bytes come from a peer, so this code
+//! must not panic.
 //!
 //! ```text
 //!  0 header of all frames (8)   8 exchange (4)   12 level (1)   13 part (1)   14 offset (2)
@@ -17,7 +18,7 @@ pub(crate) const HANDSHAKE_FRAME: usize = 2048;
 pub(crate) const FRAGMENT: usize = 20;
 /// Size of the tag of a sealed fragment, in bytes.
 const TAG: usize = 16;
-/// Largest total of a TLS flight in clear, in bytes: that of a ClientHello.
+/// Largest total of a TLS flight in clear, a ClientHello, in bytes.
 pub(crate) const CLEAR_TOTAL: u16 = 4096;
 /// Largest total of a sealed TLS flight, in bytes.
 pub(crate) const SEALED_TOTAL: u16 = 12_288;
@@ -46,7 +47,8 @@ impl Part {
         [Self::Tls, Self::Failure, Self::Done, Self::Renew, Self::Switch].get(usize::from(number)).copied()
     }
 
-    /// Returns the valid totals of a flight, in bytes; none if the part does not exist at this level.
+    /// Returns the valid totals of a flight, in bytes; an empty range if the part does not exist at this
+    /// level.
     fn totals(self, is_sealed: bool) -> std::ops::Range<u16> {
         match (self, is_sealed) {
             (Self::Tls, false) => 1..CLEAR_TOTAL + 1,
@@ -110,7 +112,7 @@ impl<'a> Fragment<'a> {
         frame
     }
 
-    /// Parses a frame whose header says that it is one of a handshake.
+    /// Parses a frame with a handshake header.
     ///
     /// # Errors
     /// The first fault of the fragment. Whether it is the next one of its flight remains to be checked.

@@ -5,7 +5,7 @@ pub(crate) mod frame;
 pub(crate) mod handshake;
 pub(crate) mod settings;
 
-/// Size of the largest message that goes by SEND, in bytes, without its header and extensions.
+/// Size of the largest message that uses SEND, in bytes, without its header and extensions.
 pub const EAGER_BYTES: usize = 16 * 1024;
 /// Space for a message's head, which must fit with its body into the memory for large messages.
 pub(crate) const HEAD_ROOM: usize = 64 << 10;

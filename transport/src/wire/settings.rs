@@ -1,7 +1,7 @@
 //! The settings of a node, sent first on each lane: its limits, as a list that later versions may extend.
 //!
-//! Defines the layout, and the meaning of a missing, doubled or unknown entry. The trunk sends one list and
-//! takes one on each lane. All bytes come from a peer: nothing here panics.
+//! Defines the layout, and the meaning of a missing, duplicate or unknown entry. The trunk sends and receives
+//! one list on each lane. All bytes come from a peer, so this code must not panic.
 //!
 //! ```text
 //! 0 type (2), 0x8000 is critical   2 length of the value (2)   4 value
@@ -11,7 +11,7 @@
 use crate::wire::LEAST_FRAME;
 use crate::wire::frame::FrameError;
 
-/// Bit of types that a receiver must not ignore if it does not know them.
+/// Bit of critical types: a receiver must reject unknown ones.
 pub(crate) const CRITICAL: u16 = 0x8000;
 const MAX_MESSAGE: u16 = 1;
 const MAX_FRAME: u16 = 2;
@@ -29,7 +29,7 @@ pub(crate) struct Settings {
     pub(crate) max_frame: u32,
     /// Maximum number of announced messages without a FIN, per lane.
     pub(crate) large_messages: u32,
-    /// Maximum size of a bundle of messages; 0 if the node takes none.
+    /// Maximum size of a bundle of messages; 0 if the node does not accept bundles.
     pub(crate) max_bundle: u32,
 }
 

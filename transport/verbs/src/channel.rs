@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// may have arrived before the arming), then wait on the descriptor. When it is readable, call
 /// [`CompletionChannel::next_event`] until it returns `None`. The descriptor is non-blocking.
 pub trait CompletionChannel: Any + AsFd + Send + Sync + Debug {
-    /// Takes one event: the `context` of the CQ that fired. `None` if no event is waiting.
+    /// Takes one event: the `context` of the CQ that fired. `None` if the channel is empty.
     fn next_event(&self) -> Option<u64>;
 
     /// Returns true if the descriptor is readable now. A simulation calls this where a thread would sleep on it.

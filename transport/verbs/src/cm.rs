@@ -148,24 +148,24 @@ pub enum CmOption {
     UdpPorts(UdpPorts),
     /// One pair of UDP ports for all packets of the connection. Software devices only.
     OneFlow(OneFlow),
-    /// If true, a request that nothing receives is repeated for 525 ms instead of ending at once, in case the peer is just
-    /// starting. Software devices only.
+    /// If true, a request without a receiver is repeated for 525 ms instead of ending at once, in case the
+    /// peer is just starting. Software devices only.
     RetryRefused(bool),
-    /// Largest path MTU that the request asks for. Software devices only.
+    /// Largest path MTU in the request. Software devices only.
     PathMtu(Mtu),
 }
 
-/// Use of one pair of UDP ports by all packets of a connection, so that a firewall or an address translator at the
-/// side that connects takes what the peer sends for answers.
+/// Use of one pair of UDP ports by all packets of a connection, so that a firewall or an address translator
+/// at the connecting side treats the peer's packets as answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OneFlow {
-    /// Each side sends from any of its ports to the port at which the other's device receives.
+    /// Each side sends from any of its ports to the receiving port of the other device.
     #[default]
     No,
-    /// Every second transmission of the request asks for one flow, beginning with the second. The peer refuses it, and
-    /// tells which form has arrived.
+    /// Every second transmission of the request, from the second on, is for one flow. The peer refuses it,
+    /// and reports which form has arrived.
     Try,
-    /// The request asks for one flow.
+    /// The request is for one flow.
     Yes,
 }
 
@@ -176,8 +176,9 @@ pub struct UdpPorts {
     pub own: Option<u16>,
     /// Port that they go to.
     pub peer: u16,
-    /// Addresses that the ICRC covers in place of those of the packets, if an address translator changes these on their
-    /// way. Only the side that accepted a connection of one flow, or dials back in one, has a view.
+    /// Addresses that the ICRC covers in place of the packets' addresses, if an address translator changes
+    /// these on the way. Only the side that accepted a connection of one flow, or dials back in one, has a
+    /// view.
     pub view: Option<PeerView>,
 }
 
@@ -192,8 +193,8 @@ impl UdpPorts {
     }
 }
 
-/// Addresses and UDP ports of a connection's packets as its peer, which is behind an address translator, sees them.
-/// Nothing is ever sent to them.
+/// Addresses and UDP ports of a connection's packets from the side of its peer, which is behind an address
+/// translator. They are never used as destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerView {
     /// Our address and port.
@@ -217,7 +218,7 @@ impl RejectReason {
     pub const UNSUPPORTED: Self = Self(5);
     /// The message names a connection that the peer does not have.
     pub const INVALID_COMM_ID: Self = Self(6);
-    /// No listener serves the service id.
+    /// The service id has no listener.
     pub const INVALID_SERVICE_ID: Self = Self(8);
     /// The transport is neither RC nor XRC.
     pub const INVALID_TRANSPORT_TYPE: Self = Self(9);
@@ -237,9 +238,9 @@ impl RejectReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UnreachableCause {
-    /// Nothing came back in time.
+    /// The answer timed out.
     NoAnswer,
-    /// No socket receives at UDP port 4791 of the peer's address.
+    /// UDP port 4791 of the peer's address is closed.
     Port,
     /// The peer's host or network has no route, or its host does not answer on its link.
     Host,
@@ -254,7 +255,7 @@ pub struct SidrStatus(pub u8);
 impl SidrStatus {
     /// A QP serves it.
     pub const SUCCESS: Self = Self(0);
-    /// No QP serves it.
+    /// The service is not supported.
     pub const UNSUPPORTED: Self = Self(1);
     /// The application refused.
     pub const REJECT: Self = Self(2);
@@ -286,7 +287,7 @@ pub enum CmEventKind {
     },
     /// `resolve_address` has found the local address and the route.
     AddressResolved,
-    /// `resolve_address` has failed.
+    /// `resolve_address` failed.
     AddressError(VerbsError),
     /// `resolve_route` has completed.
     RouteResolved,
@@ -350,7 +351,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Identifies the endpoint in events.
     fn number(&self) -> CmIdNumber;
 
-    /// Returns the local address. The port is known once the endpoint listens or connects.
+    /// Returns the local address. The port is set once the endpoint listens or connects.
     fn local_address(&self) -> SocketAddr;
 
     /// Returns the peer's address. At a passive endpoint it comes from the header of the request.
@@ -360,15 +361,15 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// this user in this user namespace. The peer's request or reply must have arrived. `None` for hardware, for other
     /// hosts and users, and for whatever is not proved.
     ///
-    /// Takes system calls: ask once per connection.
+    /// Takes system calls: call this once per connection.
     fn local_user(&self) -> Option<u32>;
 
-    /// Returns the UDP ports of the connection, once they are known; `None` on hardware.
+    /// Returns the UDP ports of the connection, once they are determined; `None` on hardware.
     fn udp_ports(&self) -> Option<UdpPorts> {
         None
     }
 
-    /// Returns the path MTU that the peer has asked for; `None` if it has not, and on hardware.
+    /// Returns the path MTU that the peer has requested, if any; `None` on hardware.
     fn asked_mtu(&self) -> Option<Mtu> {
         None
     }
@@ -443,8 +444,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     fn establish(&self) -> Result<(), VerbsError>;
 
     /// Notifies the endpoint that a packet has arrived at the QP of its accepted connection, which is
-    /// equivalent to the peer's RTU (`rdma_notify` with `IBV_EVENT_COMM_EST`). Does nothing if the RTU has
-    /// arrived.
+    /// equivalent to the peer's RTU (`rdma_notify` with `IBV_EVENT_COMM_EST`). Has no effect after the RTU.
     fn communication_established(&self);
 
     /// Refuses a request, with at most 148 bytes of private data, 136 in [`PortSpace::Udp`].

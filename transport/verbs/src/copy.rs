@@ -1,9 +1,9 @@
 //! Copies of memory that others may access at the same time.
 //!
 //! Owns the only way in which bytes are copied out of and into memory that a device, a NIC or another thread
-//! may write or read meanwhile. Such a copy may tear, and its bytes then mean nothing. It must never be
-//! undefined behaviour, since programs without unsafe code can cause it. [`Memory`](crate::Memory) calls it for
-//! ranges that it has checked.
+//! may write or read meanwhile. Such a copy may tear, and its bytes are then unspecified. It must never be
+//! undefined behaviour, since programs without unsafe code can cause it. [`Memory`](crate::Memory) calls it
+//! for ranges that it has checked.
 //!
 //! | where | how |
 //! |---|---|
@@ -44,7 +44,8 @@ pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
     unsafe { how::write(from, to) }
 }
 
-/// Copies `length` bytes from shared memory to shared memory. If the ranges overlap, what is written is unspecified.
+/// Copies `length` bytes from shared memory to shared memory. If the ranges overlap, the written bytes are
+/// unspecified.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of that many bytes, which others may read and write meanwhile.

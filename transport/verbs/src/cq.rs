@@ -70,7 +70,7 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
 /// The wait of a thread that does a software device's work itself and sleeps in between, so that no second
 /// thread of the device stands between a packet and the program.
 ///
-/// To sleep: announce it to everyone who calls `wake`, call [`DeviceWait::prepare`], then wait on the
+/// To sleep: announce it to all callers of `wake`, call [`DeviceWait::prepare`], then wait on the
 /// [`DeviceWait::descriptors`] and on the CQ's channel, which completions of other threads make readable.
 /// After waking, call [`DeviceWait::awake`] and poll the CQ. Dropping the wait ends it.
 pub trait DeviceWait: Send + Sync + Debug {
@@ -85,14 +85,14 @@ pub trait DeviceWait: Send + Sync + Debug {
     /// Returns a further descriptor, which never changes.
     fn bell(&self) -> Option<RawFd>;
 
-    /// Notes that the thread is awake. `by_device` is true unless it waited and none of the `descriptors` was
+    /// Records that the thread is awake. `by_device` is true unless it waited and none of the `descriptors` was
     /// readable.
     fn awake(&self, by_device: bool);
 
     /// Returns true if a packet has arrived. A simulation calls this where a thread would sleep on the descriptors.
     fn has_arrivals(&self) -> bool;
 
-    /// Returns true if the device has work that nothing wakes the thread for. Called by a simulation, like
+    /// Returns true if the device has work that does not wake the thread. Called by a simulation, like
     /// [`DeviceWait::has_arrivals`].
     fn is_due(&self) -> bool;
 }

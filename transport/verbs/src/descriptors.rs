@@ -26,7 +26,7 @@ impl HeldStdio {
     /// Occupies the streams that are closed. Allocates only if there is one.
     ///
     /// # Errors
-    /// The error of the system call that makes a placeholder.
+    /// The error of the system call that creates a placeholder.
     pub fn take() -> io::Result<Self> {
         let mut placeholders = Vec::new();
         // Another thread may close a stream again and again.
@@ -42,7 +42,7 @@ fn is_stdio_open() -> bool {
     is_open(&io::stdin()) && is_open(&io::stdout()) && is_open(&io::stderr())
 }
 
-/// Makes a descriptor that has no standard stream's number. `make` may be called several times.
+/// Creates a descriptor above the numbers of the standard streams. `make` may be called several times.
 ///
 /// # Errors
 /// The error of `make`, or of a placeholder.
@@ -64,6 +64,6 @@ pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::R
 /// # Errors
 /// The error of the system call that copies it.
 pub fn lift(made: OwnedFd) -> io::Result<OwnedFd> {
-    // Copies made by the standard library are above the streams, and closed by exec.
+    // Clones from the standard library are above the streams, and closed by exec.
     if made.as_raw_fd() >= LOWEST { Ok(made) } else { made.try_clone() }
 }

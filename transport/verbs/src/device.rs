@@ -116,7 +116,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// Returns the used entries of port 1's GID table, in the order of their index.
     fn gid_table(&self) -> Vec<GidEntry>;
 
-    /// Returns the owner of an address, as far as the device knows it. The answer may need system calls.
+    /// Returns the owner of an address, as far as the device can determine it, possibly with system calls.
     fn address_owner(&self, address: IpAddr) -> AddressOwner {
         let is_own = self.gid_table().iter().any(|entry| entry.gid.ip() == address);
         if is_own { AddressOwner::ThisHost } else { AddressOwner::OtherHost }
@@ -190,6 +190,6 @@ pub trait Device: Any + Send + Sync + Debug {
     }
 
     /// Returns the device's counters. Providers report `rnr_nak_sent`, `rnr_nak_received`, `retransmits`,
-    /// `packets_sent` and `packets_received`, except those whose value they do not know.
+    /// `packets_sent` and `packets_received`, except counters without a known value.
     fn counters(&self) -> Vec<Counter>;
 }

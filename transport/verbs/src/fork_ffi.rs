@@ -9,7 +9,7 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Returns the number of forks that have led to this process.
 #[inline]
 pub(crate) fn generation() -> u32 {
-    // A child starts with the thread that has run the handler, so nothing needs an order.
+    // A child starts with the thread that ran the handler, so relaxed order suffices.
     GENERATION.load(Ordering::Relaxed)
 }
 
@@ -25,9 +25,9 @@ const RETURNED: &[u8] =
     b"trunkline: a handler or task has forked the process and returned in the child, which ends here: \
                           execute another program in the child, or call _exit\n";
 
-/// Ends this process, the child of a `fork`. A library normally leaves that to its program, but this thread
-/// is the only one here and has nothing to return to. A panic, a log or an exit handler may need a lock that
-/// a thread of the parent held.
+/// Ends this process, the child of a `fork`. A library normally leaves that to its program, but this is the
+/// child's only thread, and it cannot return. A panic, a log or an exit handler may need a lock that a thread
+/// of the parent held.
 #[cold]
 pub(crate) fn end_child(status: i32) -> ! {
     // SAFETY: the text is valid for its length. Both functions may be called in the child of a process with threads.

@@ -6,8 +6,8 @@
 //! limit each check is two system calls. Called before large blocks are allocated, files are mapped and
 //! threads are started. It must never allocate.
 //!
-//! It does not lock: threads that allocate at the same time may together leave less. The limit of a control group is
-//! not known here; the kernel ends a process that exceeds it.
+//! It does not lock: threads that allocate at the same time may together leave less. The limit of a control
+//! group is not considered; the kernel ends a process that exceeds it.
 
 use crate::heap_ffi;
 use nix::errno::Errno;
@@ -19,7 +19,7 @@ use std::str;
 
 /// Bytes that are reserved for small allocations.
 pub const HEADROOM: usize = 8 << 20;
-/// Address space of a thread's stack in bytes, its guard page included, as the standard library makes it.
+/// Address space of a thread's stack in bytes, including its guard page: the standard library's default.
 pub const STACK: usize = (2 << 20) + 4096;
 /// Blocks below this length count as small.
 pub const LARGE: usize = 16 << 10;
@@ -92,7 +92,7 @@ impl Limit {
 
     fn check(self, bytes: usize) -> Result<(), NoRoom> {
         let Some(limit) = self.bytes() else { return Ok(()) };
-        // Without /proc, or a descriptor to read it by, the allocation itself finds out.
+        // Without /proc, or a descriptor to read it, the allocation itself fails.
         let Some(used_kib) = in_use_kib(self) else { return Ok(()) };
         self.judge(limit >> 10, used_kib, (bytes as u64).saturating_add(HEADROOM as u64).div_ceil(1024))
     }
@@ -203,7 +203,8 @@ pub fn is_limited() -> bool {
 /// keeps large freed blocks, where [`check`] cannot see that they are free. The price is that threads wait
 /// for each other to allocate, and large blocks are mapped again each time.
 ///
-/// Changes the whole process, so a device does not do it on its own: nodes do, before they start threads.
+/// The change affects the whole process, so it is called not by devices but by nodes, before they start
+/// threads.
 pub fn tune_heap() {
     if is_limited() {
         heap_ffi::use_least();

@@ -1,4 +1,5 @@
-//! Memory of the machine and of the process's control group, for settings that ask for too much of it.
+//! Memory of the machine and of the process's control group, for the check of settings that require too much
+//! of it.
 //!
 //! Beyond these bounds the kernel kills the process instead of refusing an allocation.
 //! [`headroom`](crate::headroom) has the limits of the process. Reads /proc and /sys/fs/cgroup; a value that

@@ -1,9 +1,9 @@
 //! Threads that belong to this library and that its users do not see.
 //!
-//! A signal for a process goes to any of its threads that does not block it. A program that reads a signal by
-//! `signalfd` or `sigwait` must block it in all threads, which it cannot do in threads that it does not know.
-//! These threads block every signal from their first instruction. Signals that the kernel raises for a
-//! fault of the thread itself stay unblocked: a blocked one would end the process without its handler.
+//! A signal for a process goes to any of its threads that does not block it. A program that reads a signal
+//! through `signalfd` or `sigwait` must block it in all threads, which it cannot do in threads of a library.
+//! These threads block every signal from their first instruction. Signals that the kernel raises for a fault
+//! of the thread itself stay unblocked: a blocked one would end the process without its handler.
 
 use nix::sys::signal::{SigSet, Signal};
 use std::cell::Cell;
@@ -92,8 +92,8 @@ impl Drop for Blocked {
     }
 }
 
-/// Starts a thread that blocks all signals except those of faults. The caller's own signal mask has not
-/// changed when this returns.
+/// Starts a thread that blocks all signals except those of faults. The caller's signal mask is unchanged on
+/// return.
 ///
 /// # Errors
 /// The system has no more threads.

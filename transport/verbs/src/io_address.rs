@@ -6,16 +6,16 @@
 pub struct IoAddress(pub u64);
 
 impl IoAddress {
-    /// Returns the address `bytes` bytes further on. It wraps at 2^64, which no region reaches.
+    /// Returns the address `bytes` bytes further on. It wraps at 2^64, beyond all regions.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
 
     /// Returns a start for [`crate::ProtectionDomain::register_at`] that depends on `random` only, so that
-    /// peers do not learn the memory's address in this process. It is a multiple of the page size, as
-    /// NICs require for page-aligned memory, and in 2^46 .. 2^47. Regions may overlap in this range,
-    /// since each access names a key.
+    /// the memory's address in this process is not disclosed to peers. It is a multiple of the page size, as
+    /// NICs require for page-aligned memory, and in 2^46 .. 2^47. Regions may overlap in this range, since
+    /// each access names a key.
     #[must_use]
     pub const fn from_random(random: u64) -> Self {
         // Use the high bits, because the low bits of simple generators are weak.

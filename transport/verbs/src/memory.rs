@@ -12,7 +12,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why an access was refused. No byte was read or written.
+/// Reason for a refused access, which leaves memory unread and unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -29,7 +29,7 @@ pub enum MemoryError {
 
 /// Alignment of allocations in bytes.
 const PAGE: usize = 4096;
-/// Alignment that allocators give without being asked, in bytes.
+/// Default alignment of allocators, in bytes.
 const NATURAL: usize = 16;
 
 /// A block of bytes at a fixed address.
@@ -60,8 +60,8 @@ impl Memory {
         if length >= headroom::LARGE && headroom::check(length).is_err() {
             return Err(MemoryError::OutOfMemory);
         }
-        // Aligned here. If the standard library were asked for page alignment, it would write the zeros itself,
-        // into every page, although the system has zero pages to give.
+        // Aligned here. With a request for page alignment, the standard library would write zeros into every
+        // page, although the system provides zero pages.
         let size = length.max(1).checked_add(PAGE - NATURAL).ok_or(MemoryError::OutOfMemory)?;
         let layout = Layout::from_size_align(size, NATURAL).map_err(|_| MemoryError::OutOfMemory)?;
         // SAFETY: the layout's size is at least 1.
@@ -159,7 +159,7 @@ impl Memory {
     /// Copies consecutive parts into the memory from `offset` on.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`]; nothing is written then.
+    /// [`MemoryError::OutOfBounds`], without a write.
     #[inline]
     pub fn write_all<const N: usize>(&self, offset: usize, parts: [&[u8]; N]) -> Result<(), MemoryError> {
         self.check(offset, parts.iter().map(|part| part.len()).sum())?;
@@ -173,8 +173,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies `length` bytes from `offset` on into another memory, from `at` on. If the ranges overlap, what is written
-    /// is unspecified.
+    /// Copies `length` bytes from `offset` on into another memory, from `at` on. If the ranges overlap, the
+    /// written bytes are unspecified.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], of either range.

@@ -4,7 +4,7 @@ use crate::{Device, VerbsError};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// The properties of a device that are known before it is opened.
+/// Properties of a device that are available before it is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Name of the device (`mlx5_0`, `trunkline0`).
@@ -27,6 +27,6 @@ pub trait Provider: Send + Sync + Debug {
     /// Opens a device by name.
     ///
     /// # Errors
-    /// [`VerbsError::NoDevice`] if no device has that name.
+    /// [`VerbsError::NoDevice`] if the name is unknown.
     fn open(&self, name: &str) -> Result<Arc<dyn Device>, VerbsError>;
 }

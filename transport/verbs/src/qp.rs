@@ -50,7 +50,7 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    /// Creates the parameters for a type, with nothing else set.
+    /// Creates the parameters for a type, with all others at their defaults.
     #[must_use]
     pub fn new(qp_type: QpType) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl QpInit {
 /// READs that a path admits at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadAllowance {
-    /// Packets of data that READs posted now may ask for without a wait.
+    /// Packets of data that new READs may request without a wait.
     pub packets: u32,
     /// Maximum packets of one READ, so that several are on their way at a time; at least 1.
     pub per_read: u32,
@@ -101,20 +101,20 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// [`VerbsError::Gone`] if it was destroyed.
     fn query(&self) -> Result<QpAttributes, VerbsError>;
 
-    /// Returns the path that its packets take now; `None` if the device knows only one path, or the QP is not
-    /// here.
+    /// Returns the current path of the QP's packets; `None` if the device has only one path, or does not
+    /// execute the QP.
     fn path(&self) -> Option<QpPath> {
         None
     }
 
-    /// Returns the number of packets that the QP has received in order; `None` if the device does not tell, or the
-    /// QP is not here.
+    /// Returns the number of packets that the QP has received in order; `None` if the device neither reports
+    /// it nor executes the QP.
     fn received_packets(&self) -> Option<u64> {
         None
     }
 
-    /// Returns what READs posted now may ask for; `None` if the device bounds nothing. A READ beyond it is taken, but
-    /// waits in the send queue, and so does all work behind it.
+    /// Returns the amount that new READs may request; `None` if the device does not limit it. A READ beyond
+    /// it is accepted, but waits in the send queue, and so does all work behind it.
     fn read_allowance(&self) -> Option<ReadAllowance> {
         None
     }
@@ -129,7 +129,7 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// Posts send requests like [`QueuePair::post_send`], but all or none (`ibv_wr_complete`).
     ///
     /// # Errors
-    /// As `post_send`, but no request was posted.
+    /// As `post_send`, without a posted request.
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
     /// Posts receives on an RC QP without SRQ.

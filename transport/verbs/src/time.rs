@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Nanoseconds since a start that all readings of one [`Clock`] share. It never runs backwards.
 ///
-/// Arithmetic saturates: nothing is later than [`Time::MAX`], and no difference is negative.
+/// Arithmetic saturates at [`Time::MAX`], and differences at zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub u64);
 

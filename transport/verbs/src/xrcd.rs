@@ -20,6 +20,6 @@ pub trait XrcDomain: Any + Send + Sync + Debug {
     /// Closes this handle.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] while an SRQ or a TGT handle made with it exists (contract A11).
+    /// [`VerbsError::Busy`] while an SRQ or a TGT handle of the domain exists (contract A11).
     fn close(&self) -> Result<(), VerbsError>;
 }

@@ -177,7 +177,7 @@ mod tests {
         // Two outliers are not a change.
         assert!(!change(&[100.0, 300.0, 99.0, 300.0, 101.0]).is_real(0.1));
         assert!(!change(&[150.0, 151.0, 101.0, 150.0, 152.0]).is_real(0.1), "not all are above all");
-        // Four repetitions cannot tell.
+        // Four repetitions are too few for a verdict.
         assert!(!Change::between(&[1.0; 4], &[2.0; 4]).is_real(0.1));
         // Half as much is as large a change as twice as much.
         assert!(change(&times(0.5)).is_real(0.9) && change(&times(2.0)).is_real(0.9));

@@ -57,7 +57,7 @@ pub(crate) struct Orders {
     /// Bytes of a payload, there and back: 0 to 64M.
     #[arg(long, value_name = "SIZE", default_value = "64")]
     size: Sizes,
-    /// Calls under way from each caller to each of its targets.
+    /// Outstanding calls from each caller to each of its targets.
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     outstanding: u32,
     /// Measured time of each repetition. Calls before and after it, usually for a quarter of that time, keep up the load.

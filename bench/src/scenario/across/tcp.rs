@@ -110,8 +110,8 @@ pub(super) fn stream(target: SocketAddr, load: &Load, is_stopped: &AtomicBool) -
     Ok(replies_per_s.map_err(failed)? * payloads_per_reply)
 }
 
-/// Counts bytes of replies per second of the measured time. Returns when all that was sent has been answered, so that nothing is
-/// under way during the next measurement.
+/// Counts bytes of replies per second of the measured time. Returns when all sent bytes were answered, so that the next
+/// measurement starts with an empty connection.
 fn count(
     mut stream: &TcpStream,
     load: &Load,

@@ -1,6 +1,6 @@
 //! The context of the current thread: a poller's or a worker's turn, and the innermost scope of a call.
 //!
-//! Guards restore the previous values. Values are therefore dropped by guards, never at the end of the thread.
+//! Guards restore the previous values, so values are dropped by guards and never at the end of the thread.
 
 use super::current::Inherited;
 use super::{Context, PollerContext};
@@ -16,7 +16,7 @@ use tracing::span::EnteredSpan;
 use trunkline_machine::mutant;
 
 thread_local! {
-    // Without a destructor, access costs no more than to a plain variable.
+    // Without a destructor, access is as cheap as to a plain variable.
     static HERE: Here = const {
         Here {
             poller: RefCell::new(ManuallyDrop::new(None)),
@@ -35,7 +35,7 @@ struct Here {
     scope: RefCell<ManuallyDrop<Option<Context>>>,
 }
 
-/// A poller's turn on this thread, until the guard is dropped.
+/// Guard of a poller's turn on this thread.
 #[derive(Debug)]
 pub(crate) struct Entered {
     /// Previous value: a simulation runs programs and pollers on one thread.
@@ -55,7 +55,7 @@ impl Drop for Entered {
     }
 }
 
-/// A worker's turn on this thread, until the guard is dropped.
+/// Guard of a worker's turn on this thread.
 #[derive(Debug)]
 pub(crate) struct InPool {
     outer: Option<Arc<Timers>>,
@@ -77,7 +77,7 @@ impl Drop for InPool {
     }
 }
 
-/// Returns the timers of the poller or the pool that runs on this thread.
+/// Returns the timers of the poller or pool that runs on this thread.
 pub(crate) fn current_timers() -> Option<Arc<Timers>> {
     HERE.with(|here| match &**here.poller.borrow() {
         Some(poller) => Some(Arc::clone(poller.timers())),
@@ -85,11 +85,11 @@ pub(crate) fn current_timers() -> Option<Arc<Timers>> {
     })
 }
 
-/// A scope of a call on this thread, until the guard is dropped.
+/// Guard of a call's scope on this thread.
 #[derive(Debug)]
 pub(crate) struct Scope {
     outer: Option<Context>,
-    /// Span of the call, if an interceptor has set one.
+    /// Span of the call, if an interceptor set one.
     _span: Option<EnteredSpan>,
 }
 
@@ -107,7 +107,7 @@ impl Drop for Scope {
     }
 }
 
-/// Returns what calls made here inherit.
+/// Returns the values that calls on this thread inherit.
 #[inline]
 pub(crate) fn inherited() -> Inherited {
     let inherited = HERE.with(|here| match &**here.scope.borrow() {

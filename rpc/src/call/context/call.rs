@@ -17,8 +17,10 @@ use trunkline_transport::identity::Name;
 use trunkline_transport::{PeerIdentity, PeerKey};
 use trunkline_verbs::{Clock, Time};
 
-/// The node that made a call. Two values are equal if their addresses and their principals are equal, as they are after
-/// that node has reconnected or restarted.
+/// The node that made a call, from [`Context::peer`].
+///
+/// Two values are equal if their addresses and their principals are equal, as they are after that node has reconnected or
+/// restarted.
 #[derive(Clone)]
 pub struct Peer {
     key: PeerKey,
@@ -101,26 +103,53 @@ impl fmt::Display for Peer {
 /// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code
 /// that a handler runs gets it by [`Context::current`]. Clones may go to other threads and may outlive the call.
 ///
-/// Calls that a handler makes inherit the deadline and the trace of the handler's own call. A time limit can only
-/// shorten the deadline.
-/// [`Context::scope`] carries the context to another executor, and `Context::detached().scope(...)` makes calls
+/// ```
+/// use std::time::Duration;
+/// use trunkline::{Context, Status, block_on};
+///
+/// #[trunkline::service]
+/// trait Reports {
+///     async fn rows(&self, cx: &Context, most: u32) -> Result<u32, Status>;
+/// }
+///
+/// struct Table;
+///
+/// impl Reports for Table {
+///     async fn rows(&self, cx: &Context, most: u32) -> Result<u32, Status> {
+///         for row in 0..most {
+///             if cx.time_left().is_some_and(|left| left < Duration::from_millis(50)) {
+///                 return Ok(row); // as many as the deadline allows
+///             }
+///             trunkline::yield_now().await;
+///         }
+///         Ok(most)
+///     }
+/// }
+///
+/// // A test calls the handler without a node.
+/// assert_eq!(block_on(Table.rows(&Context::detached(), 3))?, 3);
+/// # Ok::<(), Status>(())
+/// ```
+///
+/// Calls that a handler makes inherit the deadline and the trace of the handler's own call. A time limit can only shorten the
+/// deadline. [`Context::scope`] carries the context to another executor. `Context::detached().scope(...)` makes calls
 /// independent of the current one.
 #[derive(Clone)]
 pub struct Context(Arc<ContextInner>);
 
 struct ContextInner {
     clock: Clock,
-    /// The drain of the call's node; `None` in a detached context.
+    /// The drain state of the call's node; `None` in a detached context.
     drain: Option<Arc<Drain>>,
     peer: Option<Peer>,
     deadline: Option<Time>,
     request: Sent,
-    /// Changes of interceptors; unset if there are none.
+    /// Changes made by interceptors; unset if there are none.
     changes: OnceLock<Box<Changes>>,
     is_over: AtomicBool,
     /// Waiters for the end of the call.
     waiting: Waiters,
-    /// Metadata of the response; `None` while the handler has set none.
+    /// Metadata of the response; `None` until the handler sets any.
     reply: Lock<Option<Box<ReplyMetadata>>>,
 }
 
@@ -137,9 +166,9 @@ impl Sent {
     }
 }
 
-/// Changes of interceptors.
+/// Changes made by interceptors.
 struct Changes {
-    /// Replaces the metadata of the request; `None` if it is unchanged.
+    /// Replaces the metadata of the request; `None` if unchanged.
     request: Option<Sent>,
     /// Span of the call; disabled if there is none.
     span: Span,
@@ -351,7 +380,7 @@ impl Context {
         self.request().is_traced
     }
 
-    /// Returns the span of the call, if an interceptor has set one.
+    /// Returns the span of the call, if an interceptor set one.
     pub(super) fn span(&self) -> Option<&Span> {
         self.0.changes.get().map(|changes| &changes.span).filter(|span| !span.is_none())
     }
@@ -359,7 +388,7 @@ impl Context {
     /// Sets the changes of interceptors, once.
     pub(crate) fn change(&self, metadata: Option<Metadata>, span: Span) {
         let changes = Changes { request: metadata.map(Sent::new), span };
-        // Interceptors run once for each call.
+        // Interceptors run once per call.
         let _is_set = self.0.changes.set(Box::new(changes));
     }
 
@@ -392,7 +421,7 @@ impl fmt::Debug for Context {
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Cancelled<'c> {
     context: &'c Context,
-    /// Key of its waker.
+    /// Key of the registered waker.
     key: Option<usize>,
 }
 
@@ -424,7 +453,7 @@ impl Drop for Cancelled<'_> {
 pub struct Draining<'c> {
     /// `None` in a detached context.
     drain: Option<&'c Drain>,
-    /// Key of its waker.
+    /// Key of the registered waker.
     key: Option<usize>,
 }
 
@@ -435,7 +464,7 @@ impl<'c> Draining<'c> {
 }
 
 impl Draining<'_> {
-    /// Polls the drain of a context, for streams that own that. `key` has the waker's key.
+    /// Polls the drain of a context, for streams that own the context. `key` has the waker's key.
     pub(crate) fn poll_of(context: &Context, key: &mut Option<usize>, task: &task::Context<'_>) -> Poll<()> {
         Self::poll_drain(context.0.drain.as_deref(), key, task)
     }

@@ -1,8 +1,9 @@
 //! The call whose handler is being polled.
 //!
-//! The dispatcher brackets each poll of a handler by [`CurrentCall::begin`] and [`CurrentCall::end`], which store a few words. A
-//! [`Context`] is created only for a handler that asks for one, and is stored with the handler until it ends. A node with an identity
-//! also creates it after the first poll of a handler that has not ended: later, a peer with another name may have the address.
+//! The dispatcher brackets each poll of a handler with [`CurrentCall::begin`] and [`CurrentCall::end`], which store a few
+//! words. A [`Context`] is created only if the handler uses it, and is stored with the handler until it ends. A node with an
+//! identity also creates it for each handler that outlives its first poll, because a peer with another name may take the
+//! address later.
 
 use super::{Context, Peer};
 use crate::node::lifecycle::Drain;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use trunkline_transport::{PeerIdentity, PeerKey};
 use trunkline_verbs::{Clock, Time};
 
-/// The parts of a handler's call that its own calls inherit.
+/// The properties of a handler's call that nested calls inherit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inherited {
     pub(crate) deadline: Option<Time>,
@@ -25,23 +26,23 @@ pub(crate) struct Inherited {
 /// The current call of one poller.
 pub(crate) struct CurrentCall {
     clock: Clock,
-    /// The drain of its node.
+    /// The drain state of the node.
     drain: Arc<Drain>,
     peer: Cell<Option<PeerKey>>,
-    /// Deadline of that handler's call.
+    /// Deadline of the current handler's call.
     deadline: Cell<Option<Time>>,
-    /// `None` between two polls.
+    /// Context of the current handler, if created; `None` between two polls.
     context: Cell<Option<Context>>,
-    /// True if that handler's call has a trace. False whenever `context` is `None`.
+    /// True if the current handler's call has a trace. False whenever `context` is `None`.
     is_traced: Cell<bool>,
-    /// True if a job of the handler that is being dropped was taken out of the pool's queue.
+    /// True if the handler being dropped had a job that was removed from the pool's queue.
     is_withdrawn: Cell<bool>,
-    /// Identities of the peers in their present sessions; `None` if this node has no identity.
+    /// Identities of the peers in their current sessions; `None` if this node has no identity.
     identities: Option<Box<RefCell<BTreeMap<PeerKey, PeerIdentity>>>>,
 }
 
 impl CurrentCall {
-    /// Creates the state in which no handler is being polled.
+    /// Creates the state outside of any poll.
     pub(crate) fn new(clock: Clock, drain: Arc<Drain>, has_identity: bool) -> Self {
         Self {
             clock,
@@ -55,7 +56,7 @@ impl CurrentCall {
         }
     }
 
-    /// Records the identity of a peer whose session is up.
+    /// Records the identity of a peer with a new session.
     pub(crate) fn up(&self, peer: PeerKey, identity: PeerIdentity) {
         if let Some(identities) = &self.identities {
             identities.borrow_mut().insert(peer, identity);
@@ -69,7 +70,7 @@ impl CurrentCall {
         }
     }
 
-    /// Returns the peer with its identity in the present session.
+    /// Returns the peer with its identity in the current session.
     pub(crate) fn peer_of(&self, key: PeerKey) -> Peer {
         let identity = self.identities.as_ref().and_then(|all| all.borrow().get(&key).cloned());
         Peer::new(key, identity.unwrap_or_default())
@@ -82,7 +83,7 @@ impl CurrentCall {
         self.deadline.set(deadline);
     }
 
-    /// Creates the context of a handler that has not ended in its first poll, if this node has an identity.
+    /// Creates the context of a handler that outlives its first poll, if this node has an identity.
     #[inline]
     pub(crate) fn bind(&self) {
         if cfg!(feature = "identity") && self.identities.is_some() {
@@ -90,8 +91,7 @@ impl CurrentCall {
         }
     }
 
-    /// Records that a handler is about to be polled again. `context` is the result of the last
-    /// [`CurrentCall::end`].
+    /// Records that a handler is about to be polled again. `context` is the result of the last [`CurrentCall::end`].
     pub(crate) fn resume(&self, peer: PeerKey, deadline: Option<Time>, context: Option<Context>) {
         self.begin(peer, deadline);
         if let Some(context) = context {
@@ -100,7 +100,7 @@ impl CurrentCall {
         }
     }
 
-    /// Records that the handler was polled. Returns its context if it has asked for one.
+    /// Records the end of a poll. Returns the handler's context, if it was created.
     #[inline]
     pub(crate) fn end(&self) -> Option<Context> {
         self.peer.set(None);
@@ -111,27 +111,27 @@ impl CurrentCall {
         context
     }
 
-    /// Records that the job of the handler that is being dropped will never begin.
+    /// Records that the handler being dropped had a job that will not run.
     pub(crate) fn withdraw(&self) {
         self.is_withdrawn.set(true);
     }
 
-    /// Returns true if the job of the handler dropped last was withdrawn, and resets that.
+    /// Returns true if the job of the last dropped handler was withdrawn, and resets the flag.
     pub(crate) fn take_withdrawn(&self) -> bool {
         self.is_withdrawn.take()
     }
 
-    /// Returns the drain of its node.
+    /// Returns the drain state of the node.
     pub(super) fn drain(&self) -> &Drain {
         &self.drain
     }
 
-    /// Returns the peer of the handler that is being polled.
+    /// Returns the peer of the current handler.
     pub(crate) fn peer(&self) -> Option<PeerKey> {
         self.peer.get()
     }
 
-    /// Returns what its own calls inherit.
+    /// Returns the values that nested calls inherit.
     #[inline]
     pub(super) fn inherited(&self) -> Inherited {
         match self.peer.get() {
@@ -140,12 +140,12 @@ impl CurrentCall {
         }
     }
 
-    /// Records that an interceptor has changed its context.
+    /// Records that an interceptor changed the context.
     pub(crate) fn changed(&self, context: &Context) {
         self.is_traced.set(context.is_traced());
     }
 
-    /// Returns its context, and creates it if necessary.
+    /// Returns the context of the current handler, created if necessary.
     pub(crate) fn context(&self) -> Option<Context> {
         let peer = self.peer.get()?;
         let context = self.context.take().unwrap_or_else(|| self.make(peer, Metadata::new()));
@@ -153,7 +153,7 @@ impl CurrentCall {
         Some(context)
     }
 
-    /// Does what [`CurrentCall::begin`] does, for a request with metadata, which the context of its handler keeps.
+    /// Like [`CurrentCall::begin`], for a request with metadata, which is stored in the handler's context.
     pub(crate) fn begin_with(&self, peer: PeerKey, deadline: Option<Time>, metadata: Metadata) {
         self.begin(peer, deadline);
         let context = self.make(peer, metadata);

@@ -1,6 +1,6 @@
-//! Handlers need their call's deadline, peer and cancellation without passing them through every function. The
-//! dispatcher sets the current call around each poll of a handler, and [`Context::scope`] around polls of other
-//! futures. Calls inherit their deadline from it. Nothing here blocks.
+//! Gives handlers access to their call's deadline, peer and cancellation without passing them through every function. The
+//! dispatcher sets the current call around each poll of a handler, and [`Context::scope`] around polls of other futures.
+//! Nested calls inherit the deadline from it. This module never blocks.
 
 mod ambient;
 mod call;

@@ -21,7 +21,30 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// A closure that creates a future on the poller that runs it. The closure is `Send`, the future need not be.
 pub(crate) type Spawn = Box<dyn FnOnce(&PollerContext) -> Task + Send>;
 
-/// The poller that a task or handler runs on. Local clients connect through it.
+/// The poller that a task or handler runs on, through which local clients connect.
+///
+/// ```
+/// use trunkline::{Node, PollerIndex, Status, block_on};
+/// # #[trunkline::service]
+/// # trait Greeter {
+/// #     async fn greet(&self, name: String) -> Result<String, Status>;
+/// # }
+/// # struct Polite;
+/// # impl Greeter for Polite {
+/// #     async fn greet(&self, name: String) -> Result<String, Status> {
+/// #         Ok(format!("Good day, {name}!"))
+/// #     }
+/// # }
+///
+/// let (server, node) = Node::in_process(GreeterServer::new(Polite))?;
+/// let address = server.local_address();
+/// let greeting = node.run_on(PollerIndex(0), move |poller| async move {
+///     let client = GreeterLocal::connect(&poller, address)?;
+///     client.greet("trunk".into()).await
+/// });
+/// assert_eq!(block_on(greeting)??, "Good day, trunk!");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct PollerContext(Rc<OfPoller>);
 
@@ -32,7 +55,7 @@ struct OfPoller {
     call: Rc<CurrentCall>,
     runtime_guard: RuntimeGuard,
     timers: Arc<Timers>,
-    /// Tasks that were spawned since the poller's last turn.
+    /// Tasks spawned since the poller's last turn.
     spawned: RefCell<Vec<Task>>,
     routes: Arc<Routes>,
     owner: Arc<dyn StreamHost>,
@@ -114,27 +137,27 @@ impl PollerContext {
         &self.0.calls
     }
 
-    /// Returns the owner of its calls' streams.
+    /// Returns the owner of the streams of this poller's calls.
     pub(crate) fn owner(&self) -> &Arc<dyn StreamHost> {
         &self.0.owner
     }
 
-    /// Returns the routes of its node.
+    /// Returns the routes of the node.
     pub(crate) fn routes(&self) -> &Arc<Routes> {
         &self.0.routes
     }
 
-    /// Returns the foreign runtime to enter while the program's code runs.
+    /// Returns the foreign runtime to enter while code of the program runs.
     pub(crate) fn runtime_guard(&self) -> &RuntimeGuard {
         &self.0.runtime_guard
     }
 
-    /// Returns the timers of its handlers and tasks.
+    /// Returns the timers of the poller's handlers and tasks.
     pub(crate) fn timers(&self) -> &Arc<Timers> {
         &self.0.timers
     }
 
-    /// Runs a task from the poller's next turn on.
+    /// Adds a task, which runs from the poller's next turn on.
     pub(crate) fn spawn(&self, task: Task) {
         self.0.spawned.borrow_mut().push(task);
     }
@@ -145,12 +168,12 @@ impl PollerContext {
         !self.0.spawned.borrow().is_empty()
     }
 
-    /// Takes the tasks that were spawned.
+    /// Takes the spawned tasks.
     pub(crate) fn take_spawned(&self) -> Vec<Task> {
         self.0.spawned.take()
     }
 
-    /// Returns the call whose handler is being polled.
+    /// Returns the call of the current handler.
     pub(crate) fn call(&self) -> &Rc<CurrentCall> {
         &self.0.call
     }

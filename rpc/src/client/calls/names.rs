@@ -1,8 +1,8 @@
-//! Calls leave only in sessions whose peer has proved the name that their channel expects.
+//! Calls are sent only in sessions whose peer has proved the name that their channel expects.
 //!
-//! A node with an identity binds each request to a session that its poller has judged. Until there is one, calls wait in
-//! `Held`, and not in the transport, which would send them in any session. A node without an identity compares nothing:
-//! calls that expect a name given by the program fail there.
+//! A node with an identity binds each request to a session whose peer's name was compared. Until then calls wait in `Held`:
+//! the transport would send them in any session. A node without an identity compares nothing: calls that expect a name given
+//! by the program fail there.
 
 use super::super::held::MOST;
 use super::super::statuses::{not_sent, other_name, refused};
@@ -18,18 +18,18 @@ use trunkline_transport::{
     Connect, PeerDown, PeerIdentity, PeerKey, Reach, SendError, SessionNumber, Transport,
 };
 
-/// Cause of the failure of calls whose program has given a name, on a node without an identity.
+/// Cause of the failure of calls with a name given by the program, on a node without an identity.
 const NO_IDENTITY: &str = "Target::named expects a proved name, and no peer proves one to a node without an identity: give this \
                            node one by NodeBuilder::identity and trust, or their files";
 
-/// The names of peers, on a node that compares them.
+/// The names of peers, on a node with an identity.
 pub(super) struct Names {
     routes: Arc<Routes>,
     proven: RefCell<ProvenNames>,
 }
 
 impl Calls {
-    /// Compares names from now on, because the node has an identity.
+    /// Starts comparing names, because the node has an identity.
     pub(crate) fn compare_names(&mut self, routes: &Arc<Routes>) {
         self.names = Some(Box::new(Names { routes: Arc::clone(routes), proven: RefCell::default() }));
     }
@@ -40,19 +40,19 @@ impl Calls {
         self.names.is_some()
     }
 
-    /// Returns true if calls with this expectation may be held back or fail for the name of their server.
+    /// Returns true if calls with this expectation may be held or refused because of their server's name.
     #[inline]
     pub(super) fn may_bar(&self, expected: ExpectedId) -> bool {
         self.compares_names() || expected.is_given()
     }
 
-    /// Returns the session with a peer, if calls are bound to it because its name was compared.
+    /// Returns the session with a peer, if calls are bound to it by a compared name.
     pub(super) fn compared_session(&self, peer: PeerKey) -> Option<SessionNumber> {
         let sessions = self.compares_names().then_some(&self.sessions)?;
         sessions.get(peer).map(|session| session.number)
     }
 
-    /// Returns true if calls with this expectation may leave in the session with a peer.
+    /// Returns true if calls with this expectation may be sent in the session with a peer.
     pub(crate) fn is_named(&self, peer: PeerKey, expected: ExpectedId) -> bool {
         if !self.compares_names() {
             return true;
@@ -61,14 +61,14 @@ impl Calls {
         session.matched == Some(expected) || self.mismatch(peer, expected).is_none()
     }
 
-    /// Returns the reason why the session with a peer does not match an expectation.
+    /// Returns why the session with a peer does not match an expectation.
     fn mismatch(&self, peer: PeerKey, expected: ExpectedId) -> Option<Arc<str>> {
         let names = self.names.as_ref()?;
         names.proven.borrow_mut().mismatch(peer, expected, |id| names.routes.expectation(id))
     }
 
-    /// Takes a call that may not leave in the session with its server: it fails, waits, or is made again. Returns false if it
-    /// may leave.
+    /// Handles a call that must not be sent in the current session: it fails, waits or is repeated. Returns false if the call
+    /// may be sent.
     pub(super) fn is_barred(
         &mut self,
         transport: &mut Transport,
@@ -95,7 +95,7 @@ impl Calls {
         if call.route.is_some() {
             self.held.make_again(call.take());
         } else if call.connect == Connect::Wait {
-            // The peer may be replaced.
+            // The peer may be replaced by another node.
             self.hold(peer, call);
         } else {
             self.end_with(call, other_name(&why));
@@ -103,11 +103,11 @@ impl Calls {
         true
     }
 
-    /// Keeps a call until its server has a session, or fails it if the server cannot be reached.
+    /// Holds a call until its server has a session, or fails it if the server cannot be reached.
     #[cold]
     fn await_session(&mut self, transport: &mut Transport, peer: PeerKey, call: &mut Submission) {
         if call.route.is_some() {
-            // Its route waits.
+            // The call waits for its route.
             return self.held.make_again(call.take());
         }
         match transport.reach(peer, call.connect) {
@@ -126,14 +126,14 @@ impl Calls {
         }
     }
 
-    /// Records the identity of a peer whose session is up, and makes the calls that wait for it.
+    /// Records the identity of a peer with a new session, and repeats the calls that wait for it.
     pub(super) fn name_up(&mut self, peer: PeerKey, identity: &PeerIdentity) {
         let Some(names) = &self.names else { return };
         names.proven.borrow_mut().up(peer, identity.clone());
         self.held.release(peer);
     }
 
-    /// Records that the peer of a session has proved its names again. Later calls compare them.
+    /// Records that a peer has proved its names again. Later calls are compared with these.
     pub(crate) fn renewed(&mut self, peer: PeerKey, identity: &PeerIdentity) {
         if let Some(session) = self.sessions.get_mut(peer) {
             session.matched = None;
@@ -141,7 +141,7 @@ impl Calls {
         self.name_up(peer, identity);
     }
 
-    /// Records that a session has ended, or that its peer was not reached. Calls that wait for no other attempt fail.
+    /// Records that a session has ended or an attempt has failed. Calls that do not wait for another attempt fail.
     pub(super) fn name_down(&mut self, peer: PeerKey, cause: PeerDown) {
         let Some(names) = &self.names else { return };
         names.proven.borrow_mut().down(peer);
@@ -154,7 +154,7 @@ impl Calls {
         }
     }
 
-    /// Describes why a held call has not left, unless its server drains.
+    /// Describes why a held call was not sent, unless its server drains.
     pub(super) fn why_held(&self, transport: &Transport, peer: PeerKey, call: &Submission) -> Option<String> {
         if !self.compares_names() || self.drained.refuses(peer) {
             return None;

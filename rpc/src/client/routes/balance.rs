@@ -1,14 +1,13 @@
-//! Several servers behind one channel: which of them gets the next call.
+//! Chooses the server for each call of a channel with several servers.
 //!
-//! Each server has a route, which knows whether a session is up. A server that drains is left out until it has a new
-//! session. A server that cannot be reached although its session is up is left out for 400 ms. Then one call tries it; each
-//! further failure doubles the time. A server that reports by its health service that it does not serve the service of a
-//! call is left out while another one is ready.
-//! A server whose calls fail or lag is left out for a time too, while another one is ready (`outliers.rs`).
+//! Each server has a route, which tracks its session. A draining server is left out until it has a new session. A server that
+//! is unreachable despite its session is left out for 400 ms. Then one call probes it; each further failure doubles the time.
+//! A server whose health service reports that it does not serve the service of a call is left out while another server is
+//! ready. A server whose calls fail or lag is also left out for a time, while another server is ready (`outliers.rs`).
 //!
-//! Calls go to servers with a session. If there are none, they wait for the route of the channel's target, like calls of a
-//! channel without a balance: the route looks the name up and tries the addresses in order. In its pause, calls that would
-//! fail at once wait for a server that is being connected.
+//! Calls go to servers with a session. Without any session, they wait for the route of the channel's target, like calls of a
+//! plain channel: the route looks the name up and tries the addresses in order. During its pause, calls that would fail at
+//! once wait for a server that is being connected.
 
 use super::outliers::{self, Fault, Record, Typical};
 use super::route::{Phase, Reached, Usage};
@@ -26,17 +25,24 @@ use std::time::Duration;
 use trunkline_transport::{Connect, LogLimit, PeerKey, ServerReport};
 use trunkline_verbs::Time;
 
-/// Time for which a server is left out first, and number of times that it doubles. Calls that a server has refused count
-/// as long among those in progress.
+/// First time for which a server is left out, and the number of times that it doubles. A refused call counts as in progress
+/// for as long.
 const PAUSE: Duration = Duration::from_millis(400);
 const DOUBLINGS: u32 = 4;
-/// Time after the return of a server that failed or lagged in which its next pause is twice as long as the last.
+/// After a server that failed or lagged returns, a fault within this time doubles its last pause.
 const RELAPSE: Duration = Duration::from_secs(10);
 /// Units of the retry budget: hundredths of a call.
 const TOKEN: u32 = 100;
 
-/// The policy by which a balanced channel chooses a server for each call. See
-/// [`Channel::balanced`](crate::Channel::balanced).
+/// The policy by which a [balanced channel](crate::Channel::balanced) chooses a server for each call.
+///
+/// ```
+/// use trunkline::{Channel, Node, Policy};
+///
+/// fn replicas(node: &Node) -> Channel {
+///     node.channel("stock.example:7000").balanced(Policy::RoundRobin) // all addresses of the name
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Policy {
@@ -51,14 +57,21 @@ pub enum Policy {
     PowerOfTwo,
 }
 
-/// Settings of a balanced channel. A [`Policy`] converts to them.
+/// Settings of a [balanced channel](crate::Channel::balanced): its [`Policy`], and when a call is sent to a further server.
 ///
 /// ```
-/// use trunkline::{Balance, Policy};
+/// use std::time::Duration;
+/// use trunkline::{Balance, Channel, Node, Policy};
 ///
-/// let balance = Balance::from(Policy::RoundRobin).retry_budget(100, 10);
-/// println!("{balance:?}");
+/// fn replicas(node: &Node) -> Channel {
+///     let balance = Balance::from(Policy::PowerOfTwo)
+///         .retry_budget(100, 10) // 100 further attempts in a burst, then 10 % of the calls that succeed
+///         .hedge_after(Duration::from_millis(5));
+///     node.channel("stock.example:7000").balanced(balance)
+/// }
 /// ```
+///
+/// The rules in full: `docs/book/src/guide/balancing.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Balance {
     policy: Policy,
@@ -70,9 +83,9 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Sets the budget of further attempts: at most `calls` of them in a burst, and then `percent` of the calls that
-    /// succeed. The default is 1,000 and 20. An attempt needs no budget if a draining server has refused the last one, or
-    /// if the last one has not left this node because its server could not be reached.
+    /// Sets the budget of further attempts: at most `calls` of them in a burst, and then `percent` of the calls that succeed.
+    /// The default is 1,000 and 20. An attempt needs no budget if a draining server refused the last one, or if the last one
+    /// was not sent because its server was unreachable.
     ///
     /// A call that fails while the budget is used up ends with that failure, whose last cause names the budget.
     /// `ServerReport::unretried` counts such calls.
@@ -82,74 +95,45 @@ impl Balance {
         self
     }
 
-    /// Sets whether the channel watches the health of the services that it calls, which is the default.
+    /// Sets whether the channel watches the health of the services that it calls. The default is `true`.
     ///
     /// A server that reports `NotServing` for a service gets no calls of that service while another connected server can
     /// take them. If all connected servers report it, they get the calls as if none did. Servers without a health service,
     /// and those that refuse this node the watch, count as serving.
     ///
     /// The watch begins with the first call of a service. It is a stream to each server for each service, shared by all
-    /// channels of the node, and counts as one call of the node among the server's running handlers.
-    ///
-    /// ```
-    /// use trunkline::{Balance, Policy};
-    ///
-    /// let balance = Balance::from(Policy::RoundRobin).watch_health(false);
-    /// println!("{balance:?}");
-    /// ```
+    /// channels of the node, and counts as one running handler of the server.
     #[must_use]
     pub fn watch_health(mut self, watches: bool) -> Self {
         self.watches_health = watches;
         self
     }
 
-    /// Sets whether the channel leaves out servers whose calls fail or lag, which is the default.
+    /// Sets whether the channel leaves out servers whose calls fail or lag, compared with most others. The default is `true`.
     ///
-    /// Each second it compares its servers by their calls of the last two seconds, at least 10 each. A server is left out if
-    /// at least half of its calls fail and those of most others do not, or if its calls take more than five times as long as
-    /// those of most others, two at least, and 1 ms longer. Five failures in a row leave it out at once. Failures are the codes `Unknown`,
-    /// `DeadlineExceeded`, `Internal`, `Unavailable` and `DataLoss`; other codes and errors of the method's own type are not.
-    ///
-    /// The server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a third
+    /// Such a server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a third
     /// of the servers are left out, or one of two. They get calls if no other server has a session.
     ///
     /// `ServerReport::state` is `left out: fails` or `left out: slow` then, and the counter `servers_left_out` counts such
-    /// servers.
-    ///
-    /// ```
-    /// use trunkline::{Balance, Policy};
-    ///
-    /// let balance = Balance::from(Policy::RoundRobin).leave_out_failing(false);
-    /// println!("{balance:?}");
-    /// ```
+    /// servers. The conditions: `docs/book/src/guide/balancing.md`, *Servers that fail or lag*.
     #[must_use]
     pub fn leave_out_failing(mut self, leaves_out: bool) -> Self {
         self.leaves_out_failing = leaves_out;
         self
     }
 
-    /// Hedges calls: one of an `#[idempotent]` method that has no outcome after `delay` is also sent to a second server that
+    /// Hedges calls of `#[idempotent]` methods: a call that has no outcome after `delay` is also sent to a second server that
     /// has a session. The first success, or error of a handler, is the outcome, and the other attempt is cancelled. Both
-    /// share the call's deadline. Default: off.
+    /// share the call's deadline. Off by default.
     ///
     /// A good delay is the 95th percentile of the method's latency, measured without hedging: `latency.quantile(0.95)` of
     /// its row in `called` of [`Node::report`](crate::Node::report). About 5 % of the calls are then hedged. Each hedge
     /// uses the [retry budget](Self::retry_budget). If servers are slow, the share of hedged calls is therefore at most
     /// `percent`, after a burst of `calls`.
     ///
-    /// The time of an attempt that has lost counts as the latency of its server, see [`Self::leave_out_failing`].
+    /// The time of the slower attempt counts as the latency of its server; see [`Self::leave_out_failing`].
     ///
     /// The counters `hedged_calls` and `hedges_won` in the report show whether hedging helps.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use trunkline::{Balance, Policy};
-    ///
-    /// let balance = Balance::from(Policy::PowerOfTwo)
-    ///     .hedge_after(Duration::from_millis(5))
-    ///     .retry_budget(100, 10); // at most 100 in a burst, then 10 % of the calls that succeed
-    /// println!("{balance:?}");
-    /// ```
     #[must_use]
     pub fn hedge_after(mut self, delay: Duration) -> Self {
         self.hedge_after = Some(delay);
@@ -178,36 +162,36 @@ impl From<Policy> for Balance {
     }
 }
 
-/// The servers of a balanced channel. Its clones share them.
+/// The servers of a balanced channel, shared by its clones.
 #[derive(Debug)]
 pub(crate) struct Balanced {
     policy: Policy,
     watches_health: bool,
     leaves_out_failing: bool,
-    /// End of the period after which the servers are compared next, in nanoseconds.
+    /// End of the current comparison period, in nanoseconds.
     compared: AtomicU64,
     budget: RetryBudget,
-    /// Time after which calls are hedged.
+    /// Delay after which calls are hedged.
     pub(crate) hedge_after: Option<Duration>,
-    /// Its own link to the target. A plain channel stays with one server, whether or not a lookup finds it.
+    /// A separate link to the target. A plain channel stays with one server, even if a lookup no longer finds it.
     target: Arc<Link>,
     servers: Lock<Servers>,
-    /// Random number, so that the channels of many clients do not choose the same servers one after the other.
+    /// Random offset, so that the channels of many clients do not choose the same servers in the same order.
     start: OnceLock<usize>,
-    /// Number of servers that have been chosen.
+    /// Number of choices so far.
     chosen: AtomicUsize,
-    /// Number of calls that ended because the budget was used up.
+    /// Number of calls that ended because the retry budget was used up.
     unretried: AtomicU64,
-    /// Rounds of all servers when a name was looked up last.
+    /// Rounds of all servers at the last lookup.
     rounds: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Servers {
-    /// Addresses that the list was made of; `None` until they are known.
+    /// Addresses that the list was built from; `None` until they are known.
     found: Option<Arc<[PeerKey]>>,
     list: Arc<[Arc<Server>]>,
-    /// Services whose health is watched: those that were called.
+    /// Services called so far, whose health is watched.
     services: Vec<&'static str>,
 }
 
@@ -221,9 +205,9 @@ struct Server {
     refusals: Lock<Refusals>,
     pause: Lock<Option<Pause>>,
     record: Record,
-    /// The pause for a fault that ended last, with the time of its end.
+    /// The last pause for a fault that is over, and the time of its end.
     last_pause: Lock<Option<Pause>>,
-    /// One for each service that was called.
+    /// Health watches, one for each service called so far.
     watches: Lock<Vec<Arc<Watched>>>,
 }
 
@@ -233,19 +217,19 @@ struct Pause {
     until: Time,
     /// Sequence number of the session. A later session ends the pause.
     session: u64,
-    /// Number of pauses in succession before this one.
+    /// Number of consecutive pauses before this one.
     row: u32,
-    /// Fault of the server; `None` if it is unreachable.
+    /// Fault of the server; `None` if the server is unreachable.
     fault: Option<Fault>,
 }
 
-/// The number of calls that a server has refused lately.
+/// The number of calls that a server refused recently.
 #[derive(Debug, Default)]
 struct Refusals {
-    /// End of the period that `current` belongs to.
+    /// End of the period of `current`.
     until: Time,
     current: usize,
-    /// Number in the period before.
+    /// Number in the previous period.
     last: usize,
 }
 
@@ -255,7 +239,7 @@ enum Standing {
     Connecting,
     Failed,
     LeftOut,
-    /// Left out for a fault. It gets calls if no other server can.
+    /// Left out for a fault. It gets calls if all other servers are unavailable.
     Outlier(Fault),
 }
 
@@ -268,9 +252,9 @@ pub(crate) struct Chosen {
     server: Option<Arc<Server>>,
     /// Sequence number of the server's session, if one was up.
     session: Option<u64>,
-    /// Time at which the attempt began; `None` for a stream, whose duration says nothing about its server.
+    /// Time at which the attempt began; `None` for a stream, whose duration does not measure its server.
     begun: Option<Time>,
-    /// True if the call probes whether a server is back.
+    /// True if the call probes whether the server has recovered.
     is_probe: bool,
 }
 
@@ -281,45 +265,45 @@ impl Chosen {
     }
 }
 
-/// Maximum number of servers without a session that a call is sent to. A round of the target tries all servers, and a call
-/// that tried each of a long list of dead ones itself would keep its thread busy for seconds.
+/// Maximum number of servers without a session that a call is sent to. The target's route tries all servers. A call that
+/// tried a long list of dead servers itself would keep its thread busy for seconds.
 const MOST_UNCONNECTED: usize = 16;
 
-/// Servers that a call has been sent to.
+/// Servers that a call was sent to.
 #[derive(Debug, Default)]
 pub(crate) struct Tried {
     /// Name of the call's service.
     service: &'static str,
     servers: Vec<PeerKey>,
-    /// Number of them that had no session.
+    /// Number of these servers without a session.
     unconnected: usize,
-    /// True if it has waited for the target.
+    /// True if the call has waited for the route of the target.
     target: bool,
     pub(crate) connect: Connect,
     refused: Refused,
 }
 
-/// The answer to a call by servers.
+/// The worst refusal that a call got from servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Refused {
-    /// None has refused it.
+    /// No refusal.
     #[default]
     Never,
-    /// A server drains. The call may wait for one that is being connected.
+    /// A server drains. The call may wait for a server that is being connected.
     Draining,
-    /// A server has failed it. The call may wait for one that may be starting.
+    /// A server failed the call. The call may wait for a server that may be starting.
     Failed,
-    /// A server is overloaded. The call waits for no other.
+    /// A server is overloaded. The call does not wait for another server.
     Overloaded,
 }
 
 impl Tried {
-    /// Creates the record of a call that has been sent to no server.
+    /// Creates the record of a new call.
     pub(crate) fn new(connect: Connect, service: &'static str) -> Self {
         Self { connect, service, ..Self::default() }
     }
 
-    /// Records the failure of an attempt after which another one may be made.
+    /// Records a failed attempt that another one may follow.
     pub(crate) fn refused(&mut self, status: &Status) {
         let refused = match status.reason() {
             Some(Reason::Draining) if is_away(status) => Refused::Draining,
@@ -329,19 +313,19 @@ impl Tried {
         };
         self.refused = self.refused.max(refused);
         if refused == Refused::Failed {
-            // It has an answer, and waits for no server that cannot be reached now.
+            // The call has an answer, and does not wait for unreachable servers.
             self.connect = Connect::FailFast;
         }
     }
 
-    /// Returns true if it has waited for any server, and may do so again.
+    /// Returns true if the call has waited for any server, and may do so again.
     pub(crate) fn has_waited(&self) -> bool {
         self.target && self.connect == Connect::Wait
     }
 }
 
 impl Balanced {
-    /// Creates the balance of a channel, unless its target is one address only.
+    /// Creates the balance of a channel. Returns `None` if its target is a single address.
     pub(crate) fn new(target: &Arc<Link>, balance: Balance) -> Option<Arc<Self>> {
         if !target.target().has_several() {
             return None;
@@ -374,12 +358,12 @@ impl Balanced {
         &self.target
     }
 
-    /// Returns true if a server has a session.
+    /// Returns true if any server has a session.
     pub(crate) fn is_connected(&self) -> bool {
         !self.target.routes().is_forked() && self.servers().iter().any(|server| server.link.is_connected())
     }
 
-    /// Keeps the servers connected from now on, if the policy uses all of them.
+    /// Keeps the servers connected, if the policy uses all of them.
     pub(super) fn keep(&self) {
         self.keep_each(&self.servers());
     }
@@ -390,18 +374,18 @@ impl Balanced {
         }
     }
 
-    /// Chooses the server of the next attempt. Returns `None` if all have been tried.
+    /// Chooses the server of the next attempt. Returns `None` if all servers were tried.
     pub(crate) fn choose(&self, tried: &mut Tried, now: Time) -> Option<Chosen> {
         let servers = self.watched_servers(tried.service);
         self.keep_each(&servers);
         if self.target.is_name() {
-            // A server that must be connected again may have moved.
+            // A server that must be reconnected may have moved.
             let rounds = servers.iter().map(|server| server.link.route().reached().1).sum();
             if self.rounds.swap(rounds, Ordering::Relaxed) != rounds {
                 self.target.look_again();
             }
         }
-        // A server whose probe another thread has taken is left out in the next pass.
+        // A server whose probe was taken by another thread is left out in the next pass.
         for _ in 0..=servers.len() {
             let chosen = self.choose_once(&servers, tried, now)?;
             let Some(server) = chosen else {
@@ -421,7 +405,7 @@ impl Balanced {
             tried.unconnected += usize::from(server.link.session().is_none());
             server.calls.fetch_add(1, Ordering::Relaxed);
             let (node, own) = server.link.server();
-            // The call goes by the target's route if the session is over before it is sent.
+            // If the session ends before the call is sent, the call uses the target's route.
             let route = if session.is_some() { self.target.server().1 } else { own };
             return Some(Chosen {
                 to: (node, route),
@@ -434,7 +418,7 @@ impl Balanced {
         None
     }
 
-    /// Returns a server, or `Some(None)` for the route of the target.
+    /// Chooses among the servers. Returns `Some(None)` for the route of the target.
     #[expect(clippy::option_option, reason = "the caller matches both levels")]
     fn choose_once(&self, servers: &[Arc<Server>], tried: &Tried, now: Time) -> Option<Option<Arc<Server>>> {
         let untried = |server: &&Arc<Server>| !tried.servers.contains(&server.address);
@@ -451,40 +435,41 @@ impl Balanced {
             return Some(Some(Arc::clone(self.pick(&self.serving(servers, ready, tried), now))));
         }
         if tried.refused >= Refused::Failed {
-            // A later call may find another server connected.
+            // Connected for later calls.
             servers.iter().filter(untried).for_each(|server| server.link.keep());
             let waits = has_left && tried.refused == Refused::Failed;
             let starting = if waits { standing(Standing::Connecting) } else { Vec::new() };
             let next = starting.into_iter().find(|server| !server.link.route().is_lost());
             return next.map(|server| Some(Arc::clone(server)));
         }
-        // One that fails or lags is better than none.
+        // A server that fails or lags is better than none.
         let is_outlier = |server: &&Arc<Server>| matches!(server.standing(now), Standing::Outlier(_));
         if let Some(server) = servers.iter().filter(untried).find(is_outlier) {
             return Some(Some(Arc::clone(server)));
         }
-        // The route of the target leads to no server that drains, and waits until another one answers.
+        // The route of the target avoids draining servers, and waits until another server answers.
         if tried.connect == Connect::Wait
             && self.target.route().failure().is_none_or(|failure| !failure.is_final)
         {
             return Some(None);
         }
-        // The target may lead to a server that is left out, or was tried. A server that is left out has a session, to which a round
-        // of the target would lead.
+        // The target may lead to a server that is left out or was tried. A server that is left out has a session, so a round
+        // of the target would lead there.
         let is_left_out = |server: &Arc<Server>| server.standing(now) == Standing::LeftOut;
         let helps = self.target_leads_to(servers).map_or_else(
             || !servers.iter().any(is_left_out),
             |server| untried(&server) && !is_left_out(server),
         );
         if !tried.target && helps {
-            // In the pause after a failed round the call would fail at once, although it can wait for a server that is
+            // During the pause after a failed round the call would fail at once, although it can wait for a server that is
             // being connected.
             let fails = tried.connect == Connect::FailFast && self.target.route().is_paused(now);
             let is_sought = |server: &&&Arc<Server>| server.link.route().is_sought();
             let connecting = if fails && has_left { standing(Standing::Connecting) } else { Vec::new() };
             return Some(connecting.iter().find(is_sought).map(|server| Arc::clone(server)));
         }
-        // The refusal of a server that drains is an answer, which no dead server delays. One that may be starting is tried.
+        // A draining server's refusal answers the call at once, without a wait for dead servers. A server that may be
+        // starting is tried.
         let drains = |server: &&Arc<Server>| server.link.session().is_some_and(|session| session.drains);
         let is_answered = tried.refused == Refused::Draining || servers.iter().any(|server| drains(&server));
         for server in [Standing::Connecting, Standing::Failed].into_iter().flat_map(standing) {
@@ -498,12 +483,12 @@ impl Balanced {
         {
             return Some(Some(Arc::clone(server)));
         }
-        // All are left out: the first attempt probes one of them.
+        // All servers are left out: the first attempt probes one of them.
         let is_first = tried.servers.is_empty() && !tried.target;
         is_first.then_some(None)
     }
 
-    /// Takes a call for a server that is left out for a fault, if no other one can take it.
+    /// Gives a call to a server that is left out for a fault, if all others are unavailable.
     #[cold]
     fn claim_outlier(
         &self,
@@ -520,7 +505,7 @@ impl Balanced {
         Some((Some(session.serial), false))
     }
 
-    /// Returns the ready servers that serve the call's service, or all if none does.
+    /// Returns the ready servers that serve the call's service, or all ready servers if none of them does.
     #[cold]
     fn serving<'a>(
         &self,
@@ -535,7 +520,7 @@ impl Balanced {
         if !serving.is_empty() {
             return serving;
         }
-        // A later call may find another server connected.
+        // Connected for later calls.
         let others = servers.iter().filter(|server| !tried.servers.contains(&server.address));
         others.for_each(|server| server.link.keep());
         ready
@@ -554,7 +539,7 @@ impl Balanced {
         }
     }
 
-    /// Records the end of an attempt. Does nothing in a forked child, where a thread of the parent may have left a lock taken.
+    /// Records the end of an attempt. Does nothing in a forked child, where a lock may be held by a thread of the parent.
     pub(crate) fn ended(&self, chosen: &Chosen, outcome: Result<(), &Status>, now: Time) {
         if self.target.routes().is_forked() {
             return;
@@ -577,7 +562,7 @@ impl Balanced {
                 }
                 self.target.look_again();
             }
-            // A handler has answered, or the call was refused for another reason.
+            // A handler replied, or the call was refused for another reason.
             _ => {
                 if let Some(server) = &chosen.server {
                     self.record(server, chosen, outcome, now);
@@ -593,7 +578,7 @@ impl Balanced {
         }
     }
 
-    /// Records what the answer to a call says about its server.
+    /// Records the outcome of a call for the outlier detection of its server.
     fn record(&self, server: &Arc<Server>, chosen: &Chosen, outcome: Result<(), &Status>, now: Time) {
         let is_fault = outcome.is_err_and(outliers::is_fault);
         let latency = chosen.begun.map(|begun| now - begun);
@@ -623,7 +608,7 @@ impl Balanced {
         }
     }
 
-    /// Returns true if a call to a server took much longer than those to most others.
+    /// Returns true if a call to a server took much longer than calls to most others.
     #[cold]
     fn lags(&self, server: &Arc<Server>, latency: Option<Duration>, now: Time) -> bool {
         let servers = self.servers();
@@ -632,10 +617,10 @@ impl Balanced {
         latency.is_some_and(|latency| outliers::lags(latency, used.map(|other| other.record.recent())))
     }
 
-    /// Records that the first attempt of a hedged call has lost. It took at least the time until now, which counts as its latency:
-    /// otherwise a server whose calls are all hedged would never be slow. It counts as one that was refused too, because the call
-    /// no longer counts as in progress and the server would get more than others. Only one counts: the lost hedges of healthy
-    /// servers would outnumber their calls in progress.
+    /// Records that the first attempt of a hedged call was slower than its hedge. Its time until now counts as its latency:
+    /// otherwise a server whose calls are all hedged would never count as slow. It also counts as a refused call, because it
+    /// is no longer in progress and its server would get more calls than others. Only one such call counts at a time:
+    /// otherwise the slower attempts at healthy servers would outnumber their calls in progress.
     pub(crate) fn superseded(&self, chosen: &Chosen, now: Time) {
         self.given_up(chosen);
         if let Some(server) = chosen.server.as_ref().filter(|_| !self.target.routes().is_forked()) {
@@ -644,8 +629,8 @@ impl Balanced {
         }
     }
 
-    /// Compares the servers and leaves out those that fail or lag: one that has failed several times in a row, or any at the
-    /// end of a period.
+    /// Compares the servers and leaves out those that fail or lag. A server with several failures in a row is checked at
+    /// once, all others at the end of a period.
     #[cold]
     fn compare(&self, failed: Option<&Arc<Server>>, now: Time) {
         let servers = self.servers();
@@ -672,7 +657,7 @@ impl Balanced {
         }
     }
 
-    /// Counts and logs that a server is left out, or logs that it is back.
+    /// Counts and logs that a server is left out, or logs that it has recovered.
     fn log(&self, server: &Server, fault: Fault, now: Time, is_left_out: bool) {
         let all = &self.target.routes().balanced;
         if is_left_out {
@@ -697,7 +682,7 @@ impl Balanced {
         }
     }
 
-    /// Records that an attempt has been given up.
+    /// Records that an attempt was given up.
     pub(crate) fn given_up(&self, chosen: &Chosen) {
         if let Some(server) = &chosen.server {
             server.calls.fetch_sub(1, Ordering::Relaxed);
@@ -709,9 +694,9 @@ impl Balanced {
         self.budget.take()
     }
 
-    /// Chooses the server of a second attempt while the first one is in progress, and takes it from the budget.
+    /// Chooses the server of a second attempt while the first one is in progress, and takes the attempt from the budget.
     pub(crate) fn choose_hedge(&self, first: &Chosen, tried: &mut Tried, now: Time) -> Option<Chosen> {
-        // The target may have led the first attempt to any server.
+        // Without a server, the target may have led the first attempt anywhere.
         first.server.as_ref()?;
         if !self.take_retry() {
             return None;
@@ -726,12 +711,12 @@ impl Balanced {
         chosen
     }
 
-    /// Returns true if a further attempt could be made.
+    /// Returns true if a further attempt is possible.
     pub(crate) fn has_another(&self, tried: &Tried, now: Time) -> bool {
         self.choose_once(&self.servers(), tried, now).is_some()
     }
 
-    /// Returns the status of a call that ends because the budget is used up, if a further attempt could be made otherwise.
+    /// Returns the status of a call that ends because the budget is used up, if a further attempt was possible otherwise.
     pub(crate) fn without_retry(&self, status: Status, tried: &Tried, now: Time) -> Status {
         if !self.has_another(tried, now) {
             return status;
@@ -740,7 +725,7 @@ impl Balanced {
         status.with_cause(&self.budget)
     }
 
-    /// Returns an attempt to the budget that was not made.
+    /// Returns a unit to the budget after an attempt that was not started.
     pub(crate) fn return_retry(&self) {
         self.budget.add(TOKEN);
     }
@@ -773,12 +758,12 @@ impl Balanced {
         servers.iter().find(|server| server.address == peer)
     }
 
-    /// Returns the servers, after the list has been brought up to date.
+    /// Brings the list up to date, and returns it.
     fn servers(&self) -> Arc<[Arc<Server>]> {
         Arc::clone(&self.locked_servers().list)
     }
 
-    /// Returns the same, whose health is watched for this service from now on.
+    /// Returns the servers, and watches their health for this service.
     fn watched_servers(&self, service: &'static str) -> Arc<[Arc<Server>]> {
         let mut servers = self.locked_servers();
         if self.watches_health && !servers.services.contains(&service) {
@@ -839,7 +824,7 @@ impl Server {
         self.watches.lock().iter().all(|watched| watched.service() != service || watched.is_serving())
     }
 
-    /// Returns the state of the server. Its session counts, because only some policies look after its route.
+    /// Returns the state of the server. It depends on the session, because only some policies maintain the route.
     fn standing(&self, now: Time) -> Standing {
         let Some(session) = self.link.session() else {
             let (reached, _) = self.link.route().reached();
@@ -853,12 +838,12 @@ impl Server {
         }
     }
 
-    /// Takes a call. Returns the session, and whether the call probes if the server is back. Returns `None` if the server is
-    /// left out by now.
+    /// Assigns a call to the server. Returns the session, and true if the call probes whether the server has recovered.
+    /// Returns `None` if the server is left out meanwhile.
     fn claim(&self, now: Time, connect: Connect) -> Option<(Option<u64>, bool)> {
         let Some(Session { serial, drains, .. }) = self.link.session() else { return Some((None, false)) };
         if drains {
-            // A call that does not wait goes there for its refusal, and by no route.
+            // A fail-fast call goes to the draining server to be refused, without a route.
             return (connect == Connect::FailFast).then_some((None, false));
         }
         let mut pause = self.pause.lock();
@@ -878,8 +863,8 @@ impl Server {
         }
     }
 
-    /// Leaves the server out for a time, because it is unreachable or for a fault. Does nothing if it is left out, or a new
-    /// session is up since a call was made in an earlier one. Returns true if a pause begins.
+    /// Leaves the server out for a time, because it is unreachable or has a fault. Does nothing if the server is left out
+    /// already, or the call belongs to an earlier session. Returns true if a pause begins.
     fn leave_out(&self, of_call: Option<u64>, fault: Option<Fault>, now: Time) -> bool {
         let Some(Session { serial, .. }) = self.link.session() else { return false };
         if of_call.is_some_and(|session| session != serial) {
@@ -888,7 +873,7 @@ impl Server {
         let mut pause = self.pause.lock();
         match &mut *pause {
             Some(pause) if pause.session == serial => {
-                // It gets no calls at all while it is unreachable.
+                // An unreachable server gets no calls at all.
                 pause.fault = pause.fault.filter(|_| fault.is_some());
                 false
             }
@@ -902,7 +887,7 @@ impl Server {
         }
     }
 
-    /// Records the answer to the call that tries whether the server is back. Returns its fault if it is back after one.
+    /// Records the answer to a probe. Returns the fault if the server has recovered from one.
     fn answered_probe(&self, is_fault: bool, now: Time) -> Option<Fault> {
         let mut pause = self.pause.lock();
         let fault = pause.and_then(|pause| pause.fault);
@@ -917,7 +902,7 @@ impl Server {
         fault
     }
 
-    /// Returns the number of calls in progress and of those refused lately.
+    /// Returns the number of calls in progress, and of calls refused recently.
     fn load(&self, now: Time) -> usize {
         self.calls.load(Ordering::Relaxed) + self.refusals.lock().count(now)
     }
@@ -929,14 +914,14 @@ impl Refusals {
         self.current += 1;
     }
 
-    /// Adds one unless there has been any in the current period and the one before.
+    /// Adds one unless there was any in the current or previous period.
     fn add_first(&mut self, now: Time) {
         if self.count(now) == 0 {
             self.current = 1;
         }
     }
 
-    /// Returns the number of refusals in the current period and the one before.
+    /// Returns the number of refusals in the current and previous period.
     fn count(&mut self, now: Time) -> usize {
         self.move_to(now);
         self.current + self.last
@@ -952,14 +937,14 @@ impl Refusals {
     }
 }
 
-/// Returns true for the status of a call whose server drains or cannot be reached.
+/// Returns true for the status of a call whose server drains or is unreachable.
 pub(crate) fn is_away(status: &Status) -> bool {
     status.origin() != Origin::Handler
         && matches!(status.reason(), Some(Reason::Draining | Reason::Unreachable))
 }
 
-/// Returns true for the status of a call that its server has refused for lack of room. Its caller is told at once, so that
-/// the server seems to have no calls in progress.
+/// Returns true for the status of a call that its server refused for lack of room. The refusal is immediate, so the server
+/// would otherwise seem idle.
 fn is_refusal(status: &Status) -> bool {
     let code = status.code();
     status.origin() == Origin::Peer
@@ -1000,7 +985,7 @@ impl AllBalanced {
     }
 }
 
-/// A token bucket that bounds further attempts: each takes a token, and each success returns a part of one.
+/// A token bucket that limits further attempts: each attempt takes a token, and each success returns a part of one.
 #[derive(Debug)]
 struct RetryBudget {
     /// In hundredths of a call.
@@ -1042,7 +1027,7 @@ impl fmt::Display for RetryBudget {
     }
 }
 
-/// Returns two different places among `count`, or the only one twice.
+/// Returns two different random positions below `count`, or the only position twice.
 fn two_of(turn: usize, count: usize) -> (usize, usize) {
     // splitmix64: neighbouring turns get unrelated places.
     let mut mixed = (turn as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

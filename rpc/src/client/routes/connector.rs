@@ -1,9 +1,9 @@
 //! The search for the servers of a node's routes. The first poller owns it and runs it in its turns.
 //!
-//! A round begins when a call or a future waits for a route and the pause after the last round is over. The pause
-//! is 10 ms after a failed round, doubles to 1.3 s, and is up to a quarter longer. While a call waits through failed rounds, the
-//! pause ends at 750 ms, and each address whose attempt fails is reached again at once, so that the transport dials it
-//! again within a second.
+//! A round begins when a call or a future waits for a route and the pause after the last round is over. The pause is 10 ms
+//! after the first failed round, doubles up to 1.3 s, and is randomly up to a quarter longer. While a call waits through
+//! failed rounds, the pause is at most 750 ms, and each address whose attempt failed is requested again at once, so that the
+//! transport dials it within a second.
 
 use super::failure::Failure;
 use super::lookups::Lookup;
@@ -25,15 +25,16 @@ const PAUSE: Duration = Duration::from_millis(10);
 const DOUBLINGS: u32 = 7;
 /// Longest pause while a call waits through failed rounds.
 const WAITED: Duration = Duration::from_millis(750);
-/// Number of addresses that a round tries in turn. A round of a channel without a balance tries no others.
+/// Number of addresses that a round tries in turn. On a channel without a balance, a round tries only these.
 const IN_TURN: usize = 16;
-/// Time between lookups outside of rounds: calls that fail, and a source that changes all the time, ask again at once.
+/// Minimum time between lookups outside of rounds. Failing calls and a source that changes constantly request lookups without
+/// a pause.
 const REFRESH: Duration = Duration::from_millis(100);
-/// Time from one lookup for a balanced channel to the next, if nothing reports changes. Up to a quarter longer, at random.
+/// Time between lookups for a balanced channel whose resolver reports no changes. Randomly up to a quarter longer.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Returns the rule that tells whether a node has a session, takes calls and has proved the expected name. The transport
-/// knows of its death first.
+/// Returns a predicate that is true if a node has a session, accepts calls and has proved the expected name. The transport is
+/// the first to detect a dead node.
 fn serves<'a>(
     transport: &'a Transport,
     routes: &'a Routes,
@@ -48,15 +49,15 @@ pub(crate) struct Connector {
     routes: Arc<Routes>,
     sought: BTreeMap<RouteId, Sought>,
     timers: BTreeSet<(Time, RouteId)>,
-    /// Lookups to begin.
+    /// Lookups to start.
     lookups: Vec<Lookup>,
     last_lookup: u64,
-    /// Limit on the log lines of failed lookups.
+    /// Rate limit of log lines about failed lookups.
     failed_lookups: LogLimit,
     is_closed: bool,
 }
 
-/// A route that a call or a future has waited for.
+/// A route in use: a call or a future has waited for it.
 #[derive(Debug)]
 struct Sought {
     route: Arc<Route>,
@@ -64,27 +65,27 @@ struct Sought {
     round: Option<Round>,
     /// Number of consecutive failed rounds.
     row: u32,
-    /// Position of the first address of the next round, if a round does not try all.
+    /// Position of the first address of the next round, if a round tries only some addresses.
     first: usize,
-    /// Time before which no round begins after a failed one, if a call waits through failed rounds.
+    /// Earliest time of the next round after a failed one, if a call waits through failed rounds.
     early: Time,
-    /// True if a call waited so when this was last checked.
+    /// True if a call waited through failed rounds at the last check.
     is_waited_for: bool,
-    /// Node that it last led to.
+    /// Node that the route last led to.
     led_to: Option<PeerKey>,
     /// Addresses of the last lookup.
     last: Vec<PeerKey>,
-    /// Number of a lookup in progress outside of a round.
+    /// Number of the lookup in progress outside of a round.
     refresh: Option<u64>,
-    /// Time before which no other one begins.
+    /// Earliest time of the next lookup outside of a round.
     refresh_after: Time,
-    /// Time of the next lookup if nothing else asks for one; `None` if the last one has not begun.
+    /// Time of the next periodic lookup; `None` if the last lookup has not started.
     next_lookup: Option<Time>,
     timer: Option<Time>,
 }
 
 impl Sought {
-    /// Returns true if the calls of a balanced channel may go to this server, and no other has been found.
+    /// Returns true if calls of a balanced channel may go to this server while its route has no session.
     fn may_lead_to(&self, peer: PeerKey) -> bool {
         let addresses = match &self.route.target.source {
             Source::Addresses(all) => &all.addresses,
@@ -95,7 +96,7 @@ impl Sought {
             && addresses.contains(&peer)
     }
 
-    /// Returns the time of the next round, after a failed one whose pause ends at `due`.
+    /// Returns the time of the next round, after a failed round whose pause ends at `due`.
     fn next_round(&self, due: Time) -> Time {
         match self.route.connect() {
             Connect::Wait => due.min(self.early),
@@ -103,8 +104,8 @@ impl Sought {
         }
     }
 
-    /// Returns true if a call waits through failed rounds, and an attempt at this node has failed in the current round, or
-    /// the last round has failed and the node is one of the target's.
+    /// Returns true if a call waits through failed rounds for this node: an attempt at it failed in the current round, or the
+    /// last round failed and the node belongs to the target.
     fn is_waited_at(&self, peer: PeerKey) -> bool {
         self.route.connect() == Connect::Wait
             && match (&self.round, &self.route.target.source) {
@@ -132,7 +133,7 @@ impl Connector {
         }
     }
 
-    /// Takes the lookups to begin now.
+    /// Takes the lookups to start.
     pub(crate) fn take_lookups(&mut self) -> Vec<Lookup> {
         mem::take(&mut self.lookups)
     }
@@ -142,7 +143,7 @@ impl Connector {
         self.timers.first().map(|(due, _)| *due)
     }
 
-    /// Looks at a route that is wanted, or gone.
+    /// Checks a route that calls wait for, or that was removed.
     pub(crate) fn look(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(route) = self.routes.get(id) else {
             self.set_timer(id, None);
@@ -171,7 +172,7 @@ impl Connector {
         self.refresh(transport, id);
     }
 
-    /// Reaches the addresses again at which the round has failed, if a call waits now and none did before.
+    /// Requests the addresses of the failed round again, if a call has begun to wait through failed rounds.
     fn hasten(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id) else { return };
         let connect = sought.route.connect();
@@ -180,12 +181,12 @@ impl Connector {
             return;
         }
         for peer in sought.round.iter().flat_map(Round::failed_at) {
-            // A session that is up by now is reported.
+            // A session that is already up is reported.
             let _reach = transport.reach(peer, connect);
         }
     }
 
-    /// Begins a round if one is wanted and the pause is over.
+    /// Begins a round if one is needed and the pause is over.
     fn consider(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(sought) = self.sought.get(&id).filter(|_| !self.is_closed) else { return };
         match sought.route.phase().0 {
@@ -232,15 +233,14 @@ impl Connector {
         if route.usage == Usage::Sticky {
             ordered.truncate(IN_TURN);
         } else {
-            // A dead server delays no call that another one can take.
+            // Calls avoid a dead server while another one can take them.
             ordered.sort_by_key(|address| !serves(*address));
         }
         ordered
     }
 
-    /// Looks up the addresses of a name again, if that is wanted. A round does so when it begins, and what is asked for later
-    /// follows its end. It follows a lookup in progress too: replacing that would lose its addresses, again and again if the
-    /// resolver is slow.
+    /// Starts a requested lookup of a route's addresses. A round starts with a lookup, and later requests wait for its end.
+    /// They also wait for a lookup in progress: replacing it would lose its addresses, repeatedly if the resolver is slow.
     fn refresh(&mut self, transport: &Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
         let is_name = matches!(sought.route.target.source, Source::Resolver(..));
@@ -257,7 +257,7 @@ impl Connector {
         self.begin_lookup(id, now);
     }
 
-    /// Begins a lookup with the next number, and sets the time of the one after it.
+    /// Starts a lookup with the next number, and sets the time of the following one.
     fn begin_lookup(&mut self, id: RouteId, now: Time) {
         self.last_lookup += 1;
         let Some(sought) = self.sought.get_mut(&id) else { return };
@@ -277,11 +277,11 @@ impl Connector {
         sought.route.begin();
         let connect = sought.route.connect();
         sought.is_waited_for = connect == Connect::Wait;
-        // A spread channel connects to all servers, so that those after the first cost nothing.
+        // A spread channel connects to all servers, so attempts after the first are not wasted.
         let in_turn = if sought.route.usage == Usage::Spread { 1 } else { IN_TURN };
         let step = match &sought.route.target.source {
             Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
-                // This round replaces a lookup that was requested before.
+                // This round replaces a lookup requested earlier.
                 sought.refresh = None;
                 let (round, step) = Round::looking_up(self.last_lookup + 1, in_turn, now);
                 sought.round = Some(round);
@@ -323,7 +323,7 @@ impl Connector {
         if sought.refresh == Some(number) {
             sought.refresh = None;
             let addresses = outcome.unwrap_or_else(|error| {
-                // No call reports this failure.
+                // This failure is not reported to any call.
                 if let Some(suppressed) = self.failed_lookups.line(transport.now()) {
                     tracing::warn!(
                         server = %sought.route.target,
@@ -345,7 +345,7 @@ impl Connector {
         let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
         let error = match outcome {
             Ok(addresses) => {
-                // An empty list leaves the servers that are known.
+                // After an empty list the known servers stay.
                 if !addresses.is_empty() {
                     sought.route.set_found(&addresses);
                     sought.last = addresses;
@@ -367,7 +367,7 @@ impl Connector {
         self.follow(transport, id, step);
     }
 
-    /// Moves the calls of a balanced channel away from a server that its addresses no longer lead to.
+    /// Moves the calls of a balanced channel away from a server that was removed from the target.
     fn leave_removed(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|sought| sought.route.usage != Usage::Sticky)
         else {
@@ -382,7 +382,7 @@ impl Connector {
         }
     }
 
-    /// Handles a peer that is up or down.
+    /// Handles a new or lost session with a peer.
     pub(crate) fn peer(&mut self, transport: &mut Transport, peer: PeerKey, event: PeerEvent) {
         let has_drained = self.routes.is_draining(peer);
         match &event {
@@ -418,7 +418,7 @@ impl Connector {
                     self.follow(transport, id, step);
                 }
                 (_, PeerEvent::Renewed { .. }) => {}
-                // The peer has come back by itself.
+                // The peer has connected by itself.
                 (None, PeerEvent::Up { .. }) => self.follow(transport, id, Step::Won(peer)),
                 (None, PeerEvent::Down { cause }) => {
                     let breaks = !matches!(
@@ -430,7 +430,7 @@ impl Connector {
                             | PeerDown::Restarted
                     );
                     if let Some(sought) = self.sought.get_mut(&id).filter(|_| has_drained) {
-                        // The pause was for its drain, and it may start again at once.
+                        // The pause was caused by a drain, and the server may restart at once.
                         sought.row = 0;
                         sought.route.publish(Phase::Idle);
                     }
@@ -449,7 +449,7 @@ impl Connector {
         }
     }
 
-    /// Runs the steps whose time has come.
+    /// Runs the steps that are due.
     pub(crate) fn tick(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
         let mut any = false;
@@ -483,7 +483,7 @@ impl Connector {
         any
     }
 
-    /// Takes a step. A session counts only if its peer has proved the expected name.
+    /// Applies a step. A session counts only if its peer has proved the expected name.
     fn follow(&mut self, transport: &mut Transport, id: RouteId, mut step: Step) {
         while let Step::Won(peer) = step {
             let Some(sought) = self.sought.get_mut(&id) else { return };
@@ -527,7 +527,7 @@ impl Connector {
         }
     }
 
-    /// Stops using a node that has come back under another name than the expected one.
+    /// Stops using a node that returned with an unexpected name.
     fn leave_other_name(&mut self, transport: &mut Transport, id: RouteId, peer: PeerKey) {
         let Some(sought) = self.sought.get(&id) else { return };
         if matches!(sought.route.phase().0, Phase::Up(to) if to == peer) {
@@ -545,7 +545,7 @@ impl Connector {
         let pause = PAUSE * (1 << sought.row.min(DOUBLINGS));
         sought.row = sought.row.saturating_add(1);
         sought.first = sought.first.wrapping_add(IN_TURN);
-        // Nodes whose rounds have failed together do not seek together again.
+        // Spreads the next rounds of nodes whose rounds failed at the same time.
         let part = u32::try_from(now.0 / 64 % 256).unwrap_or(0);
         let with_jitter = |pause: Duration| now + pause + pause * part / 1024;
         let due = with_jitter(pause);
@@ -553,13 +553,13 @@ impl Connector {
         let next = sought.next_round(due);
         tracing::debug!(server = %sought.route.target, cause = failure.text(), "server not reached");
         sought.route.publish(Phase::Failed(Arc::new(failure), due));
-        // Calls that wait for longer than this round want another one.
+        // Calls that wait through failed rounds need another round.
         self.set_timer(id, Some(next));
         self.routes.tell_all(id);
         self.refresh(transport, id);
     }
 
-    /// Sets the time of the next step. The next lookup may come first; a step that is early does nothing.
+    /// Sets the time of the next step. A lookup may be due earlier; an early step does nothing.
     fn set_timer(&mut self, id: RouteId, due: Option<Time>) {
         let Some(sought) = self.sought.get_mut(&id) else {
             self.timers.retain(|(_, of)| *of != id);

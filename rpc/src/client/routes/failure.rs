@@ -10,7 +10,7 @@ use trunkline_transport::{PeerDown, PeerKey};
 /// Maximum number of addresses that a failure names.
 const MOST_NAMED: usize = 16;
 
-/// The failure of a round: each address that was tried with its cause, and the reason why there are no others.
+/// The failure of a round: each address that was tried with its cause, and why there are no other addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     code: Code,
@@ -19,20 +19,20 @@ pub(super) struct Failure {
     causes: Vec<String>,
     /// True if another round cannot succeed.
     pub(super) is_final: bool,
-    /// True if each address was in its own pause.
+    /// True if each address was still in its pause.
     has_tried_none: bool,
 }
 
-/// The cause for which an address was not reached.
+/// Cause of the failure at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unreached {
     /// The attempt ended with this cause.
     Down(PeerDown),
-    /// A session is up, and the server takes no more calls in it.
+    /// The server has a session and drains.
     Draining,
-    /// A session is up, and the server has proved another name than the channel expects. The text names both.
+    /// The server has a session, but proved another name than the channel expects. The text contains both names.
     OtherName(Arc<str>),
-    /// The attempt has not ended in time.
+    /// The attempt timed out.
     NoOutcome,
 }
 
@@ -78,10 +78,10 @@ impl Failure {
             Unreached::OtherName(_) => (Code::Unauthenticated, Reason::Unreachable),
             Unreached::NoOutcome => (Code::Unavailable, Reason::Unreachable),
         };
-        // A failure common to all addresses is one of the server.
+        // Causes that are common to all addresses are attributed to the server.
         let mut kinds = tried.iter().map(|(_, why)| kind(why));
         let first = kinds.next().unwrap_or((Code::Unavailable, Reason::Unreachable));
-        // A server that drains has answered.
+        // A draining server counts as an answer.
         let has_answer = tried.iter().any(|(_, why)| matches!(why, Unreached::Draining));
         let others = if has_answer { Reason::Draining } else { Reason::Unreachable };
         let (code, reason) =
@@ -91,17 +91,17 @@ impl Failure {
         Self { code, reason, text, causes: lookup.to_vec(), is_final, has_tried_none: false }
     }
 
-    /// Records that each address was in its own pause.
+    /// Records that each address was still in its pause.
     pub(super) fn without_attempt(self) -> Self {
         Self { has_tried_none: true, ..self }
     }
 
-    /// Returns true if the round was over without an attempt at any address, and another one may succeed.
+    /// Returns true if the round ended without an attempt, and another round may succeed.
     pub(super) fn has_tried_none(&self) -> bool {
         self.has_tried_none && !self.is_final
     }
 
-    /// Returns the status of a call that has waited for the round.
+    /// Returns the status of a call that waited for the round.
     pub(super) fn status(&self) -> Status {
         let status = Status::not_run(self.code, self.text.clone()).because(self.reason);
         self.causes.iter().fold(status, Status::with_cause)

@@ -7,7 +7,7 @@ use trunkline_transport::PeerKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RouteId(pub(crate) NonZeroU32);
 
-/// Number of the name that a channel expects of its servers. Calls carry it.
+/// Number of the name that a channel expects of its servers. Calls carry the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct ExpectedId(#[cfg(feature = "identity")] u32);
 
@@ -18,18 +18,18 @@ impl ExpectedId {
         0,
     );
 
-    /// Marks names that the program has given.
+    /// Mark of names given by the program.
     #[cfg(feature = "identity")]
     const GIVEN: u32 = 1 << 31;
 
-    /// Returns the number after this one, for a name that the program has given or not.
+    /// Returns the next number, for a name given by the program or not.
     #[cfg(feature = "identity")]
     pub(super) fn next(self, is_given: bool) -> Self {
         let number = self.0.wrapping_add(1) & !Self::GIVEN;
         Self(if is_given { number | Self::GIVEN } else { number })
     }
 
-    /// Returns true if the program has given the name.
+    /// Returns true if the name was given by the program.
     #[cfg(feature = "identity")]
     #[inline]
     pub(crate) fn is_given(self) -> bool {

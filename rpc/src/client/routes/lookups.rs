@@ -1,5 +1,5 @@
-//! Lookups may block, so each of those in progress has a thread. The threads end when there is nothing to look up. A
-//! simulation runs lookups as tasks of a poller instead.
+//! Lookups may block, so each lookup in progress has its own thread. The threads end when the queue is empty. A simulation
+//! runs lookups as tasks of a poller instead.
 
 use super::Pollers;
 use super::round::{LOOKUP, Round};
@@ -19,10 +19,10 @@ use trunkline_machine::rings::panics::catch_or;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::internal_thread;
 
-/// Maximum number of lookup threads of a node. A resolver keeps one for up to [`LOOKUP`], or longer if it blocks, so fewer
-/// threads than targets would let silent resolvers delay all others.
+/// Maximum number of lookup threads of a node. A resolver occupies a thread for up to [`LOOKUP`], or longer if it blocks.
+/// With fewer threads than targets, unresponsive resolvers would delay all others.
 const THREADS: usize = 1024;
-/// Maximum number of an error's sources that are kept.
+/// Maximum number of error sources that are kept.
 const CAUSES: usize = 4;
 
 /// A lookup to run.
@@ -54,7 +54,7 @@ impl Lookup {
         Resolved { route: self.route.id, number: self.number, outcome }
     }
 
-    /// Runs the lookup on this thread, which may block.
+    /// Runs the lookup on this thread, which it may block.
     #[expect(clippy::disallowed_methods, reason = "a simulation runs lookups as tasks")]
     fn run_here(self, runtime_guard: &RuntimeGuard) -> Resolved {
         let (route, number) = (self.route.id, self.number);
@@ -65,7 +65,7 @@ impl Lookup {
                 Duration::ZERO => Rest::GiveUp,
                 left => Rest::For(left),
             };
-            // A lookup that blocks its thread cannot be ended, and keeps the thread.
+            // A lookup that blocks its thread cannot be cancelled, and occupies the thread.
             let late = || Resolved { route, number, outcome: Err(Round::late_lookup()) };
             wait(self.run(), look).unwrap_or_else(late)
         };
@@ -81,10 +81,10 @@ impl Lookup {
     }
 }
 
-/// Returns the usable addresses of a lookup. There may be millions of others, which must not keep a poller busy.
+/// Returns the usable addresses of a lookup. Filtered on this thread, because millions of addresses would keep a poller busy.
 ///
 /// # Errors
-/// Returns the reason why the first address is unusable without an interface, if none is usable.
+/// Returns why the first address is unusable without an interface, if no address is usable.
 fn found(addresses: Vec<PeerKey>, udp_port: u16) -> Result<Usable, Vec<String>> {
     let why = addresses.first().copied().and_then(scoped);
     let usable = usable(addresses, udp_port);
@@ -113,7 +113,7 @@ pub(crate) struct Lookups {
 #[derive(Debug, Default)]
 struct LookupQueue {
     threads: usize,
-    /// Routes of the running lookups. Each has one at most, so that a blocked one occupies only its thread.
+    /// Routes of the running lookups. Each route has at most one, so that a blocked lookup occupies a single thread.
     running: Vec<RouteId>,
     /// Waiting lookups, one per route at most.
     waiting: VecDeque<Lookup>,
@@ -126,15 +126,15 @@ impl LookupQueue {
 }
 
 impl Lookups {
-    /// Creates the set without threads.
+    /// Creates the set. Threads start on demand.
     pub(crate) fn new(pollers: &Arc<dyn Pollers>, runtime_guard: RuntimeGuard) -> Arc<Self> {
         Arc::new(Self { runtime_guard, pollers: Arc::clone(pollers), state: Lock::default() })
     }
 
-    /// Queues a lookup. It replaces an earlier one of the same route that has not begun.
+    /// Queues a lookup. It replaces a queued lookup of the same route.
     pub(crate) fn begin(self: &Arc<Self>, lookup: Lookup) {
         let mut state = self.state.lock();
-        // The thread that runs the route's last lookup runs this one after it.
+        // The thread that runs the route's current lookup runs this one next.
         let has_thread = state.threads == THREADS || state.is_running(&lookup);
         state.waiting.retain(|other| other.route.id != lookup.route.id);
         state.waiting.push_back(lookup);
@@ -144,7 +144,7 @@ impl Lookups {
         state.threads += 1;
         drop(state);
         let this = Arc::clone(self);
-        // A simulation runs lookups as tasks.
+        // Not reached in a simulation, which runs lookups as tasks.
         let started = internal_thread::spawn("trunkline-resolve", move || while this.run_next() {});
         if let Err(error) = started {
             self.not_started(&error);
@@ -168,7 +168,7 @@ impl Lookups {
         true
     }
 
-    /// Handles a thread that could not be started: lookups fail if there is no other thread.
+    /// Handles a failure to start a thread: queued lookups fail if no other thread exists.
     fn not_started(&self, error: &std::io::Error) {
         let mut state = self.state.lock();
         state.threads -= 1;

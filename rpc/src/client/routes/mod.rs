@@ -8,9 +8,9 @@
 //!               Parked (each poller)      Connector (the node's first poller) ──► Lookups: threads, or tasks of a simulation
 //! ```
 //!
-//! While a route is up, a poller finds its address in its own tables, and a call costs as much as one to an
-//! address. Otherwise the call waits in its poller, and the first poller makes a *round*: it looks up the addresses,
-//! and tries them in turn until a session is up. Only the threads that look up names block.
+//! While a route is up, a poller finds its address in a table, and a call costs as much as a call to an address. Otherwise
+//! the call waits in its poller, and the first poller runs a *round*: it looks up the addresses, and tries them in turn until
+//! a session is up. Only lookup threads block.
 
 mod balance;
 mod connector;
@@ -59,8 +59,8 @@ use trunkline_verbs::Clock;
 use trunkline_verbs::fork::Process;
 use watches::Watches;
 
-/// The routes of a node, and its sessions. Channels add and remove routes, also before the node starts. Pollers look them up
-/// by the numbers that calls carry.
+/// The routes of a node, and its sessions. Channels add and remove routes, even before the node starts. Pollers find a route
+/// by the number in a call.
 pub(crate) struct Routes {
     pollers: Arc<dyn Pollers>,
     started: OnceLock<Started>,
@@ -71,30 +71,30 @@ pub(crate) struct Routes {
     udp_port: AtomicU16,
 }
 
-/// The pollers of a node, as their routes see them: a trait, because pollers belong to the layer above.
+/// Interface of routes to a node's pollers, which belong to the layer above.
 ///
-/// Nothing here waits. A message to a poller that has ended is dropped.
+/// The methods never block. A message to a poller that has ended is dropped.
 pub(crate) trait Pollers: Send + Sync {
-    /// Tells all pollers to look at a route.
+    /// Tells all pollers to check a route.
     fn look(&self, id: RouteId);
 
-    /// Tells the first poller, which seeks, to look at a route.
+    /// Tells the first poller, which runs rounds, to check a route.
     fn seek(&self, id: RouteId);
 
-    /// Tells the first poller the result of its lookup.
+    /// Passes the result of a lookup to the first poller.
     fn resolved(&self, resolved: Resolved);
 
-    /// Tells the first poller to follow the health of a service at a server that has a session.
+    /// Tells the first poller to follow the health of a service at a server with a session.
     fn watch(&self, watched: Weak<Watched>);
 }
 
-/// Properties of a node that has started.
+/// Properties of a started node.
 pub(crate) struct Started {
     pub(crate) clock: Clock,
     runtime: Runtime,
     /// Maximum size of one call's metadata, in bytes.
     pub(crate) most_metadata: usize,
-    /// The process that has the pollers.
+    /// The process that runs the pollers.
     process: Process,
 }
 
@@ -121,11 +121,11 @@ pub(crate) struct Session {
     serial: u64,
     /// Incarnation of the node.
     epoch: u64,
-    /// True if the node drains. It takes no further calls.
+    /// True if the node drains, and accepts no further calls.
     pub(crate) drains: bool,
 }
 
-/// Returns the routes of a node that has started, with one poller that has no turns.
+/// Returns the routes of a started node, with one poller that never runs.
 #[cfg(test)]
 fn opened() -> Arc<Routes> {
     let inboxes = Arc::<crate::executor::inbox::Inboxes>::default();
@@ -138,7 +138,7 @@ fn opened() -> Arc<Routes> {
 }
 
 impl Routes {
-    /// Creates an empty table for a node with these pollers, which has not started. Its software device has this UDP port.
+    /// Creates an empty table for a node that has not started, with these pollers and the UDP port of its software device.
     pub(crate) fn new(pollers: Arc<dyn Pollers>, udp_port: u16) -> Arc<Self> {
         Arc::new(Self {
             pollers,
@@ -159,7 +159,7 @@ impl Routes {
         self.udp_port.load(Ordering::Relaxed)
     }
 
-    /// Records that the node starts. Its pollers are known by then.
+    /// Records that the node starts. Its pollers exist by then.
     pub(crate) fn open(&self, runtime: Runtime, clock: Clock, most_metadata: usize) {
         let started = Started { clock, runtime, most_metadata, process: Process::current() };
         let _opened_before = self.started.set(started);
@@ -182,19 +182,19 @@ impl Routes {
         }
     }
 
-    /// Keeps the servers of a balanced channel connected after a lookup for its target.
+    /// Keeps the servers of a balanced channel connected, after a lookup for its target.
     fn keep_found(&self, target: RouteId) {
         if let Some(balanced) = self.balanced.get(target) {
             balanced.keep();
         }
     }
 
-    /// Returns the state of each server of balanced channels.
+    /// Returns the state of each server of the balanced channels.
     pub(crate) fn report(&self) -> Vec<ServerReport> {
         self.started().map(|started| self.balanced.report(started.clock.now())).unwrap_or_default()
     }
 
-    /// Returns the number of times that a balanced channel has left out a server whose calls failed or lagged.
+    /// Returns how often balanced channels left out a server whose calls failed or lagged.
     pub(crate) fn servers_left_out(&self) -> u64 {
         self.balanced.left_out.load(Ordering::Relaxed)
     }
@@ -211,7 +211,7 @@ impl Routes {
         self.started().map_or(0, |started| started.most_metadata)
     }
 
-    /// Returns true in a forked child, whose locks a thread of the parent may have held.
+    /// Returns true in a forked child, where locks may be held by threads of the parent.
     fn is_forked(&self) -> bool {
         self.started().is_some_and(|started| started.process.is_forked())
     }
@@ -219,7 +219,7 @@ impl Routes {
     /// Adds a route.
     fn add(&self, target: Target, usage: Usage, expected: ExpectedId) -> Arc<Route> {
         if self.is_forked() {
-            // No poller looks for it.
+            // A forked child has no pollers to look up the route.
             let route = Route::new(RouteId(NonZeroU32::MIN), target, usage, expected);
             route.publish(Phase::Closed);
             return Arc::new(route);
@@ -253,26 +253,26 @@ impl Routes {
         }
     }
 
-    /// Returns the route of this number, for a poller to keep in its tables until it is told of a change.
+    /// Returns the route with this number. A poller keeps it in its table until a change is reported.
     fn get(&self, id: RouteId) -> Option<Arc<Route>> {
         let known = self.known.lock();
         let route = known.routes.get(&id)?;
-        // Done under the lock: the route is removed later, and the poller is then told.
+        // Done under the lock: if the route is removed later, the poller is notified.
         route.is_looked_at();
         Some(Arc::clone(route))
     }
 
-    /// Tells all pollers to look at a route.
+    /// Tells all pollers to check a route.
     fn tell_all(&self, id: RouteId) {
         self.pollers.look(id);
     }
 
-    /// Tells the seeking poller to look at a route.
+    /// Tells the first poller to check a route.
     fn tell_seeker(&self, id: RouteId) {
         self.pollers.seek(id);
     }
 
-    /// Records that a session with this incarnation of a node is up.
+    /// Records a session with this incarnation of a node.
     fn up(&self, peer: PeerKey, epoch: u64, identity: PeerIdentity) {
         let mut known = self.known.lock();
         known.set_identity(peer, Some(identity));
@@ -283,7 +283,7 @@ impl Routes {
         self.watches.begin(peer);
     }
 
-    /// Records that the peer of a session has proved its names again.
+    /// Records that a peer has proved its names again.
     fn renewed(&self, peer: PeerKey, identity: PeerIdentity) {
         self.known.lock().set_identity(peer, Some(identity));
         self.watches.begin(peer);
@@ -296,7 +296,7 @@ impl Routes {
         known.set_identity(peer, None);
     }
 
-    /// Records that this incarnation of a node drains. Another poller may say so after a new session is up.
+    /// Records that this incarnation of a node drains. A poller may report this after a new session is up.
     pub(crate) fn drains(&self, peer: PeerKey, epoch: u64) {
         let mut known = self.known.lock();
         let Some(session) = known.up.get_mut(&peer).filter(|session| session.epoch == epoch) else { return };
@@ -314,7 +314,7 @@ impl Routes {
         }
     }
 
-    /// Returns true if a node has a session, takes calls and has proved this name.
+    /// Returns true if a node has a session, accepts calls and has proved this name.
     fn serves(&self, peer: PeerKey, expected: ExpectedId) -> bool {
         self.session_as(peer, expected).is_some_and(|session| !session.drains)
     }
@@ -336,7 +336,7 @@ impl Routes {
         known.mismatch(peer, expected).is_none().then_some(session)
     }
 
-    /// Judges the name of a node by an expectation.
+    /// Compares the name of a node with an expectation.
     fn judge(&self, peer: PeerKey, expected: ExpectedId) -> Judgement {
         let mut known = self.known.lock();
         match known.mismatch(peer, expected) {
@@ -346,7 +346,7 @@ impl Routes {
         }
     }
 
-    /// Compares names from now on, because the node has an identity.
+    /// Starts comparing names, because the node has an identity.
     #[cfg(feature = "identity")]
     pub(crate) fn compare_names(&self) {
         self.known.lock().names.get_or_insert_default();
@@ -368,7 +368,7 @@ impl Routes {
         ExpectedId::ADDRESS
     }
 
-    /// Records that a channel with this expectation is gone.
+    /// Records that a channel with this expectation was dropped.
     fn expect_no_longer(&self, expected: ExpectedId) {
         #[cfg(feature = "identity")]
         if expected != ExpectedId::ADDRESS && !self.is_forked() {
@@ -377,7 +377,7 @@ impl Routes {
         let _ = expected;
     }
 
-    /// Closes all routes, because the node shuts down or has failed to start.
+    /// Closes all routes, because the node shuts down or failed to start.
     pub(crate) fn close(&self) {
         let mut known = self.known.lock();
         known.is_closed = true;
@@ -390,13 +390,13 @@ impl Routes {
     }
 }
 
-/// The judgement of a node's name by an expectation.
+/// Result of comparing a node's name with an expectation.
 #[derive(Debug)]
 enum Judgement {
     Matches,
-    /// No session is known.
+    /// The node has no session.
     NoSession,
-    /// The node has proved another name. The text names both.
+    /// The node has proved another name. The text contains both names.
     Differs(Arc<str>),
 }
 
@@ -414,7 +414,7 @@ impl Known {
         let _ = (peer, identity);
     }
 
-    /// Returns the reason why a node has not proved the expected name, if names are compared.
+    /// Returns why a node does not match the expected name, if names are compared.
     fn mismatch(&mut self, peer: PeerKey, expected: ExpectedId) -> Option<Arc<str>> {
         #[cfg(feature = "identity")]
         if let Some(names) = &mut self.names {
@@ -431,13 +431,13 @@ impl fmt::Debug for Routes {
     }
 }
 
-/// A channel's handle to its route, which all clones of the channel share. Dropping it removes the route.
+/// A channel's handle to its route, shared by all clones of the channel. Dropping it removes the route.
 pub(crate) struct Link {
     routes: Arc<Routes>,
     target: Target,
     usage: Usage,
     expected: ExpectedId,
-    /// Route of the channel. For a single address it is created when a future waits for it; calls need none.
+    /// Route of the channel. For a single address it is created when a future waits for it; calls need no route.
     route: OnceLock<Arc<Route>>,
 }
 
@@ -447,7 +447,7 @@ impl Link {
         Self::with_usage(routes, target, Usage::Sticky)
     }
 
-    /// Creates a link to a target whose addresses are used in this way.
+    /// Creates a link to a target with this use of its addresses.
     fn with_usage(routes: &Arc<Routes>, target: Target, usage: Usage) -> Arc<Self> {
         let (routes, expected) = (Arc::clone(routes), routes.expect(&target));
         let target = target.seen_from(routes.udp_port());
@@ -455,12 +455,12 @@ impl Link {
         if link.target.address().is_none() {
             link.route();
         }
-        // In a forked child there are no lookups, and the resolver may have a lock that a thread of the parent has taken.
+        // A forked child runs no lookups, and a thread of the parent may hold a lock of the resolver.
         if let Source::Resolver(resolver, _) = &link.target.source
             && !link.routes.is_forked()
         {
             resolver.watch(AddressWatcher::new(Arc::downgrade(&link)));
-            // A resolver that has dropped the watcher reports nothing.
+            // A resolver that dropped the watcher reports no changes.
             if Arc::weak_count(&link) > 0 {
                 link.route().set_watched();
             }
@@ -493,7 +493,7 @@ impl Link {
         }
     }
 
-    /// Returns the addresses of a target that has several, if they are known.
+    /// Returns the addresses of a target with several, if they are known.
     fn found(&self) -> Option<Arc<[PeerKey]>> {
         match &self.target.source {
             Source::Addresses(all) => Some(all.addresses.as_slice().into()),
@@ -502,12 +502,12 @@ impl Link {
         }
     }
 
-    /// Returns true if its addresses are looked up.
+    /// Returns true if the addresses are looked up.
     fn is_name(&self) -> bool {
         matches!(self.target.source, Source::Resolver(..))
     }
 
-    /// Requests another lookup of a name's addresses.
+    /// Requests another lookup of the addresses.
     fn look_again(&self) {
         if self.is_name() && self.route().look_again() {
             self.routes.tell_seeker(self.route().id);
@@ -516,13 +516,13 @@ impl Link {
 
     /// Requests another lookup of the addresses, because they have changed.
     fn has_changed(&self) {
-        // Before the first round there is nothing to correct.
+        // Before the first round there is nothing to update.
         if !self.routes.is_forked() && self.route().phase().1 > 0 {
             self.look_again();
         }
     }
 
-    /// Keeps the server connected from now on.
+    /// Keeps the server connected.
     fn keep(&self) {
         if self.routes.started().is_some() && !self.routes.is_forked() && self.route().keep() {
             self.routes.tell_seeker(self.route().id);

@@ -1,7 +1,7 @@
-//! Comparison of the names that peers have proved with those that channels expect.
+//! Compares the names that peers prove with the names that channels expect.
 //!
 //! A channel's expectation has a number, which its calls carry. A poller compares names once per session and expectation.
-//! Afterwards a call costs a comparison of two numbers. A node without an identity compares nothing.
+//! After that, each call costs a comparison of two numbers. A node without an identity compares no names.
 
 use crate::client::routes::id::ExpectedId;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use trunkline_machine::mutant;
 use trunkline_transport::identity::{Expected, Name};
 use trunkline_transport::{PeerIdentity, PeerKey};
 
-/// Maximum number of judgements that are kept for a session.
+/// Maximum number of cached results per session.
 const MOST_JUDGED: usize = 64;
 
 /// The name that a channel expects of its servers.
@@ -19,9 +19,9 @@ pub(crate) enum Expectation {
     /// The IP address of each server.
     #[default]
     Address,
-    /// The host name of the target, and the same as a DNS name. No peer can prove a host name that is no DNS name.
+    /// The host name of the target, also parsed as a DNS name. A host name that is not a DNS name cannot be proved.
     Host(Arc<str>, Option<Expected>),
-    /// A name that the program has given.
+    /// A name given by the program.
     Named(Expected),
 }
 
@@ -31,16 +31,16 @@ impl Expectation {
         Self::Host(host.into(), host.parse().ok())
     }
 
-    /// Returns the expectation of a channel to a peer that has proved this name.
+    /// Returns the expectation of a channel to a peer with this proved name.
     pub(super) fn of_peer(name: Option<&Name>) -> Self {
         name.map_or(Self::Address, |name| Self::Named(name.clone().into()))
     }
 
-    /// Returns the reason why the identity of a peer does not match.
+    /// Returns why the identity of a peer does not match.
     fn mismatch(&self, peer: PeerKey, identity: &PeerIdentity) -> Option<Arc<str>> {
         let of_address = || Expected::from(peer.address().ip().to_canonical());
         let matches = match (identity, self) {
-            // Without `accept(Level::None)` there is no such session.
+            // Such a session requires `accept(Level::None)`.
             (PeerIdentity::Unproven, expectation) => !matches!(expectation, Self::Named(_)),
             (PeerIdentity::Proven(proven), Self::Address) => of_address().matches(proven),
             (PeerIdentity::Proven(proven), Self::Host(_, name)) => {
@@ -48,7 +48,7 @@ impl Expectation {
             }
             (PeerIdentity::Proven(proven), Self::Named(name)) => name.matches(proven),
             (PeerIdentity::LocalUser(_), _) => true,
-            // A later version's identity.
+            // An identity of a later version.
             _ => false,
         };
         if matches || mutant!(names_are_not_compared) {
@@ -77,7 +77,7 @@ impl Expectation {
     }
 }
 
-/// The expectations of a node's channels, with the numbers of channels that have them.
+/// The expectations of a node's channels, each with the number of its channels.
 #[derive(Debug, Default)]
 pub(super) struct Expectations {
     known: BTreeMap<ExpectedId, (Arc<Expectation>, usize)>,
@@ -85,7 +85,7 @@ pub(super) struct Expectations {
 }
 
 impl Expectations {
-    /// Returns the number of an expectation, and counts a channel that has it.
+    /// Returns the number of an expectation, and counts one more channel for it.
     pub(super) fn add(&mut self, expectation: &Expectation) -> ExpectedId {
         if *expectation == Expectation::Address {
             return ExpectedId::ADDRESS;
@@ -125,19 +125,19 @@ impl Expectations {
     }
 }
 
-/// The identities of the peers in their present sessions, with judgements of them.
+/// The identities of the peers in their current sessions, with cached results of comparisons.
 #[derive(Debug, Default)]
 pub(crate) struct ProvenNames(BTreeMap<PeerKey, Judged>);
 
 #[derive(Debug)]
 struct Judged {
     identity: PeerIdentity,
-    /// Reasons why it does not match, by expectation; `None` if it matches.
+    /// Why the identity does not match, by expectation; `None` if it matches.
     by_expectation: BTreeMap<ExpectedId, Option<Arc<str>>>,
 }
 
 impl ProvenNames {
-    /// Records the identity of a peer whose session is up.
+    /// Records the identity of a peer with a new session.
     pub(crate) fn up(&mut self, peer: PeerKey, identity: PeerIdentity) {
         self.0.insert(peer, Judged { identity, by_expectation: BTreeMap::new() });
     }
@@ -151,7 +151,7 @@ impl ProvenNames {
         self.0.clear();
     }
 
-    /// Returns the reason why a peer's session does not match an expectation, which `find` returns.
+    /// Returns why a peer's session does not match an expectation. `find` looks up the expectation.
     pub(crate) fn mismatch(
         &mut self,
         peer: PeerKey,

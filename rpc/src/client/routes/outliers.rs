@@ -1,12 +1,12 @@
-//! Detection of servers whose calls fail or lag while those of the channel's other servers do not.
+//! Detects servers whose calls fail or lag while the channel's other servers are healthy.
 //!
-//! Each server has a [`Record`]: the outcomes of its calls in the current period and the one before, in relaxed atomics.
-//! The end of a call that finds a period over compares the servers. Five failures in a row do so at once.
+//! Each server has a [`Record`]: the outcomes of its calls in the current and the previous period, in relaxed atomics. The
+//! first call that ends after a period compares the servers. Five failures in a row trigger the comparison at once.
 //!
-//! A server is an outlier only by comparison with more than half of the others, so that a fault which all share leaves out
-//! none. Mean latencies are geometric: a few slow calls, or a method that is slow everywhere, do not raise them much.
-//! Latencies are compared with at least two others: a single one that answers at once, such as a hostile server, would
-//! make the only other server slow.
+//! A server is an outlier only in comparison with more than half of the others, so a fault common to all servers leaves out
+//! none of them. Mean latencies are geometric: a few slow calls, or a method that is slow everywhere, hardly raise them.
+//! Latencies are compared with at least two other servers. Otherwise a hostile server that answers at once would make the
+//! only other server look slow.
 
 use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};
@@ -15,18 +15,19 @@ use std::time::Duration;
 
 /// Time after which the servers of a channel are compared.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
-/// Minimum number of calls, in a period and the one before, by which a server is judged.
+/// Minimum number of calls, in the current and the previous period, for judging a server.
 const FEWEST: u64 = 10;
-/// Minimum number of other servers with whose latencies one is compared.
+/// Minimum number of other servers for comparing latencies.
 const FEWEST_OTHERS: usize = 2;
 /// Number of failures in a row that leave a server out before the period ends.
 const IN_A_ROW: u32 = 5;
-/// Failed calls of a server that is left out and of the others, in thousandths.
+/// Share of failed calls, in thousandths, at which a server is left out, and the maximum share of the others.
 const FAILING: u64 = 500;
 const HEALTHY: u64 = 200;
-/// Maximum of the others for a server that has failed [`IN_A_ROW`] calls. If a fifth fails everywhere, rows are common.
+/// Maximum share of failed calls of the others for a server with [`IN_A_ROW`] failures. If a fifth of all calls fail, such
+/// rows are common.
 const HEALTHY_AT_ONCE: u64 = 50;
-/// Ratio and difference to the others' latency of a server that is slow.
+/// Minimum ratio and difference of a slow server's latency to the latency of the others.
 const RATIO: u64 = 5;
 const DIFFERENCE_NS: u64 = 1_000_000;
 /// Binary logarithm of the steps between two powers of two.
@@ -55,9 +56,9 @@ struct Counts<T> {
     failures: T,
     /// Successes without a latency.
     streams: T,
-    /// Successes with one.
+    /// Successes with a latency.
     successes: T,
-    /// Sum of the logarithms of their latencies, in steps.
+    /// Sum of the logarithms of the latencies, in steps.
     steps: T,
 }
 
@@ -70,7 +71,7 @@ pub(super) struct Record {
     in_a_row: AtomicU32,
 }
 
-/// The outcomes of a server's calls in the current period and the one before.
+/// The outcomes of a server's calls in the current and the previous period.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Recent(Counts<u64>);
 
@@ -84,7 +85,7 @@ pub(super) struct Typical {
 }
 
 impl Record {
-    /// Records a success. Those of streams have no latency.
+    /// Records a success. Successes of streams have no latency.
     pub(super) fn succeeded(&self, latency: Option<Duration>) {
         if self.in_a_row.load(Ordering::Relaxed) > 0 {
             self.in_a_row.store(0, Ordering::Relaxed);
@@ -97,7 +98,7 @@ impl Record {
         self.current.steps.fetch_add(to_steps(latency), Ordering::Relaxed);
     }
 
-    /// Records a failure. Returns true if the server has failed several times in a row.
+    /// Records a failure. Returns true after several failures in a row.
     pub(super) fn failed(&self) -> bool {
         self.current.failures.fetch_add(1, Ordering::Relaxed);
         let before = self.in_a_row.fetch_add(1, Ordering::Relaxed);
@@ -147,7 +148,7 @@ impl Recent {
         self.0.failures.saturating_mul(1000) / self.calls().max(1)
     }
 
-    /// Returns the mean latency of the calls if there are enough.
+    /// Returns the mean latency of the calls, if there are enough calls.
     fn latency_ns(&self) -> Option<u64> {
         (self.0.successes >= FEWEST).then(|| from_steps(self.0.steps / self.0.successes))
     }
@@ -156,7 +157,7 @@ impl Recent {
 impl Typical {
     /// Compares the servers that get calls.
     pub(super) fn new(servers: &[Recent]) -> Self {
-        // A value above the median of the others does not move it by being among them.
+        // A value above the median of the others leaves the median unchanged when it is included.
         let of_others = |values: Vec<u64>| upper_median(values.len().checked_sub(1)?, values);
         let judged = servers.iter().filter(|recent| recent.calls() >= FEWEST);
         let mut latencies = servers.iter().filter_map(Recent::latency_ns).collect::<Vec<_>>();
@@ -166,7 +167,7 @@ impl Typical {
         Self { failed: of_others(judged.map(Recent::failed).collect()), latency_ns: of_others(latencies) }
     }
 
-    /// Returns the fault of a server that is an outlier.
+    /// Returns the fault if the server is an outlier.
     pub(super) fn judge(&self, recent: &Recent) -> Option<Fault> {
         let fails = recent.calls() >= FEWEST && recent.failed() >= FAILING;
         if fails && self.failed.is_some_and(|failed| failed <= HEALTHY) {
@@ -181,7 +182,7 @@ fn is_slow(latency_ns: u64, typical_ns: u64) -> bool {
     latency_ns > typical_ns.saturating_mul(RATIO) && latency_ns - typical_ns > DIFFERENCE_NS
 }
 
-/// Returns true if a call took so long that its server would be left out if all of its calls did.
+/// Returns true if a server would be left out if all of its calls took as long as this one.
 pub(super) fn lags(latency: Duration, others: impl Iterator<Item = Recent>) -> bool {
     let others = others.filter_map(|recent| recent.latency_ns()).collect::<Vec<_>>();
     let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
@@ -189,13 +190,13 @@ pub(super) fn lags(latency: Duration, others: impl Iterator<Item = Recent>) -> b
         && upper_median(others.len(), others).is_some_and(|typical| is_slow(latency_ns, typical))
 }
 
-/// Returns true if the calls of most servers succeed, so that several failures in a row are the fault of another one.
+/// Returns true if most servers' calls succeed, so that several failures in a row are this server's fault.
 pub(super) fn most_succeed(others: impl Iterator<Item = Recent>) -> bool {
     let failed = others.filter(|recent| recent.calls() > 0).map(|recent| recent.failed()).collect::<Vec<_>>();
     upper_median(failed.len(), failed).is_some_and(|failed| failed <= HEALTHY_AT_ONCE)
 }
 
-/// Returns the median of the smallest of the values: the greater one of two in the middle.
+/// Returns the median of `count` values, the missing ones being larger than all given: the greater one of two in the middle.
 fn upper_median(count: usize, mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     values.get(count / 2).copied().filter(|_| count > 0)
@@ -215,8 +216,8 @@ fn from_steps(steps: u64) -> u64 {
     ((1 << STEP_BITS) + part) << (whole - u64::from(STEP_BITS))
 }
 
-/// Returns true for the status of a call that failed by a fault of its server. Other codes blame the call, or
-/// a lack of room.
+/// Returns true for the status of a call that failed by a fault of its server. Other codes indicate a fault of the call, or a
+/// lack of room.
 pub(crate) fn is_fault(status: &Status) -> bool {
     let has_reached = status.origin() != Origin::Local || status.may_have_run();
     has_reached

@@ -1,8 +1,7 @@
-//! Calls whose route has no session wait here, in order of arrival.
+//! Queue of calls whose route has no session, in order of arrival.
 //!
-//! A waiting call is not yet in `Calls`. The transport has seen nothing of it, so it has not run. It
-//! ends with the failure of the round that decides it, at its deadline, or when its future is dropped. A call that
-//! waits for a connection outlives failed rounds.
+//! A waiting call is not yet in `Calls` or in the transport, so it has not run. It ends when the round that it waits for
+//! fails, at its deadline, or when its future is dropped. A call with [`Connect::Wait`] outlives failed rounds.
 
 use super::Routes;
 use super::route::{Phase, Route};
@@ -16,7 +15,7 @@ use std::sync::Arc;
 use trunkline_transport::{Connect, PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Number of waiting calls from which further calls that do not wait for room are refused.
+/// Number of waiting calls from which further calls with a limited class are refused.
 const MOST: usize = 65_536;
 
 /// The calls of one poller that wait for a route.
@@ -30,11 +29,11 @@ pub(crate) struct Parked {
     last: u64,
 }
 
-/// A route as this poller knows it.
+/// This poller's cached state of a route.
 #[derive(Debug)]
 struct Here {
     route: Arc<Route>,
-    /// Node that it led to when this poller last looked.
+    /// Node that the route led to at the last check.
     leads_to: Option<PeerKey>,
     calls: BTreeSet<u64>,
 }
@@ -42,7 +41,7 @@ struct Here {
 #[derive(Debug)]
 struct Waits {
     route: RouteId,
-    /// Round that decides the call, unless it waits for any.
+    /// Round that the call waits for, unless it waits through failed rounds.
     round: u64,
     call: Submission,
 }
@@ -68,8 +67,8 @@ impl Parked {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Sets the server of a call by this route, and returns the call. Keeps or ends the call if the route leads
-    /// nowhere. `serves` tells whether a node has a session, takes calls and has proved a name.
+    /// Sets the server of a call on this route, and returns the call. Queues or ends the call if the route has no server.
+    /// `serves` returns true if a node has a session, accepts calls and has proved a name.
     pub(crate) fn place(
         &mut self,
         transport: &Transport,
@@ -78,7 +77,7 @@ impl Parked {
         call: Submission,
     ) -> Option<Submission> {
         if self.here(id).is_none() {
-            // Its channel is gone, and its future with that.
+            // The channel was dropped, and the future with it.
             end(call, gave_up(), &"a channel that is gone");
             return None;
         }
@@ -108,11 +107,11 @@ impl Parked {
             here.calls.insert(number);
         }
         self.calls.insert(number, Waits { route: id, round, call });
-        // Also while a round is under way: it may have ended meanwhile.
+        // Also during a round: it may have ended meanwhile.
         self.routes.tell_seeker(id);
     }
 
-    /// Returns the route as this poller knows it, and looks it up if necessary.
+    /// Returns this poller's state of the route, looked up if necessary.
     fn here(&mut self, id: RouteId) -> Option<&mut Here> {
         if !self.here.contains_key(&id) {
             let route = self.routes.get(id)?;
@@ -122,7 +121,7 @@ impl Parked {
         self.here.get_mut(&id)
     }
 
-    /// Returns the calls that can be sent, in order, after a route has changed.
+    /// Returns the calls that can be sent, in order, after a change of the route.
     pub(crate) fn look(
         &mut self,
         serves: &dyn Fn(PeerKey, ExpectedId) -> bool,
@@ -157,7 +156,7 @@ impl Parked {
                 Vec::new()
             }
             Phase::Idle => {
-                // The server may be up, and not be one of the target's any more.
+                // The server may be connected but no longer belong to the target.
                 here.leads_to = None;
                 Vec::new()
             }
@@ -165,7 +164,7 @@ impl Parked {
         }
     }
 
-    /// Returns the calls that can be sent, in order, after a session with a node is up.
+    /// Returns the calls that can be sent, in order, after a new session with a node.
     pub(crate) fn up(
         &mut self,
         serves: &dyn Fn(PeerKey, ExpectedId) -> bool,
@@ -180,7 +179,7 @@ impl Parked {
         routes.into_iter().flat_map(|id| self.released(serves, id)).collect()
     }
 
-    /// Takes the calls of a route, if it leads to a session.
+    /// Takes the calls of a route that leads to a session.
     fn released(&mut self, serves: &dyn Fn(PeerKey, ExpectedId) -> bool, id: RouteId) -> Vec<Submission> {
         let Some(here) = self.here.get(&id) else { return Vec::new() };
         let Some(peer) = here.leads_to.filter(|peer| serves(*peer, here.route.expected)) else {
@@ -190,7 +189,7 @@ impl Parked {
         taken.into_iter().map(|(call, route)| route.lead(call, peer)).collect()
     }
 
-    /// Ends calls whose deadline has passed. Returns true if there was one.
+    /// Ends the calls whose deadline has passed. Returns true if it ended any.
     pub(crate) fn expire(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some(&first) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {
@@ -219,7 +218,7 @@ impl Parked {
         }
     }
 
-    /// Ends the calls made outside of handlers and tasks, or all, because the node shuts down.
+    /// Ends all calls, or only those made outside of handlers and tasks, because the node shuts down.
     pub(crate) fn close(&mut self, all: bool) {
         for (call, route) in self.take_all(|call| all || !call.nested) {
             end(call, shutting_down(), &route.target);

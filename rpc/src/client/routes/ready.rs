@@ -1,4 +1,4 @@
-//! A wait until a channel is connected.
+//! A future that waits until a channel is connected.
 
 use super::Link;
 use super::balance::Balanced;
@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A future that completes when a channel is connected, or fails with the reason why it is not. Returned by
+/// A future that completes when a channel is connected, or fails with the reason why it is not, from
 /// [`Channel::ready`](crate::Channel::ready).
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
@@ -27,7 +27,7 @@ impl Ready {
         Self { link: Arc::clone(link), balance: None, since: None }
     }
 
-    /// Creates the wait of a balanced channel.
+    /// Creates the future of a balanced channel.
     pub(crate) fn of_any(balance: &Arc<Balanced>) -> Self {
         Self { link: Arc::clone(balance.target()), balance: Some(Arc::clone(balance)), since: None }
     }

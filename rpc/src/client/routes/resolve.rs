@@ -1,4 +1,4 @@
-//! Resolvers, which find the addresses of a server.
+//! Resolvers of a server's addresses.
 
 use super::Link;
 use crate::node::fork_lock::ForkLock;
@@ -15,16 +15,18 @@ pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
 /// A lookup in progress, from [`Resolve::resolve`].
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<PeerKey>, ResolveError>> + Send + 'a>>;
 
-/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver). [`Dns`] resolves host names, and
-/// [`ServerList`] holds servers that the program changes. Only [`Resolve::resolve`] is required.
+/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver).
+///
+/// [`Dns`] resolves host names, and [`ServerList`] holds servers that the program changes. Only [`Resolve::resolve`] is
+/// required.
 ///
 /// `resolve` is called before each attempt to connect, so the addresses may change. Its future is polled on a thread for
 /// lookups, in the node's tokio runtime if it has one. It may use that runtime, and it may block. After 10 s the
 /// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. Each lookup in
 /// progress has its own thread, so that a slow resolver delays no other target, up to 1,024 threads of a node.
 ///
-/// The first 1,024 different addresses that have a port are used. An attempt tries 16 of them in their order, and the next
-/// one continues with those that follow. A [balanced channel](crate::Channel::balanced) uses all.
+/// The first 1,024 different addresses with a port are used. An attempt tries 16 of them in order, and the next attempt
+/// continues after them. A [balanced channel](crate::Channel::balanced) uses all of them.
 ///
 /// ```
 /// use trunkline::report::PeerKey;
@@ -51,19 +53,19 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<PeerKey>, Resolv
 /// assert_eq!(target.to_string(), "/etc/services.d/shop");
 /// ```
 pub trait Resolve: fmt::Debug + Send + Sync + 'static {
-    /// Looks up the server's current addresses, the best first.
+    /// Looks up the server's current addresses, in order of preference.
     fn resolve(&self) -> Resolving<'_>;
 
-    /// Keeps `watcher`, to tell a channel that the addresses have changed. Called when a channel is created, on the thread
-    /// that creates it. The default drops `watcher`: a balanced channel then looks up the addresses every 30 s, up to a quarter
-    /// longer, and when a server drains or is lost. A resolver that keeps `watcher` is asked in the latter cases only, and
-    /// after each [`AddressWatcher::notify`].
+    /// Receives the handle for reporting changes of the addresses to a new channel. Called on the thread that creates the
+    /// channel. The default drops `watcher`: a balanced channel then looks up the addresses about every 30 s, and when a
+    /// server drains or is lost. With a kept `watcher`, lookups run only when a server drains or is lost, and after each
+    /// [`AddressWatcher::notify`].
     fn watch(&self, watcher: AddressWatcher) {
         drop(watcher);
     }
 
-    /// Returns the server's name in statuses and logs, next to the addresses that were tried. It is read once, up
-    /// to 256 bytes. The default is the name of the resolver's type.
+    /// Returns the server's name for statuses and logs. It is read once, and cut at 256 bytes. The default is the name of the
+    /// resolver's type.
     fn name(&self) -> String {
         let name = std::any::type_name::<Self>();
         let path = name.split('<').next().unwrap_or(name);
@@ -102,14 +104,13 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Creates a resolver for a host. Each address gets this port.
+    /// Creates a resolver for a host. The port applies to each address.
     #[must_use]
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self { host: host.into(), port, udp_port: None }
     }
 
-    /// Sets the UDP port of the software devices at these addresses. `None`, which is the default, stands for the same one as
-    /// this node's.
+    /// Sets the UDP port of the software devices at these addresses. The default, `None`, is the UDP port of this node.
     #[must_use]
     pub fn udp_port(mut self, udp_port: Option<u16>) -> Self {
         self.udp_port = udp_port;
@@ -131,7 +132,7 @@ impl Resolve for Dns {
     }
 }
 
-/// A handle that tells a channel that the addresses of its target have changed. Received by [`Resolve::watch`].
+/// A handle that tells a channel that the addresses of its target have changed, from [`Resolve::watch`].
 #[derive(Clone)]
 pub struct AddressWatcher(Weak<Link>);
 
@@ -143,17 +144,17 @@ impl AddressWatcher {
     /// Requests another lookup by [`Resolve::resolve`], on a thread for lookups. Never blocks, and may be called on any
     /// thread, as often as the addresses change.
     ///
-    /// The lookups that one channel's watcher requests begin at least 100 ms apart. Each finds the changes since the last.
+    /// Lookups requested by one channel's watcher start at least 100 ms apart. Each includes all changes before its start.
     ///
-    /// A balanced channel then uses the new addresses. Other channels use them after the end of their session. If the
-    /// lookup fails or finds none, the previous ones stay.
+    /// A balanced channel then uses the new addresses. Other channels use them after the end of their session. If the lookup
+    /// fails or finds no addresses, the previous ones stay in use.
     pub fn notify(&self) {
         if let Some(link) = self.0.upgrade() {
             link.has_changed();
         }
     }
 
-    /// Returns true if the channel and its clones are gone, so that this can be dropped.
+    /// Returns true if the channel and its clones were dropped, and the watcher can be dropped too.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.strong_count() == 0
@@ -166,8 +167,9 @@ impl fmt::Debug for AddressWatcher {
     }
 }
 
-/// A list of servers that the program changes while channels use it, for example from a configuration file, Consul or
-/// Kubernetes. Clones share the list.
+/// A list of servers that the program changes while channels use it, a resolver for [`Target::resolver`](crate::Target::resolver).
+///
+/// The servers may come from a configuration file, Consul or Kubernetes. Clones share the list.
 ///
 /// ```
 /// use trunkline::report::PeerKey;
@@ -204,10 +206,10 @@ impl ServerList {
         Self(Arc::new(Listed { name: name.into(), list: ForkLock::new(list) }))
     }
 
-    /// Replaces the servers, and tells the channels that use the list. Servers that stay keep their sessions. Calls that a
-    /// removed server has taken end there.
+    /// Replaces the servers, and notifies the channels that use the list. Servers that stay keep their sessions. Calls in
+    /// flight at a removed server end there.
     ///
-    /// An empty list leaves channels with the servers that they know.
+    /// After an empty list, channels keep their previous servers.
     ///
     /// In a forked child this logs an error and does nothing if a thread of the parent was using the list.
     pub fn set(&self, servers: impl IntoIterator<Item: Into<PeerKey>>) {
@@ -231,7 +233,7 @@ impl Resolve for ServerList {
     }
 
     fn watch(&self, watcher: AddressWatcher) {
-        // The lookups of the channel report the reason.
+        // The lookups of the channel report the cause.
         let Some(mut list) = self.0.list.lock() else { return };
         list.channels.retain(|channel| !channel.is_closed());
         list.channels.push(watcher);
@@ -256,7 +258,7 @@ mod tests {
             return;
         }
         let (routes, servers) = (opened(), ServerList::new("servers", [] as [PeerKey; 0]));
-        // As left by a thread that the child does not have.
+        // As if held by a thread that the child does not have.
         let _list = servers.0.list.lock();
         in_forked_child(|| drop(Link::new(&routes, Target::resolver(servers.clone()))));
     }

@@ -1,14 +1,14 @@
-//! One round: looking for a server at each of its addresses until a session is up.
+//! One round: tries a server's addresses until a session is up.
 //!
 //! | stage | ends with |
 //! |---|---|
 //! | the addresses are looked up, if they are not fixed | an answer, or [`LOOKUP`]; without one those of the last round are used |
 //! | the addresses are tried, in order | the first session; or the end of every attempt |
 //!
-//! The next address is tried when an attempt has failed, or has had no outcome for [`PATIENCE`]: attempts at hosts that do not
+//! The next address is tried when an attempt fails, or has no outcome after [`PATIENCE`]: attempts at hosts that do not
 //! answer take seconds. A round that uses all addresses tries some of them in turn, and then all others at once, so that many
-//! silent ones do not delay a live one. A session that comes up after another has won stays, and is used if the route needs it
-//! later.
+//! silent addresses do not delay a live one. A session that comes up after the round is decided stays, and can serve the
+//! route later.
 
 use super::Routes;
 use super::failure::Unreached;
@@ -21,28 +21,28 @@ use trunkline_verbs::Time;
 
 /// Maximum time of a lookup.
 pub(super) const LOOKUP: Duration = Duration::from_secs(10);
-/// Time for which an attempt without an outcome delays the next address.
+/// Time without an outcome after which the next address is tried.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum time of the attempts after the last one has begun. The transport ends its own after some seconds, unless
-/// the device is absent.
+/// Maximum time of the attempts after the last one has begun. The transport ends its attempts after some seconds, unless the
+/// device is absent.
 const ATTEMPT: Duration = Duration::from_secs(15);
 
-/// A search for a server at each of its addresses, until a session is up.
+/// One round of attempts at a server's addresses, until a session is up.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// Number of its lookup.
+    /// Number of the round's lookup.
     number: u64,
     is_looking_up: bool,
     /// Addresses not tried yet.
     left: VecDeque<PeerKey>,
-    /// Number of them that are tried in turn. The others follow at once.
+    /// Number of addresses tried in turn. The others follow at once.
     in_turn: usize,
     /// Attempts in progress.
     open: Vec<PeerKey>,
     tried: Vec<(PeerKey, Unreached)>,
-    /// Number of those that were in their own pause, or drain.
+    /// Number of addresses that were still in their pause, or drain.
     paused: usize,
-    /// Error of the lookup with its sources; empty if it has not failed.
+    /// Error of the lookup and its sources; empty unless it failed.
     lookup: Vec<String>,
     /// Time of the next step.
     due: Time,
@@ -55,14 +55,14 @@ pub(super) struct Round {
 pub(super) enum Step {
     /// The round waits until this time.
     Waits(Time),
-    /// A session with this node is up. Its name is not compared yet.
+    /// A session with this node is up. Its name is not yet compared.
     Won(PeerKey),
-    /// No address is left.
+    /// All addresses have failed.
     Lost,
 }
 
 impl Round {
-    /// Begins a round with a lookup of this number.
+    /// Begins a round with this lookup.
     pub(super) fn looking_up(number: u64, in_turn: usize, now: Time) -> (Self, Step) {
         let due = now + LOOKUP;
         (
@@ -71,7 +71,7 @@ impl Round {
         )
     }
 
-    /// Begins a round with these addresses. The first `in_turn` are tried in turn. Continue with [`Round::advance`].
+    /// Begins a round with these addresses, of which the first `in_turn` are tried in turn. Continue with [`Round::advance`].
     pub(super) fn trying(addresses: &[PeerKey], in_turn: usize, now: Time) -> Self {
         Self {
             number: 0,
@@ -91,27 +91,27 @@ impl Round {
         Self { number, ..self }
     }
 
-    /// Returns true if it waits for the lookup of this number.
+    /// Returns true if the round waits for this lookup.
     pub(super) fn waits_for(&self, number: u64) -> bool {
         self.is_looking_up && self.number == number
     }
 
-    /// Returns true if it has begun an attempt at this node, or found it in its pause.
+    /// Returns true if the round began an attempt at this node, or found it in its pause.
     pub(super) fn has_tried(&self, peer: PeerKey) -> bool {
         self.tries(peer) || self.tried.iter().any(|(tried, _)| *tried == peer)
     }
 
-    /// Returns the nodes at which attempts have failed.
+    /// Returns the nodes whose attempts failed.
     pub(super) fn failed_at(&self) -> impl Iterator<Item = PeerKey> {
         self.tried.iter().map(|(peer, _)| *peer)
     }
 
-    /// Returns true if each address was in its own pause.
+    /// Returns true if each address was still in its pause.
     pub(super) fn has_only_paused(&self) -> bool {
         self.paused > 0 && self.paused == self.tried.len()
     }
 
-    /// Returns true if it waits for an attempt at this node.
+    /// Returns true if the round waits for an attempt at this node.
     pub(super) fn tries(&self, peer: PeerKey) -> bool {
         self.open.contains(&peer)
     }
@@ -121,25 +121,24 @@ impl Round {
         (&self.tried, &self.lookup)
     }
 
-    /// Handles the end of the lookup: it has found these addresses, or those of an earlier round are used because
-    /// of this error.
+    /// Handles the end of the lookup: with the addresses found, or with earlier ones because of this error.
     pub(super) fn looked_up(&mut self, addresses: &[PeerKey], error: Vec<String>) {
         self.is_looking_up = false;
         self.left = addresses.iter().copied().collect();
         self.lookup = error;
     }
 
-    /// Returns true if the lookup has taken too long.
+    /// Returns true if the lookup has timed out.
     pub(super) fn is_lookup_late(&self, now: Time) -> bool {
         self.is_looking_up && self.due <= now
     }
 
-    /// Describes a lookup that has taken too long.
+    /// Describes a lookup that timed out.
     pub(super) fn late_lookup() -> Vec<String> {
         vec![format!("the lookup has not ended within {LOOKUP:?}")]
     }
 
-    /// Begins the next attempt, if it is time.
+    /// Begins the next attempt, if it is due.
     pub(super) fn advance(&mut self, transport: &mut Transport, routes: &Routes, connect: Connect) -> Step {
         let now = transport.now();
         if self.is_looking_up || (!self.open.is_empty() && self.due > now) {
@@ -189,7 +188,7 @@ impl Round {
         let Some(at) = self.open.iter().position(|open| *open == peer) else {
             return Step::Waits(self.due);
         };
-        // The session that ends may be an earlier one, and not the attempt.
+        // The session that ended may be an earlier one, rather than the attempt.
         if cause.ends_a_session() {
             match transport.reach(peer, connect) {
                 Reach::Up => return Step::Won(peer),
@@ -203,7 +202,7 @@ impl Round {
         self.advance_now(transport, routes, connect)
     }
 
-    /// Handles a node with a session that has proved another name than expected.
+    /// Handles a session with a node that has proved another name than expected.
     pub(super) fn refuse(
         &mut self,
         transport: &mut Transport,
@@ -214,7 +213,7 @@ impl Round {
     ) -> Step {
         let has_failed = self.tried.iter().any(|(tried, _)| *tried == peer);
         if self.is_looking_up || has_failed || self.left.contains(&peer) {
-            // The session of a node whose turn is over, or comes later.
+            // The node is not being tried now.
             return Step::Waits(self.due);
         }
         self.open.retain(|open| *open != peer);

@@ -1,7 +1,7 @@
-//! The state of a channel's server: its node, or the reason why it cannot be reached.
+//! The state of a channel's server: its node, or why it cannot be reached.
 //!
-//! Callers, pollers and waiting futures share a route. Only the first poller's [`Connector`](super::Connector) changes
-//! where it leads to. Nothing here waits.
+//! Callers, pollers and waiting futures share a route. Only the first poller's [`Connector`](super::Connector) changes its
+//! node. Methods never block.
 
 use super::failure::Failure;
 use super::target::{MOST_ADDRESSES, Target};
@@ -20,7 +20,7 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{Connect, PeerKey};
 use trunkline_verbs::Time;
 
-/// Time within which each address is tried again, even if rounds find it in its pause: the longest pause of an address.
+/// Maximum pause of an address. Each address is tried again within this time, even if rounds find it in its pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A route to a channel's server.
@@ -28,13 +28,13 @@ pub(super) struct Route {
     pub(super) id: RouteId,
     pub(super) target: Target,
     pub(super) usage: Usage,
-    /// Name that its servers must have proved.
+    /// Name that the servers must prove.
     pub(super) expected: ExpectedId,
-    /// True if a poller may have it in its tables.
+    /// True if a poller may have the route in its table.
     is_known: AtomicBool,
-    /// True if its resolver reports changes of the addresses.
+    /// True if the resolver reports changes of the addresses.
     is_watched: AtomicBool,
-    /// Number of the target's servers beyond the maximum, as the log tells it.
+    /// Number of servers beyond the maximum, as last logged.
     omitted: AtomicUsize,
     state: Lock<RouteState>,
 }
@@ -43,17 +43,17 @@ struct RouteState {
     phase: Phase,
     /// Number of rounds that have begun.
     round: u64,
-    /// Number of calls that wait for it, in all pollers.
+    /// Number of calls that wait for the route, in all pollers.
     parked: usize,
-    /// Number of those that wait through failed rounds.
+    /// Number of these calls that wait through failed rounds.
     patient: usize,
-    /// Wakers of futures that wait for it without a call.
+    /// Wakers of futures that wait for the route without a call.
     waiting: Slab<Waker>,
-    /// True if it is wanted whether or not a call waits.
+    /// True if the server is kept connected even without calls.
     is_kept: bool,
-    /// True if the last attempt to reach it has failed, or its last session broke.
+    /// True if the last attempt failed, or the last session broke.
     is_lost: bool,
-    /// True if its addresses are to be looked up again.
+    /// True if the addresses are to be looked up again.
     is_stale: bool,
     /// Addresses of the last lookup; `None` before the first one.
     found: Option<Arc<[PeerKey]>>,
@@ -64,9 +64,9 @@ struct RouteState {
 pub(super) enum Usage {
     /// Calls go to the address that answered until its session ends.
     Sticky,
-    /// The same, until a lookup does not find it any more.
+    /// Like [`Usage::Sticky`], until a lookup no longer finds the address.
     Current,
-    /// The same, and rounds begin with a random address.
+    /// Like [`Usage::Current`], with rounds that begin at a random address.
     Spread,
 }
 
@@ -84,9 +84,9 @@ pub(super) enum Reached {
 /// A future that waits for a route.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitingFuture {
-    /// Round that decides.
+    /// Round that the future waits for.
     round: u64,
-    /// Place of the waker.
+    /// Key of the waker.
     key: usize,
     began: Time,
 }
@@ -131,33 +131,33 @@ impl Route {
         }
     }
 
-    /// Drops a reference. It may be the last one, and dropping a resolver runs the program's code.
+    /// Drops a reference. Dropping the last one drops a resolver, which runs code of the program.
     pub(super) fn release(self: Arc<Self>) {
         let _dropped = catch(|| drop(self));
     }
 
-    /// Records that a poller is about to have it in its tables.
+    /// Records that a poller is about to add the route to its table.
     pub(super) fn is_looked_at(&self) {
         self.is_known.store(true, Ordering::SeqCst);
     }
 
-    /// Returns true if a poller may have it in its tables.
+    /// Returns true if a poller may have the route in its table.
     pub(super) fn is_known(&self) -> bool {
         self.is_known.load(Ordering::SeqCst)
     }
 
-    /// Records that its resolver reports changes of the addresses.
+    /// Records that the resolver reports changes of the addresses.
     pub(super) fn set_watched(&self) {
         self.is_watched.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if its addresses are looked up again from time to time: it serves a balanced channel, and its resolver
+    /// Returns true if the addresses are looked up periodically: the route serves a balanced channel, and its resolver
     /// reports no changes. Other channels use one address until its session ends, and then look up the addresses anyway.
     pub(super) fn is_looked_up_periodically(&self) -> bool {
         self.usage != Usage::Sticky && !self.is_watched.load(Ordering::Relaxed)
     }
 
-    /// Records the number of the target's servers beyond the maximum, and logs it if it has changed.
+    /// Records the number of servers beyond the maximum, and logs changes of it.
     pub(super) fn tell_omitted(&self, omitted: usize) {
         if self.omitted.swap(omitted, Ordering::Relaxed) != omitted && omitted > 0 {
             tracing::warn!(
@@ -169,18 +169,18 @@ impl Route {
         }
     }
 
-    /// Returns the number of the target's servers beyond the maximum.
+    /// Returns the number of servers beyond the maximum.
     pub(super) fn omitted(&self) -> usize {
         self.omitted.load(Ordering::Relaxed)
     }
 
-    /// Returns its phase, and the number of rounds that have begun.
+    /// Returns the phase, and the number of rounds so far.
     pub(super) fn phase(&self) -> (Phase, u64) {
         let state = self.state.lock();
         (state.phase.clone(), state.round)
     }
 
-    /// Returns whether the server is reached, and the number of rounds that have begun.
+    /// Returns the connection state of the server, and the number of rounds so far.
     pub(super) fn reached(&self) -> (Reached, u64) {
         let state = self.state.lock();
         let reached = match state.phase {
@@ -191,7 +191,7 @@ impl Route {
         (reached, state.round)
     }
 
-    /// Returns true if the last round has failed, and the next one may not begin yet.
+    /// Returns true if the last round failed and its pause is not over.
     pub(super) fn is_paused(&self, now: Time) -> bool {
         matches!(self.state.lock().phase, Phase::Failed(_, due) if due > now)
     }
@@ -201,33 +201,33 @@ impl Route {
         matches!(self.state.lock().phase, Phase::Seeking)
     }
 
-    /// Returns true if the last attempt to reach it has failed, or its last session broke.
+    /// Returns true if the last attempt failed, or the last session broke.
     pub(super) fn is_lost(&self) -> bool {
         self.state.lock().is_lost
     }
 
-    /// Records that an attempt to reach it has failed, or that its session broke.
+    /// Records that an attempt failed, or the session broke.
     pub(super) fn lose(&self) {
         let mut state = self.state.lock();
         state.is_lost |= !matches!(state.phase, Phase::Up(_));
     }
 
-    /// Keeps it wanted: rounds follow each other until a session is up. Returns true the first time.
+    /// Keeps the server connected: rounds follow each other until a session is up. Returns true the first time.
     pub(super) fn keep(&self) -> bool {
         !mem::replace(&mut self.state.lock().is_kept, true)
     }
 
-    /// Asks for another lookup of its addresses. Returns false if that has been asked already.
+    /// Requests another lookup of the addresses. Returns false if one is requested already.
     pub(super) fn look_again(&self) -> bool {
         !mem::replace(&mut self.state.lock().is_stale, true)
     }
 
-    /// Returns true if its addresses are to be looked up again.
+    /// Returns true if the addresses are to be looked up again.
     pub(super) fn is_stale(&self) -> bool {
         self.state.lock().is_stale
     }
 
-    /// Returns true if its addresses are to be looked up again, once.
+    /// Returns true if the addresses are to be looked up again, and clears the request.
     pub(super) fn take_stale(&self) -> bool {
         mem::take(&mut self.state.lock().is_stale)
     }
@@ -245,20 +245,20 @@ impl Route {
         self.state.lock().found.clone()
     }
 
-    /// Returns true if a call or a future waits for it, or it is kept.
+    /// Returns true if a call or a future waits for the route, or the server is kept connected.
     pub(super) fn is_wanted(&self) -> bool {
         let state = self.state.lock();
         state.is_kept || state.parked > 0 || !state.waiting.is_empty()
     }
 
-    /// Sets the server of a call. If the call may go to another one, it returns to the route when the session is over before
-    /// its request leaves.
+    /// Sets the server of a call. If the call may use another server, it returns to the route when the session ends before
+    /// its request is sent.
     pub(super) fn lead(&self, call: Submission, server: PeerKey) -> Submission {
         let may_move = call.connect == Connect::Wait || self.usage != Usage::Sticky;
         Submission { server, route: call.route.filter(|_| may_move && call.order.is_none()), ..call }
     }
 
-    /// Records a waiting call. Returns the round that decides the call, unless it waits for any.
+    /// Records a waiting call. Returns the round that it waits for, unless it waits through failed rounds.
     ///
     /// # Errors
     /// Returns the status of a call that does not wait for the next round.
@@ -270,22 +270,22 @@ impl Route {
         Ok(round)
     }
 
-    /// Returns how its servers are reached: [`Connect::Wait`] if a call or a future waits through failed rounds.
+    /// Returns how the servers are reached: [`Connect::Wait`] if a call or a future waits through failed rounds.
     pub(super) fn connect(&self) -> Connect {
         let state = self.state.lock();
         let has_future = self.target.has_several() && !state.waiting.is_empty();
         if state.patient > 0 || has_future { Connect::Wait } else { Connect::FailFast }
     }
 
-    /// Records that a call no longer waits for it.
+    /// Records that a call no longer waits for the route.
     pub(super) fn unpark(&self, connect: Connect) {
         let mut state = self.state.lock();
         state.parked = state.parked.saturating_sub(1);
         state.patient = state.patient.saturating_sub(usize::from(connect == Connect::Wait));
     }
 
-    /// Polls the route for a future, which stores in `since` what it waits for. With several addresses, the future also waits
-    /// in a pause, and for a round that tries at least one of them, for up to [`LONGEST_PAUSE`].
+    /// Polls the route for a future, which keeps its state in `since`. With several addresses, the future also waits during a
+    /// pause, and until a round tries at least one address, for up to [`LONGEST_PAUSE`].
     pub(super) fn wait(
         &self,
         since: &mut Option<WaitingFuture>,
@@ -319,7 +319,7 @@ impl Route {
                 let known = state.waiting.get_mut(key);
                 let earlier = known.map(|known| mem::replace(known, waker.clone()));
                 drop(state);
-                // Dropping a waker may run any code, which may end futures that wait here.
+                // Dropping a waker may run any code, which may end futures that wait for this route.
                 drop(earlier);
             }
             (Some(_), Some(WaitingFuture { key, .. })) => {
@@ -339,14 +339,14 @@ impl Route {
         drop(removed);
     }
 
-    /// Records the beginning of a round.
+    /// Records the start of a round.
     pub(super) fn begin(&self) {
         let mut state = self.state.lock();
         state.phase = Phase::Seeking;
         state.round += 1;
     }
 
-    /// Changes the phase, and wakes the futures that wait for it.
+    /// Changes the phase, and wakes the waiting futures.
     pub(super) fn publish(&self, phase: Phase) {
         let mut state = self.state.lock();
         state.is_lost = matches!(phase, Phase::Failed(..));
@@ -359,7 +359,7 @@ impl Route {
         }
     }
 
-    /// Returns the reason why it cannot be reached, if known.
+    /// Returns why the server cannot be reached, if known.
     pub(super) fn failure(&self) -> Option<Arc<Failure>> {
         match &self.state.lock().phase {
             Phase::Failed(failure, _) => Some(Arc::clone(failure)),
@@ -369,7 +369,7 @@ impl Route {
 }
 
 impl RouteState {
-    /// Returns the round that decides a new call.
+    /// Returns the round that a new call waits for.
     fn decides(&self, connect: Connect, now: Time) -> Result<u64, Status> {
         match &self.phase {
             Phase::Closed => Err(shutting_down()),

@@ -39,11 +39,10 @@ pub struct Target {
 #[derive(Debug, Clone)]
 pub(super) enum Source {
     Address(PeerKey),
-    /// Several addresses.
     Addresses(Usable),
-    /// A resolver with its name, so that its code runs for lookups only.
+    /// A resolver and its name. The name is stored so that the resolver's code runs for lookups only.
     Resolver(Arc<dyn Resolve>, Arc<str>),
-    /// An invalid target, with the reason.
+    /// An invalid target, with the cause.
     Nonsense(String),
 }
 
@@ -52,7 +51,7 @@ pub(super) enum Source {
 pub(super) struct Usable {
     /// The first [`MOST_ADDRESSES`], without duplicates.
     pub(super) addresses: Vec<PeerKey>,
-    /// Number of different ones beyond the maximum, which are not used.
+    /// Number of different addresses beyond the maximum, which are not used.
     pub(super) omitted: usize,
 }
 
@@ -98,7 +97,7 @@ impl Target {
         }
     }
 
-    /// Returns the target at this address with the name that a peer has proved.
+    /// Returns the target at this address with the proved name of a peer.
     #[cfg(feature = "identity")]
     pub(crate) fn of_peer(address: PeerKey, name: Option<&Name>) -> Self {
         Self { expectation: Expectation::of_peer(name), ..Self::from(address) }
@@ -118,10 +117,10 @@ impl Target {
         self
     }
 
-    /// Returns the target, unless no server can be there.
+    /// Returns the target if a server can listen there.
     ///
     /// # Errors
-    /// The reason why none can.
+    /// The reason why it cannot.
     pub(crate) fn checked(self) -> Result<Self, String> {
         match self.source {
             Source::Nonsense(why) => Err(why),
@@ -129,12 +128,12 @@ impl Target {
         }
     }
 
-    /// Returns the target with one of its addresses only.
+    /// Returns the target with only this address.
     pub(super) fn at(&self, address: PeerKey) -> Self {
         Self { source: Self::from(address).source, ..self.clone() }
     }
 
-    /// Returns the address, if the target is a single one.
+    /// Returns the address, if the target is a single address.
     pub(crate) fn address(&self) -> Option<PeerKey> {
         match &self.source {
             Source::Address(address) => Some(*address),
@@ -159,10 +158,10 @@ impl Target {
     }
 }
 
-/// Returns the reason why no server can be at this address, if there is one.
+/// Returns the reason why a server cannot have this address, if there is one.
 fn misuse(address: PeerKey) -> Option<String> {
     let ip = address.host();
-    // Nothing listens on port 0: it asks for a free one, and only a listener can.
+    // Servers do not listen on port 0: it requests a free port.
     if address.address().port() == 0 {
         let text = "has no port; use the one that its node reports as its local address";
         return Some(format!("the server's address {address} {text}"));
@@ -180,13 +179,13 @@ fn misuse(address: PeerKey) -> Option<String> {
     Some(format!("the server's address {address} {kind}; {remedy}"))
 }
 
-/// Returns the reason why an address names no server without an interface, if that is the case.
+/// Returns the reason why an address requires an interface, if it does.
 pub(super) fn scoped(address: PeerKey) -> Option<String> {
     let refused = VerbsError::check_scope(address.host()).err();
     refused.map(|why| format!("the server's address {address}: {why}"))
 }
 
-/// Returns the usable addresses of those given, for a node whose device has this UDP port.
+/// Returns the usable ones of the given addresses, for a node whose device has this UDP port.
 pub(super) fn usable(given: impl IntoIterator<Item = PeerKey>, own_udp_port: u16) -> Usable {
     let (mut usable, mut known) = (Usable::default(), BTreeSet::new());
     for address in given.into_iter().map(|address| address.seen_from(own_udp_port)) {
@@ -214,14 +213,14 @@ impl From<PeerKey> for Target {
     }
 }
 
-/// Connects to the first address at which a session comes up. An attempt tries at most 16 addresses, and the next one
-/// continues with those that follow. A [balanced channel](crate::Channel::balanced) uses all. Addresses after the first 1,024
+/// Connects to the first address at which a session comes up. An attempt tries at most 16 addresses, and the next attempt
+/// continues after them. A [balanced channel](crate::Channel::balanced) uses all addresses. Addresses after the first 1,024
 /// different ones are ignored, with a warning in the log.
 impl<A: Into<PeerKey>> From<Vec<A>> for Target {
     fn from(addresses: Vec<A>) -> Self {
         let addresses = addresses.into_iter().map(Into::into).collect::<Vec<_>>();
         let first = addresses.first().copied().and_then(misuse);
-        // The UDP port of the node is not known yet, see `Self::seen_from`.
+        // The UDP port of the node is not known yet; see `Self::seen_from`.
         let usable = usable(addresses, 0);
         match usable.addresses[..] {
             [] => Self::of(Source::Nonsense(first.unwrap_or_else(|| "there is no address".to_owned()))),
@@ -250,8 +249,8 @@ impl From<(&str, u16)> for Target {
     }
 }
 
-/// Takes `IP:PORT` or `HOST:PORT`, and `/UDP_PORT` after it if the server's software device has another UDP port than this
-/// node's. Calls to any other text fail with `InvalidArgument`.
+/// Takes `IP:PORT` or `HOST:PORT`, followed by `/UDP_PORT` if the server's software device uses another UDP port than this
+/// node. Calls to any other text fail with `InvalidArgument`.
 impl From<&str> for Target {
     fn from(text: &str) -> Self {
         let (server, udp_port) = match PeerKey::split_udp_port(text) {

@@ -1,8 +1,8 @@
-//! The health that servers of balanced channels report for the services that are called there.
+//! The health reported by the servers of balanced channels, for the services called there.
 //!
-//! Channels of a node share the watch of a service at a server, which ends when the last of them is dropped. Each session
-//! of the server has one stream, which a task of the first poller reads (`client/health_watch.rs`). While a server reports
-//! nothing, its service counts as serving.
+//! Channels of a node share the watch of a service at a server, which ends when the last of them is dropped. Each session of
+//! the server has one stream, which a task of the first poller reads (`client/health_watch.rs`). Until a server reports its
+//! health, its service counts as serving.
 
 use super::id::ExpectedId;
 use super::{Link, Routes};
@@ -20,7 +20,7 @@ type Key = (PeerKey, ExpectedId, &'static str);
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     known: Lock<BTreeMap<Key, Weak<Watched>>>,
-    /// Number of watches whose service does not serve. While it is 0, calls look at no watch.
+    /// Number of watches whose service is not serving. While it is 0, calls skip the watches.
     not_serving: AtomicUsize,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Watched {
     is_not_serving: AtomicBool,
     /// Sequence number of the last session for which a task was started.
     session: AtomicU64,
-    /// Ends the task when it is dropped.
+    /// Dropped to end the task.
     task: Lock<Option<Setter<()>>>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Following {
 }
 
 impl Watches {
-    /// Begins the watches of a node that has a new session, or has proved its name.
+    /// Begins the watches of a node that has a new session or has proved its name.
     pub(super) fn begin(&self, peer: PeerKey) {
         let known = self.known.lock();
         let of_peer = known.range((peer, ExpectedId::ADDRESS, "")..).take_while(|((of, ..), _)| *of == peer);
@@ -55,7 +55,7 @@ impl Watches {
         of_peer.iter().for_each(Watched::begin);
     }
 
-    /// Returns true if no server reports that a service does not serve.
+    /// Returns true if no watched service is reported as not serving.
     #[inline]
     pub(super) fn all_serve(&self) -> bool {
         self.not_serving.load(Ordering::Relaxed) == 0
@@ -63,7 +63,7 @@ impl Watches {
 }
 
 impl Routes {
-    /// Returns the watch of a service at a server, and begins it if the server has a session.
+    /// Returns the watch of a service at a server, and starts it if the server has a session.
     pub(super) fn watch(self: &Arc<Self>, server: &Link, service: &'static str) -> Arc<Watched> {
         let key = (server.server().0, server.expected, service);
         let mut known = self.watches.known.lock();
@@ -93,8 +93,8 @@ impl Watched {
         }
     }
 
-    /// Begins to follow the health in the current session, in place of an earlier one. The future completes when no channel
-    /// uses the watch any more, or a later session is followed.
+    /// Starts following the health in the current session, in place of an earlier one. The future completes when all channels
+    /// have dropped the watch, or a later session is followed.
     pub(crate) fn follow(&self) -> Option<(Following, Getter<()>)> {
         let session = self.link.session()?.serial;
         self.set_serving(true);
@@ -104,7 +104,7 @@ impl Watched {
         Some((Following { link: Arc::clone(&self.link), service: self.service, session }, over))
     }
 
-    /// Records what the server reports.
+    /// Records a reported status.
     pub(crate) fn set_serving(&self, is_serving: bool) {
         if self.is_not_serving.swap(!is_serving, Ordering::Relaxed) != is_serving {
             return;
@@ -141,7 +141,7 @@ impl Drop for Watched {
         self.set_serving(true);
         let key = (self.link.server().0, self.link.expected, self.service);
         let mut known = self.link.routes.watches.known.lock();
-        // Another channel may have begun a new one.
+        // Another channel may have started a new watch.
         if known.get(&key).is_some_and(|watched| watched.strong_count() == 0) {
             known.remove(&key);
         }

@@ -7,11 +7,11 @@
 //!   completes the ticket         <-------------------------------------------- passes on the handler's outcome
 //! ```
 //!
-//! The poller decodes arguments and encodes the reply; the pool has only the handler's future. A job is counted in the queue
-//! until a worker begins it. Any worker may poll an offloaded future, which occupies no worker between two polls. A blocking
-//! future stays on its worker until it ends, even if its caller has gone.
+//! The poller decodes arguments and encodes the reply; the pool only polls the handler's future. A job counts as queued until
+//! a worker begins it. Any worker may poll an offloaded future, which releases the worker between polls. A blocking future
+//! stays on its worker until it ends, even if its caller is gone.
 //!
-//! Methods without these attributes never enter this module. Only the program's code blocks.
+//! Methods without these attributes never enter this module. Only code of the program blocks.
 
 mod shared;
 mod threads;

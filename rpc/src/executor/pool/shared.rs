@@ -1,7 +1,7 @@
 //! The state shared by a pool's pollers and workers: jobs, their queue, worker stages and wake-ups.
 //!
-//! One lock guards everything and is never held while the program's code runs. A worker goes idle under it, and a thread
-//! that adds a job takes one idle worker from the list to wake it, so no job waits while a worker sleeps.
+//! One lock guards all state and is never held while code of the program runs. A worker goes idle under the lock, and a
+//! thread that adds a job takes an idle worker from the list to wake it. Jobs therefore do not wait while a worker sleeps.
 
 use super::work::{Begin, Work, drop_quietly};
 use crate::executor::runtime_guard::RuntimeGuard;
@@ -23,7 +23,7 @@ use trunkline_transport::histogram::HistogramWriter;
 use trunkline_transport::{BudgetReport, Limit, MethodReport, PeerHosts, PeerKey};
 use trunkline_verbs::{Clock, Time};
 
-/// Name of the queue's setting, for refusals.
+/// Name of the setting for queued jobs, used in refusals.
 const QUEUED_JOBS: &str = "queued_jobs";
 
 /// Size of a pool.
@@ -38,34 +38,34 @@ pub(crate) struct PoolSettings {
 /// Progress of an offloaded job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Queued for its first poll, or woken and queued again.
+    /// Queued for the first poll, or queued again after a wake.
     Queued,
     /// A worker polls it.
     Polled,
-    /// A worker polls it, and it was woken meanwhile.
+    /// A worker polls it, and it was woken during the poll.
     PolledAndWoken,
     /// Waits for its waker.
     Waiting,
     Ended,
 }
 
-/// An offloaded job. Its waker is itself.
+/// An offloaded job, which is also its own waker.
 pub(super) struct Offloaded {
     pub(super) method: &'static MethodName,
     pool: Arc<SharedPool>,
     phase: Lock<Phase>,
-    /// `None` while it is polled, and once it has ended.
+    /// `None` during a poll, and after the end.
     work: Lock<Option<Box<dyn Work + Send>>>,
     is_cancelled: AtomicBool,
 }
 
 /// Result of a poll of an offloaded job.
 pub(super) enum Polled {
-    /// Waits for its waker, or in the queue.
+    /// Waits for its waker, or is queued.
     Pending,
-    /// Ended; the caller hands over the outcome.
+    /// Ended. The caller passes on the outcome.
     Ended(Box<dyn Work>),
-    /// Cancelled; the caller drops the work.
+    /// Cancelled. The caller drops the work.
     Cancelled(Option<Box<dyn Work + Send>>),
 }
 
@@ -84,7 +84,7 @@ impl Offloaded {
         })
     }
 
-    /// Cancels the job: it is dropped instead of polled from now on.
+    /// Cancels the job, which is dropped instead of being polled again.
     pub(super) fn cancel(self: &Arc<Self>) {
         // SYNC: job-cancelled
         self.is_cancelled.store(true, Ordering::Release);
@@ -136,7 +136,7 @@ impl Wake for Offloaded {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // A forked child does not run it, and a thread of the parent may have left the lock taken.
+        // A forked child does not run the job, and a thread of the parent may have held the lock.
         if self.pool.lifecycle().is_forked() {
             return;
         }
@@ -175,7 +175,7 @@ impl Job {
         }
     }
 
-    /// Drops it, and reports nothing to its waiter.
+    /// Drops the job without notifying its waiter.
     pub(super) fn discard(self) {
         match self {
             Self::Offloaded(offloaded) => drop_quietly(offloaded.take()),
@@ -200,7 +200,7 @@ enum Stage {
     Busy,
     /// Asleep or about to sleep, and not woken.
     Idle,
-    /// Woken, and has not taken work yet.
+    /// Woken, and has not yet taken work.
     Woken,
 }
 
@@ -215,24 +215,24 @@ struct PoolState {
     /// Jobs that have not begun, in order of arrival.
     queue: BTreeMap<u64, Waiting>,
     next: u64,
-    /// Times that jobs have waited, by service and method.
+    /// Queueing times of jobs, by service and method.
     waits: BTreeMap<(&'static str, &'static str), Box<HistogramWriter>>,
     /// Share of the budget for `queue`.
     share: Share,
-    /// Jobs that have begun, and were woken.
+    /// Jobs that have begun and were woken.
     woken: VecDeque<Arc<Offloaded>>,
     workers: Vec<OfWorker>,
     /// Pollers that have not ended.
     pollers: u16,
     /// True if new jobs are refused.
     is_draining: bool,
-    /// True if no more jobs come; workers end when none are left.
+    /// True if no more jobs arrive. Workers then end once the queues are empty.
     is_closed: bool,
-    /// True if a woken job goes before a new one. The two kinds take turns.
+    /// True if a woken job goes before a new one. New and woken jobs take turns.
     turn_of_woken: bool,
 }
 
-/// Work that a worker finds.
+/// The next task of a worker.
 pub(super) enum Next {
     Begin(Job),
     Resume(Arc<Offloaded>),
@@ -241,7 +241,7 @@ pub(super) enum Next {
     Closed,
 }
 
-/// A pool, as its pollers and workers share it.
+/// The state of a pool, shared by its pollers and workers.
 pub(crate) struct SharedPool {
     state: Lock<PoolState>,
     /// Workers that have not ended.
@@ -319,12 +319,12 @@ impl SharedPool {
         &self.timers
     }
 
-    /// Returns the jobs that wait, for the node's report.
+    /// Returns the queued jobs, for the node's report.
     pub(crate) fn report(&self) -> BudgetReport {
         self.budget.report()
     }
 
-    /// Adds the times that jobs have waited to the rows of their methods.
+    /// Adds the queueing times of jobs to the rows of their methods.
     pub(crate) fn add_waits(&self, rows: &mut [MethodReport]) {
         let state = self.state.lock();
         for row in rows {
@@ -336,7 +336,7 @@ impl SharedPool {
     /// Queues a job of a peer.
     ///
     /// # Errors
-    /// Returns the job, and the status that says why it will not run.
+    /// Returns the job, and a status with the reason for the refusal.
     pub(super) fn submit(&self, peer: PeerKey, job: Job) -> Result<JobNumber, (Status, Job)> {
         let since = self.clock.now();
         let mut state = self.state.lock();
@@ -372,7 +372,7 @@ impl SharedPool {
         Some(job)
     }
 
-    /// Queues a job that was woken. A forked child has no worker, and a thread of the parent may have left the lock taken.
+    /// Queues a woken job. A forked child has no workers, and a thread of the parent may have held the lock.
     pub(super) fn wake(&self, job: Arc<Offloaded>) {
         if self.lifecycle.is_forked() {
             return;
@@ -388,7 +388,7 @@ impl SharedPool {
         wake(waker);
     }
 
-    /// Wakes a worker after a timer was set that is the earliest.
+    /// Wakes a worker to sleep until a newly set timer that is the earliest.
     fn timer_was_set(&self) {
         if self.lifecycle.is_forked() {
             return;
@@ -397,8 +397,8 @@ impl SharedPool {
         wake(waker);
     }
 
-    /// Returns a worker's next task. While it runs that task it does not check the timers. If any are set, this wakes an idle
-    /// worker to check them: a worker that went to sleep before a timer was set does not know of it.
+    /// Returns a worker's next task. The worker does not check the timers during the task. If timers are set, this wakes an
+    /// idle worker to check them, because a worker may have gone to sleep before a timer was set.
     pub(super) fn next(&self, worker: usize, now: Time) -> Next {
         let next = self.take(worker, now);
         if matches!(next, Next::Begin(_) | Next::Resume(_)) && self.timers().next().is_some() {
@@ -432,7 +432,7 @@ impl SharedPool {
         Next::Begin(job)
     }
 
-    /// Marks a worker as idle unless there is work. Returns true if it may sleep.
+    /// Marks a worker as idle unless it has work. Returns true if it may sleep.
     pub(super) fn rest(&self, worker: usize) -> bool {
         let mut state = self.state.lock();
         let has_work = !state.queue.is_empty() || !state.woken.is_empty() || state.is_closed;
@@ -440,7 +440,7 @@ impl SharedPool {
         !has_work
     }
 
-    /// Returns true if a worker sleeps although there is work, and no other worker is about to look.
+    /// Returns true if a worker sleeps although there is work, and all other workers are asleep or busy.
     pub(super) fn is_forgotten(&self, worker: usize) -> bool {
         let state = self.state.lock();
         let is_idle = state.workers.get(worker).is_some_and(|worker| worker.stage == Stage::Idle);
@@ -448,7 +448,7 @@ impl SharedPool {
         is_idle && has_work && state.workers.iter().all(|worker| worker.stage != Stage::Woken)
     }
 
-    /// Returns the method that a worker runs, so that a stall can be attributed.
+    /// Returns the method that a worker runs, for reporting stalls.
     pub(super) fn runs(&self, worker: usize) -> Option<&'static MethodName> {
         self.state.lock().workers.get(worker)?.runs
     }
@@ -462,7 +462,7 @@ impl SharedPool {
         state.is_closed = true;
         let woken = std::mem::take(&mut state.woken);
         self.refuse_all(state);
-        // Nothing is left unless a worker has panicked, or a simulation has killed the process.
+        // The queues are empty here unless a worker panicked, or a simulation killed the process.
         woken.into_iter().for_each(|job| drop_quietly(job.take()));
     }
 
@@ -483,7 +483,7 @@ impl SharedPool {
         self.refuse_all(state);
     }
 
-    /// Handles the end of one of the node's pollers. The workers end after the last one.
+    /// Records the end of one of the node's pollers. The workers end after the last one.
     pub(crate) fn poller_ended(&self) {
         let mut state = self.state.lock();
         state.pollers = state.pollers.saturating_sub(1);
@@ -493,7 +493,7 @@ impl SharedPool {
         }
     }
 
-    /// Lets workers end when they have finished what they run.
+    /// Lets the workers end once they have finished their current jobs.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -523,7 +523,7 @@ impl PoolState {
         }
     }
 
-    /// Releases a queued job of a peer, and the state of a peer without jobs.
+    /// Removes a queued job from its peer's count, and drops the count of a peer without jobs.
     fn leaves_queue(&mut self, peer: PeerKey) {
         self.share.put_back(peer, 1);
         if self.share.used_by(peer) == 0 {
@@ -531,7 +531,7 @@ impl PoolState {
         }
     }
 
-    /// Takes an idle worker, to be woken without the lock.
+    /// Takes an idle worker, for waking it after the lock is released.
     fn wake_one(&mut self) -> Option<Waker> {
         let worker = self.workers.iter_mut().find(|worker| worker.stage == Stage::Idle)?;
         worker.stage = Stage::Woken;
@@ -545,7 +545,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// Returns the status of a job that a draining node does not run.
+/// Returns the status of a job that a draining node refuses.
 fn draining() -> Status {
     let text = "the server is draining: it begins no jobs that wait for a worker";
     Status::not_run(Code::Unavailable, text).because(Reason::Draining)

@@ -1,4 +1,4 @@
-//! The threads of a pool, for the node that starts and ends them.
+//! The threads of a pool, for starting and ending them with the node.
 
 use super::shared::{PoolSettings, SharedPool};
 use super::worker::Worker;
@@ -16,7 +16,7 @@ use trunkline_verbs::{Clock, Time};
 
 /// Maximum number of workers.
 const MOST: u16 = 1024;
-/// Workers of a pool in a simulation that was not given a number, and least of others.
+/// Number of workers in a simulation without a setting, and minimum default elsewhere.
 const FEW: usize = 2;
 
 /// A pool and its threads.
@@ -24,7 +24,7 @@ const FEW: usize = 2;
 pub(crate) struct PoolThreads {
     pool: Arc<SharedPool>,
     clock: Clock,
-    /// Parts of threads that are not started.
+    /// Sleepers and wakers of threads not yet started.
     parts: Lock<Vec<(Sleeper, Waker)>>,
     /// Time at which running workers are abandoned, in ns: the earliest of all shutdowns.
     abandon_at: AtomicU64,
@@ -54,7 +54,7 @@ impl PoolThreads {
         Ok(Self { pool, clock, parts: Lock::new(parts), abandon_at, running: Lock::default() })
     }
 
-    /// Refuses settings that make no sense.
+    /// Refuses invalid settings.
     pub(crate) fn check(settings: PoolSettings) -> Result<(), StartError> {
         if let Some(workers) = settings.workers.filter(|workers| !(1..=MOST).contains(workers)) {
             return Err(StartError::bad_option("workers", usize::from(workers), "choose 1 to 1024"));
@@ -63,7 +63,7 @@ impl PoolThreads {
         checked.map_err(StartError::from_transport)
     }
 
-    /// Returns the number of threads that a pool will have.
+    /// Returns the number of threads of a pool with these settings.
     pub(crate) fn workers(settings: PoolSettings, runtime: &Runtime) -> usize {
         settings.workers.map_or_else(|| by_default(runtime), usize::from)
     }
@@ -93,12 +93,12 @@ impl PoolThreads {
         Ok(())
     }
 
-    /// Sets the time at which workers that run on are abandoned, unless an earlier one is set.
+    /// Sets the time at which running workers are abandoned, unless an earlier one is set.
     pub(crate) fn abandon_at(&self, at: Time) {
         self.abandon_at.fetch_min(at.0, Ordering::Relaxed);
     }
 
-    /// Waits for the workers, at most until the time at which they are abandoned. Those that run on are named in the log.
+    /// Waits for the workers until the time at which they are abandoned. Workers still running are listed in the log.
     pub(crate) fn end(&self) {
         self.pool.close();
         let left =
@@ -125,13 +125,13 @@ impl PoolThreads {
 }
 
 impl Drop for PoolThreads {
-    /// Workers end by themselves.
+    /// Does not wait: the workers end by themselves.
     fn drop(&mut self) {
         self.pool.close();
     }
 }
 
-/// Returns the default number of threads: one per CPU, within bounds.
+/// Returns the default number of threads: one per CPU, within limits.
 fn by_default(runtime: &Runtime) -> usize {
     if runtime.is_simulated() {
         return FEW;

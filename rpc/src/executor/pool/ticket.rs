@@ -1,4 +1,4 @@
-//! The poller's half of a job: the handle through which generated code submits it, and a future of its outcome.
+//! The poller's half of a job: the handle with which generated code submits it, and a future of its outcome.
 
 use super::shared::{Job, JobNumber, Offloaded, SharedPool};
 use super::work::{Blocking, Handler};
@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use trunkline_machine::rings::cell::{self, Getter};
 
-/// The worker pool of a node, as generated code uses it.
+/// Handle to the worker pool of a node, for generated code.
 #[derive(Debug, Clone)]
 pub struct Pool(Option<Arc<SharedPool>>);
 
 impl Pool {
-    /// Wraps a pool. Services created without [`Service::pooled`](crate::stub::Service::pooled) may have none.
+    /// Wraps a pool. It may be missing from services created without [`Service::pooled`](crate::stub::Service::pooled).
     pub(crate) fn new(pool: Option<Arc<SharedPool>>) -> Self {
         Self(pool)
     }
 
-    /// Submits a handler's future, which the pool polls.
+    /// Submits a handler's future, to be polled by any worker.
     pub fn offload<F>(&self, method: &'static MethodName, context: Context, future: F) -> Ticket<F::Output>
     where
         F: Future + Send + 'static,
@@ -43,7 +43,7 @@ impl Pool {
         }
     }
 
-    /// Submits a handler's future, which one worker creates and polls to completion.
+    /// Submits a handler's future, to be created and polled to completion by one worker.
     pub fn block<F, M>(&self, method: &'static MethodName, context: Context, make: M) -> Ticket<F::Output>
     where
         M: FnOnce() -> F + Send + 'static,
@@ -64,13 +64,13 @@ impl Pool {
     }
 }
 
-/// Returns the status of a call through a stub written by hand that lacks a pool.
+/// Returns the status of a call through a hand-written stub without a pool.
 fn no_pool() -> Status {
     let text = "the node has no worker pool: make the service with Service::pooled";
     Status::not_run(Code::Internal, text).because(Reason::Misuse)
 }
 
-/// A future that resolves to the output of a job's handler, or to the reason why there is none.
+/// A future that resolves to the output of a job's handler, or to the status of a refused job.
 ///
 /// Dropping it takes the job out of the queue. An offloaded job that has begun is dropped at its next poll; a
 /// blocking one continues.
@@ -83,7 +83,7 @@ enum TicketState<T> {
     Ended,
 }
 
-/// A job that was submitted.
+/// A submitted job.
 pub(super) struct Submitted {
     pub(super) pool: Arc<SharedPool>,
     pub(super) number: JobNumber,
@@ -114,7 +114,7 @@ impl<T> Future for Ticket<T> {
             TicketState::Ended => None,
         };
         self.0 = TicketState::Ended;
-        // Its worker is gone, or it was polled after its end.
+        // The worker is gone, or the future was polled after its end.
         let lost = || {
             let text = "the worker that ran the handler has ended";
             Err(Status::ran(Code::Internal, text).because(Reason::Misuse))
@@ -127,7 +127,7 @@ impl<T> Drop for Ticket<T> {
     fn drop(&mut self) {
         let TicketState::Waits { job: Submitted { pool, number, offloaded }, .. } = &self.0 else { return };
         if let Some(job) = pool.withdraw(*number) {
-            // The dispatcher replies that the call has not run.
+            // Lets the dispatcher reply that the call has not run.
             PollerContext::current().inspect(|poller| poller.call().withdraw());
             job.discard();
         } else if let Some(offloaded) = offloaded {

@@ -1,4 +1,4 @@
-//! A handler's future in the pool: with its context, and the ticket that waits for its outcome.
+//! A handler's future in the pool, with its context and the ticket that waits for the outcome.
 
 use crate::call::context::{Context, Scope};
 use crate::executor::runtime_guard::panicked;
@@ -13,19 +13,19 @@ pub(super) trait Work {
     /// Polls the job. Returns true if it has ended.
     fn poll(&mut self, task: &mut task::Context<'_>) -> bool;
 
-    /// Hands over the outcome of work that has ended.
+    /// Passes on the outcome of work that has ended.
     fn finish(self: Box<Self>);
 
-    /// Ends the job without running it, for this reason.
+    /// Ends the job without running it, with this status.
     fn refuse(self: Box<Self>, why: Status);
 }
 
-/// A job that has to be made on the worker's thread.
+/// A job that must be created on the worker's thread.
 pub(super) trait Begin: Send {
     /// Creates the job.
     fn begin(self: Box<Self>) -> Box<dyn Work>;
 
-    /// Ends the job without running it, for this reason.
+    /// Ends the job without running it, with this status.
     fn refuse(self: Box<Self>, why: Status);
 }
 
@@ -34,7 +34,7 @@ pub(super) type Waiter<T> = Setter<Result<T, Status>>;
 
 /// A future and its waiter.
 pub(super) struct Handler<F: Future> {
-    /// `None` once it has ended.
+    /// `None` once the future has ended.
     future: Option<Pin<Box<F>>>,
     context: Context,
     outcome: Option<Result<F::Output, Status>>,
@@ -63,7 +63,7 @@ impl<F: Future> Work for Handler<F> {
         let Self { future, outcome, waiter, .. } = *self;
         drop_quietly(future);
         if let Some(outcome) = outcome {
-            // A blocking job that was cancelled has no waiter.
+            // A cancelled blocking job has no waiter.
             drop_quietly(waiter.set(outcome));
         }
     }
@@ -75,7 +75,7 @@ impl<F: Future> Work for Handler<F> {
     }
 }
 
-/// A blocking job that no worker has begun.
+/// A blocking job that has not begun.
 pub(super) struct Blocking<M, F: Future> {
     make: M,
     context: Context,
@@ -96,7 +96,7 @@ where
 {
     fn begin(self: Box<Self>) -> Box<dyn Work> {
         let Self { make, context, waiter } = *self;
-        // Nothing of the program runs yet: `make` only moves the arguments into the future.
+        // Runs no code of the program: `make` only moves the arguments into the future.
         Box::new(Handler::new(context, make(), waiter))
     }
 

@@ -40,15 +40,15 @@ pub(super) struct Worker {
     index: usize,
     sleeper: Sleeper,
     bell: Arc<Bell>,
-    /// The job that stays until it has ended.
+    /// The blocking job that occupies the worker until it ends.
     blocking: Option<Box<dyn Work>>,
-    /// A job that has ended. Its waiter is told when the time that the job took has passed.
+    /// A job that has ended. Its waiter is notified once the job's simulated time has passed.
     ended: Option<Box<dyn Work>>,
     is_asleep: bool,
 }
 
 impl Worker {
-    /// Creates the worker of this index, from the two halves of its sleep.
+    /// Creates the worker with this index, from the two halves of its sleep.
     pub(super) fn new(pool: Arc<SharedPool>, index: usize, sleeper: Sleeper, waker: Waker) -> Self {
         let bell = Arc::new(Bell { is_rung: AtomicBool::new(false), waker });
         Self { pool, index, sleeper, bell, blocking: None, ended: None, is_asleep: false }
@@ -83,7 +83,7 @@ impl Worker {
         }
     }
 
-    /// Does the next piece of work. Returns `None` if there is nothing to do.
+    /// Runs the next task. Returns `None` if there is none.
     fn work(&mut self) -> Option<Turn> {
         let pool = Arc::clone(&self.pool);
         let _here = InPool::enter(pool.lifecycle(), pool.timers());
@@ -111,7 +111,7 @@ impl Worker {
         Some(Turn::Again)
     }
 
-    /// Checks for work once more before the worker sleeps. Returns true if there is none.
+    /// Checks for work once more before sleeping. Returns true if there is none.
     fn may_sleep(&self) -> bool {
         if self.blocking.is_some() {
             // SYNC: blocking-job-woken

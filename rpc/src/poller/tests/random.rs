@@ -1,4 +1,4 @@
-//! A peer that sends any frames in any order, and mutations of valid ones, while calls and streams are under way in both
+//! A peer that sends any frames in any order, and mutations of valid ones, while calls and streams are in flight in both
 //! directions.
 
 use super::server::{Arrived, Server, next};

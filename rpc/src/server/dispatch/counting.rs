@@ -12,7 +12,7 @@ use crate::wire::frame::MethodRef;
 use trunkline_transport::{LogLimit, PeerKey, SendError, Transport};
 use trunkline_verbs::Time;
 
-/// Limits of the lines that the failures of calls write. A handler's errors leave room for lines about panics.
+/// Rate limits of log lines about failed calls. Panics have a separate limit from errors of handlers.
 #[derive(Debug, Default)]
 pub(super) struct FailureLog {
     pub(super) one_way: LogLimit,
@@ -26,7 +26,7 @@ impl Dispatch {
         self.served(table).map_or(&self.others, |served| &served.counters)
     }
 
-    /// Returns the index of the method that a refused request asks for.
+    /// Returns the index of the method of a refused request.
     #[cold]
     pub(super) fn refused_method(&self, method_ref: MethodRef) -> u32 {
         let table = match method_ref {
@@ -36,7 +36,7 @@ impl Dispatch {
         table.unwrap_or(NOT_SERVED)
     }
 
-    /// Replies to a call whose handler is not started.
+    /// Replies to a call whose handler was not started.
     #[cold]
     #[inline(never)]
     pub(super) fn refuse_call(&mut self, transport: &mut Transport, caller: Caller, status: Status) {
@@ -47,8 +47,8 @@ impl Dispatch {
         self.reply(transport, caller, Err(failure), None);
     }
 
-    /// Counts the failure of a call, and logs what its handler caused. A request that a draining node refuses is not a call
-    /// of its method: the caller may make it elsewhere.
+    /// Counts the failure of a call, and logs failures of its handler. A request refused by a draining node is not counted as
+    /// a call of its method: the caller may send it elsewhere.
     #[cold]
     pub(super) fn failed(&mut self, now: Time, caller: &Caller, failure: &Failure) {
         let (peer, table) = (caller.key.peer, caller.table);
@@ -82,7 +82,7 @@ impl Dispatch {
         }
     }
 
-    /// Counts a call whose reply was not sent and is replaced by a refusal.
+    /// Counts a call whose reply could not be sent and is replaced by a refusal.
     #[cold]
     pub(super) fn count_unsent(&self, caller: &Caller, error: &SendError) {
         let reason = match error {
@@ -111,7 +111,7 @@ impl Dispatch {
         self.inbox.recorder().refused(counters, peer, status.into());
     }
 
-    /// Counts a call that ended in the turn in which it began.
+    /// Counts a call that ended in its first turn.
     #[inline]
     pub(super) fn count_ended_at_once(&self, table: u32, peer: PeerKey) {
         let counters = self.counters(table);
@@ -131,7 +131,7 @@ impl Dispatch {
     }
 }
 
-/// Returns true if the node was draining, and the handler has not run.
+/// Returns true if the node was draining and the handler has not run.
 #[inline]
 pub(super) fn is_of_drain(outcome: &Outcome) -> bool {
     outcome.as_ref().is_err_and(Failure::is_of_drain)

@@ -1,8 +1,8 @@
-//! The end of calls: cancelled, expired, lost with their peer, or cut by the end of their node.
+//! Ends calls that are cancelled or expired, or whose peer or node is lost.
 //!
-//! When the grace period of the node ends, a call that runs, or whose reply waits for room, ends by a small reply while the
-//! session is still open, so that its caller learns the reason. The handlers of one-way calls, which have no reply, end with
-//! them.
+//! When the grace period of the node ends, a running call, or a call whose reply waits for room, ends with a small reply
+//! while the session is still open, so that the caller gets the reason. Handlers of one-way calls end at the same time,
+//! without a reply.
 
 use super::Dispatch;
 use crate::executor::TaskId;
@@ -18,11 +18,11 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{Leaves, Origin, PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Maximum number of handlers of lost peers that are dropped in one turn, so that calls of others do not wait for all.
+/// Maximum number of handlers of lost peers dropped in one turn, so that other peers' calls are not delayed.
 const TURN: usize = 64;
 
 impl Dispatch {
-    /// Drops the handler of a call that its caller has cancelled.
+    /// Drops the handler of a call cancelled by its caller.
     pub(crate) fn cancel(&mut self, now: Time, from: Origin, call: u64) {
         let first = || self.running.keys().next().copied().filter(|_| mutant!(cancel_ends_another_call));
         if let Some(task) = first().or_else(|| self.by_key.get(&Key::new(from, call)).copied()) {
@@ -33,7 +33,7 @@ impl Dispatch {
         }
     }
 
-    /// Drops the handlers whose deadline has passed. Returns true if there was one.
+    /// Drops the handlers whose deadline has passed. Returns true if it dropped any.
     pub(crate) fn expire(&mut self, transport: &mut Transport) -> bool {
         let mut any = false;
         while let Some(task) = self.deadlines.due(transport.now()) {
@@ -62,7 +62,7 @@ impl Dispatch {
         any
     }
 
-    /// Ends what a lost peer waited for. Its handlers are dropped in this turn and the next ones.
+    /// Ends the calls of a lost peer. Their handlers are dropped in this turn and the following ones.
     pub(crate) fn down(&mut self, now: Time, peer: PeerKey) {
         if mutant!(handlers_outlive_their_peer) {
             return;
@@ -78,16 +78,16 @@ impl Dispatch {
         self.unanswered.remove(&peer);
     }
 
-    /// Returns true if handlers of lost peers have to be dropped.
+    /// Returns true if handlers of lost peers are to be dropped.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Drops handlers of lost peers, up to the limit of a turn. Returns true if there was one.
+    /// Drops handlers of lost peers, up to the limit of a turn. Returns true if it dropped any.
     pub(crate) fn end_lost(&mut self, now: Time) -> bool {
         let count = self.lost.len().min(TURN);
         for (task, key) in self.lost.drain(..count).collect::<Vec<_>>() {
-            // It may have ended, and another call run in its slot.
+            // The handler may have ended, and another call may run in its slot.
             if self.running.get(&task).is_some_and(|running| running.caller.key == key) {
                 self.drop_counted(now, task, Code::Cancelled);
             }
@@ -95,16 +95,16 @@ impl Dispatch {
         count > 0
     }
 
-    /// Drops all handlers one by one: a panic in one drop does not prevent the others.
+    /// Drops all handlers one by one: a panic in one destructor does not prevent the others.
     pub(crate) fn close(&mut self) {
         for task in self.running.keys().copied().collect::<Vec<_>>() {
-            // The time is not known here: it takes no time in the report.
+            // The time is unknown here, so the report counts a duration of zero.
             self.drop_counted(Time::default(), task, Code::Cancelled);
         }
         self.replies.close();
     }
 
-    /// Drops the services of a poller that ends, on which no handler runs.
+    /// Drops the services of an ending poller, after all of its handlers have ended.
     pub(crate) fn drop_services(&mut self) {
         for served in self.methods.drain(..) {
             // Dropping the last method of a service drops the service, which may panic.
@@ -112,13 +112,13 @@ impl Dispatch {
         }
     }
 
-    /// Ends all calls because the grace period of this node is over. Returns true if there was one with a reply.
+    /// Ends all calls because the grace period of this node is over. Returns true if any of them had a reply.
     #[cold]
     pub(crate) fn end_all(&mut self, transport: &mut Transport) -> bool {
         let waiting = self.replies.take_all();
         let mut has_told = !waiting.is_empty();
         for reply in waiting {
-            // Items that the peer does not take would keep the reply.
+            // Otherwise the reply would wait for items that the peer does not accept.
             let caller = Caller { overtakes: true, ..reply.caller };
             self.reply(transport, caller, Err(Failure::Node(outlasted("its reply was taken"))), None);
         }
@@ -134,7 +134,7 @@ impl Dispatch {
         has_told
     }
 
-    /// Drops a handler. Returns false if it does not run.
+    /// Drops a handler. Returns false if it is not running.
     pub(super) fn drop_task(&mut self, now: Time, task: TaskId) -> bool {
         if self.forget(now, task, true).is_none() {
             return false;
@@ -147,8 +147,8 @@ impl Dispatch {
         true
     }
 
-    /// Removes a handler that has ended. Returns its caller and the metadata of its response. If `has_run` is false, its call
-    /// is not counted.
+    /// Removes an ended handler. Returns its caller and the metadata of its response. If `has_run` is false, the call is not
+    /// counted.
     pub(super) fn forget(
         &mut self,
         now: Time,
@@ -170,7 +170,7 @@ impl Dispatch {
         if let Some(stream) = &running.stream {
             self.arguments.put_back(running.caller.key.peer, stream.close());
         }
-        // A later call may have the same number.
+        // A later call may have reused the number.
         if let Entry::Occupied(entry) = self.by_key.entry(running.caller.key)
             && *entry.get() == task
         {
@@ -181,7 +181,7 @@ impl Dispatch {
         Some((running.caller, metadata))
     }
 
-    /// Releases the charge of an admitted call that has ended.
+    /// Releases the charge of an ended call.
     #[inline]
     pub(super) fn ended(&mut self, peer: PeerKey, table: u32) {
         self.budget.put_back_one(peer, Leaves::Nothing);
@@ -189,7 +189,7 @@ impl Dispatch {
     }
 }
 
-/// Returns the status of a call that the grace period of this node has cut.
+/// Returns the status of a call that outlasted the grace period of this node.
 fn outlasted(what: &str) -> Status {
     let text = format!("the server shuts down, and its grace period ended before {what}");
     Status::ran(Code::Unavailable, text).because(Reason::Draining)

@@ -1,4 +1,4 @@
-//! Replies: sent at once, queued until there is room, or replaced by a refusal.
+//! Sends replies, queues them until there is room, or replaces them by a refusal.
 
 use super::Dispatch;
 use crate::node::budgets::check_metadata;
@@ -21,7 +21,7 @@ use trunkline_transport::{
 use trunkline_verbs::Time;
 
 impl Dispatch {
-    /// Replies to a call whose handler has ended in its first poll.
+    /// Replies to a call whose handler ended in its first poll.
     #[inline]
     pub(super) fn reply_at_once(&mut self, transport: &mut Transport, caller: &Caller, mut parts: Parts) {
         let waits = waits_for_room(caller, &parts);
@@ -88,8 +88,8 @@ impl Dispatch {
         }
     }
 
-    /// Returns the metadata of a reply, including the metadata of the handler's status. If there is too much, the outcome becomes
-    /// a refusal without metadata.
+    /// Returns the metadata of a reply, including the metadata of the handler's status. If it is too large, the outcome
+    /// becomes a refusal without metadata.
     fn metadata_of(
         &self,
         metadata: Option<Box<ReplyMetadata>>,
@@ -113,7 +113,7 @@ impl Dispatch {
         Some(metadata)
     }
 
-    /// Sends a reply that waits for room, or queues it.
+    /// Sends a reply that may wait for room, or queues it.
     #[inline(never)]
     fn send_or_wait(
         &mut self,
@@ -122,7 +122,7 @@ impl Dispatch {
         header: Header,
         mut parts: Parts,
     ) -> Result<(), SendError> {
-        // Small ones do not wait behind large ones.
+        // Small replies do not wait behind large ones.
         if !is_large(&parts) || !self.replies.has_any_to(caller.key.peer) {
             match self.send(transport, &caller, &header, &mut parts) {
                 Err(SendError::QueueFull(_)) if !mutant!(replies_do_not_wait_for_room) => {}
@@ -133,7 +133,7 @@ impl Dispatch {
         self.replies.add(reply, transport.now()).map_err(SendError::QueueFull)
     }
 
-    /// Sends waiting replies while there is room, up to the limit of a turn. Returns true if a turn has begun.
+    /// Sends waiting replies while there is room, up to the limit of a turn. Returns true if it began a turn.
     pub(crate) fn send_waiting(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
         if !self.replies.begin_turn(now) {
@@ -155,7 +155,7 @@ impl Dispatch {
         true
     }
 
-    /// Refuses a request that cannot be read.
+    /// Refuses a request that cannot be parsed.
     pub(crate) fn refuse(
         &mut self,
         transport: &mut Transport,
@@ -173,14 +173,14 @@ impl Dispatch {
             FrameError::MethodKind(_) => (Code::Unimplemented, Reason::NoMethod),
             _ => (Code::InvalidArgument, Reason::BadArguments),
         };
-        // Not a warning, because a peer could fill the log with them.
+        // Not a warning, because a peer could fill the log.
         tracing::debug!(peer = %from.peer, one_way, %error, "malformed request refused");
         let caller = Caller { one_way, ..Caller::of_one_way(Key::new(from, call)) };
         let status = Status::not_run(code, error.to_string()).because(reason);
         self.refuse_call(transport, caller, status);
     }
 
-    /// Refuses a request of a method that this node does not serve, or not now.
+    /// Refuses a request of a method that this node does not serve at all, or not at present.
     pub(super) fn refuse_unfound(
         &mut self,
         transport: &mut Transport,
@@ -196,8 +196,8 @@ impl Dispatch {
         }
     }
 
-    /// Drops a one-way request of a method that this node does not serve: counts it, logs each such service and method
-    /// once, and makes the caller's node count it too, unless that node accepts too few frames.
+    /// Drops a one-way request of a method that this node does not serve. Counts it, logs each such service and method once,
+    /// and notifies the caller's node for its counter, unless that node accepts too few frames.
     #[cold]
     fn not_served(&mut self, transport: &mut Transport, key: Key, method_ref: MethodRef, status: &Status) {
         let lifecycle = self.inbox.lifecycle();
@@ -232,7 +232,7 @@ impl Dispatch {
             number: None,
             metadata: MetadataBytes::default(),
         };
-        // If it is lost, only the caller's counter misses one.
+        // If the frame is lost, the caller's counter is too low by one.
         let _ =
             self.send(transport, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
     }
@@ -243,13 +243,13 @@ impl Dispatch {
             return;
         }
         let header = Header::Number { call: key.call, number };
-        // The next call names the method by its hash again if this one is lost.
+        // If the frame is lost, the next call identifies the method by its hash again.
         let _ =
             self.send(transport, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
     }
 
-    /// Counts and logs the failure of a one-way call, which has no reply. Requests that a draining node refuses have their
-    /// own counter.
+    /// Counts and logs the failure of a one-way call, which has no reply. Requests refused by a draining node have a separate
+    /// counter.
     fn one_way_ended(&mut self, now: Time, peer: PeerKey, outcome: Outcome) {
         let Err(failure) = outcome else { return };
         if !failure.is_of_drain() {
@@ -269,7 +269,7 @@ impl Dispatch {
         }
     }
 
-    /// Replies in place of a reply that could not be sent.
+    /// Replaces a reply that could not be sent.
     #[cold]
     fn reply_with_refusal(&mut self, transport: &mut Transport, caller: Caller, ran: bool, error: SendError) {
         let (reason, text) = match error {
@@ -299,7 +299,7 @@ impl Dispatch {
         }
     }
 
-    /// Sends a frame to the poller that made a call. On failure the parts are unchanged.
+    /// Sends a frame to the poller that sent a request. On failure the parts are unchanged.
     #[inline(never)]
     fn send(
         &mut self,
@@ -316,7 +316,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Sends a reply with the frame that was sent last, if it can leave with that. Returns true if it does.
+    /// Bundles a reply with the last frame, if possible. Returns true if it does.
     #[inline]
     fn join(
         &mut self,
@@ -360,7 +360,7 @@ fn address(caller: &Caller) -> Joined {
         peer: key.peer,
         destination: Destination::Poller(key.poller),
         session: Some(key.session),
-        // The reply that ends a stream follows its items.
+        // The reply that ends a stream must follow its items.
         ordered: caller.streams.any() && !caller.overtakes,
         token: NOBODY,
         report: Report::Never,
@@ -368,7 +368,7 @@ fn address(caller: &Caller) -> Joined {
     }
 }
 
-/// Returns true if a reply waits for room in the queue: it is large, or ends a stream that no deadline ends.
+/// Returns true if a reply may wait for room in the message queue: it is large, or ends a stream without a deadline.
 #[inline]
 fn waits_for_room(caller: &Caller, parts: &Parts) -> bool {
     is_large(parts) || (caller.streams.any() && caller.deadline.is_none())

@@ -1,4 +1,4 @@
-//! The handler of a request: started when the request arrives, and polled until it ends.
+//! Runs the handler of a request, from the arrival of the request to its last poll.
 
 use super::counting::is_of_drain;
 use super::{Dispatch, Running};
@@ -22,7 +22,7 @@ use trunkline_verbs::Time;
 const NS_PER_US: u64 = 1000;
 
 impl Dispatch {
-    /// Does the same as [`Self::request`], for the first request of a method and other rare ones.
+    /// Like [`Self::request`], for rare requests, such as the first one of a method.
     #[inline(never)]
     pub(crate) fn request_by_name(
         &mut self,
@@ -47,7 +47,7 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        // One branch without authorizers: this is the path of all calls.
+        // One branch without authorizers, because all calls take this path.
         if self.has_authorizers() && !message.is_accepted() {
             let head = message.as_slice().get(..encoded.start).unwrap_or_default();
             if self.screen(transport, from, &header, head) == Screening::Refused {
@@ -71,7 +71,7 @@ impl Dispatch {
         }
     }
 
-    /// Returns the caller of a request for a method, if that is of the request's kind.
+    /// Returns the caller of a request, if the method is of the request's kind.
     #[inline]
     fn caller(
         &self,
@@ -123,7 +123,7 @@ impl Dispatch {
         let (key, streams) = (Key::new(from, header.call), streams.unwrap_or_default());
         let table = found.as_ref().map_or_else(|_| self.refused_method(method_ref), |table| *table);
         let caller = Caller { key, deadline, one_way, metadata, table, streams, number, overtakes: false };
-        // A node that drains waits for what it sends, and its sessions are about to end.
+        // A draining node waits for its outgoing frames, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
             self.report(transport, caller.key, number);
         }
@@ -133,8 +133,7 @@ impl Dispatch {
         }
     }
 
-    /// Starts a method's handler, if there is room for it. A handler that ends in its first poll needs no further
-    /// state.
+    /// Starts a method's handler, if there is room. A handler that ends in its first poll needs no further state.
     #[inline]
     fn start(
         &mut self,
@@ -179,7 +178,7 @@ impl Dispatch {
                 let timer = deadline.map(|deadline| self.deadlines.add(started, deadline, task));
                 self.counters(table).began();
                 self.running.insert(task, Running { caller, started, timer, decoded, context, stream });
-                // A peer that uses a number twice confuses only its own cancellations, but must not lose a stream.
+                // A peer that reuses a number only affects its own cancellations, but its earlier stream must be ended.
                 if let Some(earlier) = self.by_key.insert(key, task) {
                     self.end_replaced(transport, earlier);
                 }
@@ -229,7 +228,7 @@ impl Dispatch {
         parse_metadata(block, self.most_metadata)
     }
 
-    /// Returns an error if the node accepts no requests.
+    /// Returns an error if the node refuses requests.
     pub(super) fn check_phase(&self) -> Result<(), Status> {
         let lifecycle = self.inbox.lifecycle();
         if lifecycle.is_draining() && !mutant!(draining_starts_handlers) {
@@ -240,8 +239,8 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Charges a peer with a handler, or refuses the request. It also refuses when the peer takes so few replies
-    /// that there is no room for this one, and when a limit of the method is reached.
+    /// Charges a peer with a handler, or refuses the request. Also refuses if too many replies wait for the peer, or if a
+    /// limit of the method is reached.
     #[inline]
     fn admit(&mut self, transport: &mut Transport, caller: &Caller, table: u32) -> Result<(), Status> {
         let peer = caller.key.peer;
@@ -261,7 +260,7 @@ impl Dispatch {
     pub(crate) fn poll(&mut self, transport: &mut Transport, task: TaskId) {
         let Some(served) = self.methods.get_mut(task.table as usize) else { return };
         self.inbox.running().handler(task.table);
-        // A wake-up for an earlier call may find no handler.
+        // A wake-up for an earlier call may find the slot without a handler.
         let mut running = self.running.get_mut(&task);
         if let Some(running) = &mut running {
             let Caller { key, deadline, .. } = running.caller;

@@ -1,4 +1,4 @@
-//! Authorization of requests by the program: large ones when they are announced, others when they have arrived.
+//! Authorizes requests: large ones when they are announced, others when they arrive.
 
 use super::Dispatch;
 use crate::server::authorize::{Authorizers, IncomingCall, RefusalLog};
@@ -15,14 +15,14 @@ impl Dispatch {
         self.authorizers = some.map(|authorizers| Box::new((authorizers.clone(), RefusalLog::default())));
     }
 
-    /// Returns true if the program decides which calls may run.
+    /// Returns true if the node has authorizers.
     #[inline]
     pub(crate) fn has_authorizers(&self) -> bool {
         self.authorizers.is_some()
     }
 
-    /// Lets the program decide about a request. `head` is everything before its encoded part. Replies if the request is
-    /// refused. A method that this node does not have is refused as without authorizers.
+    /// Authorizes a request, and replies if it is refused. `head` contains all bytes before the encoded part. A method that
+    /// this node does not serve is refused as without authorizers.
     #[cold]
     #[inline(never)]
     pub(crate) fn screen(
@@ -33,7 +33,7 @@ impl Dispatch {
         head: &[u8],
     ) -> Screening {
         let RequestHeader { method_ref, one_way, metadata, call, .. } = *header;
-        // The version and the codec do not matter yet: a caller that is refused learns nothing of them.
+        // Version and codec are ignored here: a refused caller must not get information about them.
         let table = match method_ref {
             MethodRef::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
             MethodRef::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),
@@ -86,7 +86,7 @@ impl Dispatch {
         Screening::Refused
     }
 
-    /// Asks the program's authorizers about a request.
+    /// Calls the program's authorizers for a request.
     fn authorize(&self, call: &IncomingCall<'_>) -> Result<(), Status> {
         let Some(authorizers) = &self.authorizers else { return Ok(()) };
         let _inside = self.runtime_guard.enter();

@@ -1,4 +1,4 @@
-//! The streams of running calls: charged to their peer when they open, and given the frames of their caller.
+//! The streams of running calls: charges them to their peer, and passes frames of the caller to them.
 
 use super::Dispatch;
 use crate::executor::TaskId;
@@ -15,13 +15,13 @@ use trunkline_transport::{Destination, Origin, PeerKey, Transport};
 use trunkline_verbs::Time;
 
 impl Dispatch {
-    /// Returns the callers of the running handlers: peer, and true if it streams items.
+    /// Returns the callers of the running handlers: the peer, and true if the call streams items.
     pub(crate) fn callers(&self) -> impl Iterator<Item = (PeerKey, bool)> {
         let callers = self.running.values().map(|running| &running.caller);
         callers.map(|caller| (caller.key.peer, caller.streams.has_client_items()))
     }
 
-    /// Charges a peer with the stream of its call, if that has one.
+    /// Charges a peer with the stream of its call, if any.
     #[inline]
     pub(super) fn admit_stream(&mut self, now: Time, caller: &Caller) -> Result<(), Status> {
         if caller.streams.any() { self.charge_stream(now, caller) } else { Ok(()) }
@@ -30,7 +30,7 @@ impl Dispatch {
     #[cold]
     fn charge_stream(&mut self, now: Time, caller: &Caller) -> Result<(), Status> {
         if let Some(earlier) = self.by_key.get(&caller.key).copied() {
-            // Both calls have one number, and end by one reply.
+            // Both calls have the same number, and end with one reply.
             self.ended(caller.key.peer, caller.table);
             self.drop_counted(now, earlier, Code::Aborted);
             return Err(Misuse::SAME_NUMBER.status());
@@ -55,7 +55,7 @@ impl Dispatch {
         CallStream::of_server(Arc::clone(&self.inbox) as _, caller.streams, address, charged)
     }
 
-    /// Takes a frame of a stream from its caller.
+    /// Handles a frame of a stream from its caller.
     pub(crate) fn stream_frame(
         &mut self,
         transport: &mut Transport,
@@ -76,7 +76,7 @@ impl Dispatch {
         }
     }
 
-    /// Ends the stream of a caller whose large item found no memory here in time.
+    /// Ends a caller's stream after this node had no memory in time for a large item.
     pub(crate) fn stream_gap(&mut self, transport: &mut Transport, from: Origin, call: u64, bytes: usize) {
         let Some(task) = self.by_key.get(&Key::new(from, call)).copied() else { return };
         if self.running.get(&task).is_some_and(|running| running.stream.is_some()) {
@@ -89,7 +89,7 @@ impl Dispatch {
         }
     }
 
-    /// Ends a running stream whose number its caller has used for another call.
+    /// Ends a running stream whose number the caller reused for another call.
     #[cold]
     pub(super) fn end_replaced(&mut self, transport: &mut Transport, earlier: TaskId) {
         if self.running.get(&earlier).is_some_and(|running| running.stream.is_some()) {

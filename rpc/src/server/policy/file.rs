@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 #[cfg(feature = "identity")]
 use trunkline_transport::{PeerIdentity, identity::Name};
 
-/// Cause for which a file is not a policy.
+/// Error of reading a policy from a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyFileError {
@@ -98,7 +98,7 @@ impl PolicyFile {
     /// The file cannot be read, or is invalid.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, PolicyFileError> {
         let path = path.into();
-        // A change after this line is read again by the next `reload`.
+        // The next `reload` reads changes made after this line.
         let seen = Mutex::new(Stamp::of(&path));
         let policy = RwLock::new(AccessPolicy::read(&path)?);
         Ok(Self(Arc::new(Loaded { path, policy, seen })))
@@ -117,7 +117,7 @@ impl PolicyFile {
         match AccessPolicy::read(path) {
             Ok(read) => {
                 tracing::info!(path = %path.display(), rules = read.rules().len(), "changed policy in force");
-                // The earlier one is freed after pollers can read the new one.
+                // The earlier policy is freed after pollers can read the new one.
                 let earlier =
                     mem::replace(&mut *policy.write().unwrap_or_else(PoisonError::into_inner), read);
                 drop(earlier);

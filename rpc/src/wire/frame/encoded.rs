@@ -1,16 +1,16 @@
-//! The encoded part of an outgoing frame, with room for the header in front. Metadata, if there is any, precedes it in the
-//! same buffer; the header has its size.
+//! The encoded part of an outgoing frame, with space for the header in front. Metadata, if any, precedes it in the same
+//! buffer; the header has its size.
 
 use super::header::{FIXED, Short};
 use bytes::Bytes;
 use std::fmt;
 use trunkline_transport::MessageHeader;
 
-/// An encoded part, in a buffer that begins with room for the header, so that both leave as one piece.
+/// An encoded part, in a buffer that begins with space for the header, so that both are sent as one piece.
 #[derive(Default)]
 pub(crate) struct Encoded(Vec<u8>);
 
-/// Writes the length only: metadata may be secret.
+/// Prints the length only: metadata may be secret.
 impl fmt::Debug for Encoded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Encoded({} bytes)", self.len())

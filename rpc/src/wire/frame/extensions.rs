@@ -4,7 +4,7 @@
 //! 0 type (1)  1 flags (1): 1 if it is critical  2 length of the value (2)  4 value
 //! ```
 //!
-//! Only `header` uses this module. The bytes come from a peer: every length is checked, and parsing never panics.
+//! Used by `header` only. The bytes come from a peer: every length is checked, and parsing never panics.
 
 use super::{FrameError, array};
 use crate::wire::metadata::MetadataBytes;
@@ -12,7 +12,7 @@ use crate::wire::method_shapes::{MethodShapes, Traced};
 use crate::wire::name::Schema;
 use crate::wire::name::Streams;
 
-/// Maximum size of all extensions of a frame, in bytes. With the header they travel before the rest of a large message.
+/// Maximum size of all extensions of a frame, in bytes. With the header they are sent before the rest of a large message.
 pub(super) const MOST_BYTES: usize = 960;
 /// Maximum number of extensions of a frame.
 const MOST: usize = 16;
@@ -21,11 +21,11 @@ const PREFIX: usize = 4;
 /// Flag of an extension that a receiver must not ignore.
 const CRITICAL: u8 = 1;
 
-/// Types of extensions. Those that are not used yet are reserved.
+/// Types of extensions. Unused types are reserved.
 mod types {
     /// The method, by its hash.
     pub(super) const METHOD: u8 = 1;
-    /// The number that the server has given the method.
+    /// The number that the server assigned to the method.
     pub(super) const NUMBER: u8 = 2;
     /// The sizes of the metadata that precedes the encoded part.
     pub(super) const METADATA: u8 = 3;
@@ -34,7 +34,7 @@ mod types {
     pub(super) const SHAPES: u8 = 8;
 }
 
-/// A method by its hash, for a server that has not given it a number.
+/// A method by its hash, for a server that has not assigned it a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Method {
     /// Hash of the service's and the method's name.
@@ -45,7 +45,7 @@ pub(crate) struct Method {
     pub(crate) schema: Schema,
     /// The directions in which the call streams items.
     pub(crate) streams: Streams,
-    /// Shapes of its types in an outgoing request. Those of a received one are in the message: see
+    /// Shapes of the method's types in an outgoing request. The shapes of a received request are in the message: see
     /// [`Header::shapes`](super::Header::shapes).
     pub(crate) shapes: Option<&'static MethodShapes>,
 }
@@ -91,7 +91,7 @@ impl Method {
             4 => Streams::Both,
             _ => Streams::Neither,
         };
-        // Whether the frame opens a stream is compared with this where the header is parsed.
+        // Compared with the frame's kind where the header is parsed.
         if kind != kind_of(one_way, streams) {
             return Err(FrameError::MethodKind(kind));
         }
@@ -101,12 +101,12 @@ impl Method {
     }
 }
 
-/// The number of a method at a server, for this session.
+/// The number of a method at a server, in this session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Number {
     /// The number.
     pub(crate) number: u16,
-    /// The schema for which the method was asked for.
+    /// Schema with which the method was requested.
     pub(crate) schema: Schema,
     /// Hash of the service's and the method's name.
     pub(crate) method: u64,
@@ -154,8 +154,8 @@ pub(super) fn shapes(mut extensions: &[u8]) -> Vec<u32> {
 /// 4 initial, 4 trailing.
 const METADATA_BYTES: usize = 8;
 
-/// Appends the sizes of metadata, unless there is none. A receiver that does not know the extension would take the
-/// metadata for the encoded part.
+/// Appends the sizes of metadata, unless there is none. A receiver without this extension would read the metadata as the
+/// encoded part.
 pub(super) fn emit_metadata(bytes: MetadataBytes, into: &mut Vec<u8>) {
     if !bytes.is_empty() {
         begin(types::METADATA, CRITICAL, METADATA_BYTES, into);
@@ -177,7 +177,7 @@ fn begin(kind: u8, flags: u8, bytes: usize, into: &mut Vec<u8>) {
     into.extend(u16::try_from(bytes).unwrap_or_default().to_le_bytes());
 }
 
-/// The extensions of a frame that this version knows.
+/// The known extensions of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Extensions {
     pub(super) method: Option<Method>,
@@ -186,8 +186,7 @@ pub(super) struct Extensions {
 }
 
 impl Extensions {
-    /// Parses the bytes between a header and the encoded part, of a one-way request or another frame. Skips unknown
-    /// extensions.
+    /// Parses the bytes between the header and the encoded part of a frame. Skips unknown extensions.
     ///
     /// # Errors
     /// Returns an error if there are too many, or if one has a wrong length, appears twice, or is critical and unknown.

@@ -37,13 +37,13 @@ const OPEN: u8 = 0x42;
 
 /// The flag of a message that must not be ignored.
 const CRITICAL: u8 = 0x01;
-/// The flags that each kind may define. No kind has any yet.
+/// The flags that each kind may define. All are unused.
 const RESERVED: u8 = 0xf0;
 /// Size of the number of a call, in bytes.
 const CALL: usize = 8;
 /// Offset of the length of the extensions of a request or reply.
 const EXTENSIONS: usize = 12;
-/// The number of a method that the server has not given one.
+/// Stands for the number of a method without one.
 const UNASSIGNED: u16 = 0xffff;
 
 /// The contents of a message before its metadata.
@@ -55,11 +55,11 @@ pub(crate) enum Header {
     Reply {
         /// The number that the caller gave the call.
         call: u64,
-        /// 0 for success, otherwise a status code; the encoded part is then the status message.
+        /// 0 for success, otherwise a status code, with the status message as the encoded part.
         code: u8,
         /// The side that replied.
         by: RepliedBy,
-        /// The number of the method, if the request has named it by its hash.
+        /// The number of the method, if the request identified it by hash.
         number: Option<Number>,
         /// Sizes of the metadata, which precedes the encoded part.
         metadata: MetadataBytes,
@@ -70,12 +70,12 @@ pub(crate) enum Header {
         call: u64,
         number: Number,
     },
-    /// The caller gave up.
+    /// The caller no longer waits.
     Cancel {
         /// The number that the caller gave the call.
         call: u64,
     },
-    /// The poller has answered all calls that it has run for the receiver, and runs no more.
+    /// The poller has answered all calls of the receiver, and runs no more.
     Drained,
     /// A frame of a stream.
     Stream(StreamHeader),
@@ -99,7 +99,7 @@ pub(crate) struct RequestHeader {
 /// Reference to a method in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MethodRef {
-    /// Number that the server has assigned, known in this session.
+    /// Number assigned by the server, known in this session.
     Number(u16),
     /// Hash.
     Method(Method),
@@ -142,7 +142,7 @@ pub(crate) enum RepliedBy {
     Handler,
     /// The node, in place of the handler.
     Node {
-        /// The reason; `None` if this version does not know it.
+        /// The reason; `None` if it is unknown to this version.
         reason: Option<Reason>,
         /// True if the handler may have run.
         ran: bool,
@@ -189,7 +189,7 @@ impl Short {
         Self { header: MessageHeader { kind: REPLY, flags: 0, word }, call }
     }
 
-    /// Returns what precedes the encoded part, which has this size.
+    /// Returns the bytes before the encoded part, which has this size.
     #[inline]
     pub(super) fn fixed(self, encoded: u32) -> [u8; FIXED] {
         fixed(self.call, encoded)
@@ -210,20 +210,21 @@ impl RequestHeader {
         (has_number && self.metadata == 0).then(|| self.fixed())
     }
 
-    /// Returns the part of the header that every request has.
+    /// Returns the part of the header common to all requests.
     #[inline]
     fn fixed(&self) -> Short {
         let Self { call, one_way, opens, method_ref, .. } = *self;
         let word = if let MethodRef::Number(number) = method_ref { number } else { UNASSIGNED };
         let kind = if one_way { ONE_WAY } else { REQUEST };
-        // A node that does not know streams refuses the call.
+        // A node without support for streams refuses the call.
         let (kind, flags) = if opens { (OPEN, CRITICAL) } else { (kind, 0) };
         Short { header: MessageHeader { kind, flags, word }, call }
     }
 }
 
 impl Header {
-    /// Appends what precedes the metadata of a message whose encoded part has `encoded` bytes. Returns the message's header.
+    /// Appends the bytes before the metadata of a message whose encoded part has `encoded` bytes. Returns the message's
+    /// header.
     pub(crate) fn emit(&self, encoded: u32, into: &mut Vec<u8>) -> MessageHeader {
         let at = into.len();
         match *self {
@@ -282,7 +283,8 @@ impl Header {
         }
     }
 
-    /// Returns what a message says, and the range of the encoded part in its contents. The body follows that part.
+    /// Returns the parsed header of a message, and the range of the encoded part in its contents. The body follows the
+    /// encoded part.
     ///
     /// # Errors
     /// Returns the first check that failed.
@@ -318,8 +320,8 @@ impl Header {
         }
     }
 
-    /// Returns an announced request of which only this part has arrived, with the bytes up to the end of its metadata. `None`
-    /// for any other message, a malformed one, or one whose metadata has not arrived.
+    /// Returns the header of an announced request of which only `part` has arrived, with the bytes up to the end of its
+    /// metadata. `None` for any other message, a malformed one, or one whose metadata has not arrived.
     pub(crate) fn parse_announced(header: MessageHeader, part: &[u8]) -> Option<(RequestHeader, Vec<u8>)> {
         let mut head = part.to_vec();
         let fixed = head.first_chunk_mut::<FIXED>()?;
@@ -372,8 +374,8 @@ impl Header {
         Ok((Self::Reply { call, code, by: RepliedBy::from_number(by), number, metadata }, encoded))
     }
 
-    /// Returns the call and the range of the encoded part of a message of kind [`REPLY`], if it is a handler's successful
-    /// reply without extensions, as most are. `None` for any other, which [`Header::parse`] handles.
+    /// Fast path for a message of kind [`REPLY`]: returns the call and the range of the encoded part of a handler's
+    /// successful reply without extensions. `None` for any other message; use [`Header::parse`] then.
     #[inline]
     pub(crate) fn parse_success(header: MessageHeader, contents: &[u8]) -> Option<(u64, Range<usize>)> {
         let (call, encoded, extensions) = fields(contents.first_chunk()?);
@@ -382,8 +384,8 @@ impl Header {
         (is_plain && encoded <= contents.len() - FIXED).then_some((call, FIXED..FIXED + encoded))
     }
 
-    /// Returns a message of kind [`REQUEST`] that has a number for its method and no extensions, as most have. `None` for
-    /// any other, which [`Header::parse`] handles.
+    /// Fast path for a message of kind [`REQUEST`] with a method number and without extensions. `None` for any other message;
+    /// use [`Header::parse`] then.
     #[inline]
     pub(crate) fn parse_numbered(
         header: MessageHeader,
@@ -400,7 +402,7 @@ impl Header {
         Some((request, FIXED..FIXED + encoded))
     }
 
-    /// Returns the fingerprints of a request's types, which [`Header::parse`] has checked. Empty if it has none.
+    /// Returns the fingerprints of a request's types, after [`Header::parse`] has checked them. Empty if there are none.
     #[cold]
     pub(crate) fn shapes(contents: &[u8]) -> Vec<u32> {
         let Some(fixed) = contents.first_chunk() else { return Vec::new() };
@@ -408,8 +410,7 @@ impl Header {
         contents.get(FIXED..FIXED + usize::from(extensions)).map(extensions::shapes).unwrap_or_default()
     }
 
-    /// Returns the caller that waits for an answer to a message that [`Header::parse`] refused, if the message identifies
-    /// it.
+    /// Returns the caller that waits for an answer to a message refused by [`Header::parse`], if the message identifies it.
     pub(crate) fn unparsed(header: MessageHeader, contents: &[u8]) -> Option<Unparsed> {
         let call = u64::from_le_bytes(*contents.first_chunk()?);
         match header.kind {
@@ -422,7 +423,7 @@ impl Header {
     }
 }
 
-/// Returns the call, the length of the encoded part, and that of the extensions.
+/// Returns the call, the length of the encoded part, and the length of the extensions.
 #[inline]
 fn fields(fixed: &[u8; FIXED]) -> (u64, u32, u16) {
     let call = u64::from_le_bytes(array(fixed, 0));
@@ -441,8 +442,8 @@ fn check_flags(flags: u8) -> Result<(), FrameError> {
     if flags & RESERVED == 0 { Ok(()) } else { Err(FrameError::Flags(flags & RESERVED)) }
 }
 
-/// Returns the extensions after the first `length` bytes of the contents, and the range of the encoded part, which the
-/// metadata precedes.
+/// Returns the extensions after the first `length` bytes of the contents, and the range of the encoded part, which follows
+/// the metadata.
 #[inline]
 fn parts(
     contents: &[u8],

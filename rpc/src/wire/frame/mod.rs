@@ -24,7 +24,7 @@ pub(crate) enum FrameError {
     /// The kind is not assigned.
     #[error("frame kind {0} is unknown")]
     Kind(u8),
-    /// Flags are set that the kind does not have.
+    /// Flags are set that the kind does not define.
     #[error("the flags {0:#04x} are unknown")]
     Flags(u8),
     /// The extensions or the encoded part would extend beyond the end of the message.
@@ -36,10 +36,10 @@ pub(crate) enum FrameError {
     /// A critical extension is unknown.
     #[error("extension {0} is unknown and critical")]
     UnknownExtension(u8),
-    /// The request does not name its method, or does so twice.
+    /// The request identifies no method, or two.
     #[error("the request names no method, or two")]
     Method,
-    /// The method is of another kind than the frame, or of one that is unknown.
+    /// The method's kind is unknown, or does not match the frame.
     #[error("kind {0} of a method does not fit the frame, or is unknown")]
     MethodKind(u8),
 }

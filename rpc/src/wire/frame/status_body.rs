@@ -14,12 +14,12 @@ use std::borrow::Cow;
 /// The code of a reply whose encoded part is an error of the method's own type.
 pub(crate) const HANDLER_ERROR: u8 = 0xff;
 
-/// Appends the texts of a status, the message cut to what a receiver takes.
+/// Appends the texts of a status, with the message cut to the receiver's limit.
 pub(crate) fn emit(status: &Status, into: &mut Vec<u8>) {
     let message = cut(status.message(), MOST_MESSAGE_BYTES);
     into.extend(u32::try_from(message.len()).unwrap_or_default().to_le_bytes());
     into.extend_from_slice(message.as_bytes());
-    // A status has no more or longer ones than its limits.
+    // The texts of a status are within its limits.
     let causes = &status.causes()[..status.causes().len().min(MOST_CAUSES)];
     into.push(u8::try_from(causes.len()).unwrap_or_default());
     for cause in causes {
@@ -36,7 +36,7 @@ pub(crate) struct StatusTexts<'m> {
     pub(crate) causes: Vec<String>,
 }
 
-/// Returns the texts that `encoded` holds, if these and `details` bytes of details are within the limits of a status.
+/// Parses the texts in `encoded`, if the texts and `details` bytes of details are within the limits of a status.
 pub(crate) fn parse(encoded: &[u8], details: usize) -> Option<StatusTexts<'_>> {
     let (length, rest) = encoded.split_first_chunk()?;
     let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;

@@ -19,12 +19,12 @@ pub(super) const ACCEPT: u8 = 0x31;
 pub(super) const WINDOW: u8 = 0x32;
 pub(super) const END: u8 = 0x33;
 
-/// Size of what precedes the item of DATA, in bytes.
+/// Size of the bytes before the item of DATA.
 pub(crate) const DATA_BYTES: usize = 8;
 
 /// The flag of a frame that the caller sends.
 const FROM_CALLER: u8 = 0x10;
-/// The flags that no frame of a stream may have.
+/// Flags that are invalid in frames of a stream.
 const RESERVED: u8 = 0xe0;
 
 /// The header of a frame of a stream.
@@ -45,7 +45,7 @@ pub(crate) enum StreamPart {
         /// The number of the item, from 0, modulo 2^16.
         number: u16,
     },
-    /// The sender of this frame takes no more items.
+    /// The sender of this frame accepts no more items.
     Reset,
     /// The handler has returned its stream. The metadata for the start of the response follows.
     Accept,
@@ -58,13 +58,13 @@ pub(crate) enum StreamPart {
     },
     /// The sender of this frame has no more items.
     End {
-        /// The items that it has sent.
+        /// Number of items sent.
         items: u64,
     },
 }
 
 impl StreamHeader {
-    /// Returns what a message says, and its length. An item or metadata follows up to the end of the message.
+    /// Returns the parsed header and its length. An item or metadata follows up to the end of the message.
     ///
     /// # Errors
     /// Returns an error if the message is too short, of another kind, or has a reserved flag.
@@ -91,7 +91,7 @@ impl StreamHeader {
         Ok((Self { call: u64::from_le_bytes(*call), from_caller, part }, DATA_BYTES + length))
     }
 
-    /// Returns what a message of kind [`DATA`] says, and its item. `None` for a malformed one, which
+    /// Fast path for a message of kind [`DATA`]: returns its header and item. `None` for a malformed one, which
     /// [`Header::parse`](super::header::Header::parse) refuses.
     #[inline]
     pub(crate) fn parse_data(header: MessageHeader, contents: &[u8]) -> Option<(Self, &[u8])> {
@@ -103,7 +103,7 @@ impl StreamHeader {
         Some((Self { call: u64::from_le_bytes(*call), from_caller, part }, item))
     }
 
-    /// Appends what precedes an item or metadata. Returns the message's header.
+    /// Appends the bytes before an item or metadata. Returns the message's header.
     pub(super) fn emit(&self, into: &mut Vec<u8>) -> MessageHeader {
         let (kind, word, rest) = match self.part {
             StreamPart::Data { number } => (DATA, number, None),
@@ -119,7 +119,7 @@ impl StreamHeader {
         header(kind, self.from_caller, word)
     }
 
-    /// Writes what precedes an item to `room`. Returns the message's header.
+    /// Writes the bytes before an item to `room`. Returns the message's header.
     #[inline]
     pub(crate) fn emit_data(
         call: u64,

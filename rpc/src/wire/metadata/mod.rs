@@ -34,7 +34,7 @@ const RESERVED: [&str; 2] = ["grpc-", "trunkline-"];
 /// begin with `grpc-` or `trunkline-` can be read but not set. Text from a client or server of gRPC may also have tabs and the
 /// bytes 0x80 to 0xff.
 ///
-/// Metadata travels in clear. The `Debug` output has the keys and the sizes of the values, never the values.
+/// Metadata is encrypted only in encrypted sessions, like arguments. The `Debug` output has the keys and the sizes of the values, never the values.
 ///
 /// ```
 /// use trunkline::Metadata;
@@ -153,7 +153,7 @@ impl Metadata {
     /// Returns the first value of a key; `None` if it has none, if the value is not UTF-8, or if the key ends in `-bin`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
-        // A later value must not take its place: only the first `grpc-path` is the path.
+        // A later value must not replace it: only the first `grpc-path` is the path.
         self.values(key, false).next().and_then(|value| std::str::from_utf8(value).ok())
     }
 
@@ -238,7 +238,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Appends an entry whose key and value have been checked.
+/// Appends an entry with a checked key and value.
 fn push(block: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     block.push(u8::try_from(key.len()).unwrap_or_default());
     block.extend(u16::try_from(value.len()).unwrap_or_default().to_le_bytes());

@@ -1,4 +1,4 @@
-//! The metadata of a response, and its way to a caller that asked for it.
+//! The metadata of a response, and its delivery to the caller.
 
 use super::{Metadata, MetadataError};
 use crate::node::fork_lock::Lock;
@@ -6,8 +6,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Sizes of a frame's metadata, in bytes. It lies between the extensions and the encoded part, so that it may be larger
-/// than all extensions together.
+/// Sizes of a frame's metadata, in bytes. Metadata is placed between the extensions and the encoded part, so that it may be
+/// larger than all extensions together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MetadataBytes {
     /// Metadata of a request, or of the start of a response.
@@ -57,14 +57,14 @@ impl ReplyMetadata {
         self.initial.is_empty() && self.trailing.is_empty()
     }
 
-    /// Returns the sizes as a header has them.
+    /// Returns the sizes for the header.
     pub(crate) fn bytes(&self) -> MetadataBytes {
         let [initial, trailing] =
             [&self.initial, &self.trailing].map(|part| u32::try_from(part.size()).unwrap_or(u32::MAX));
         MetadataBytes { initial, trailing }
     }
 
-    /// Parses the metadata of a reply, which ends where its encoded part begins.
+    /// Parses the metadata of a reply, which ends at its encoded part.
     pub(crate) fn parse(bytes: MetadataBytes, message: &[u8], encoded: usize) -> Result<Self, MetadataError> {
         let [initial, trailing] = bytes.before(encoded).map(|range| message.get(range).unwrap_or_default());
         Ok(Self { initial: Metadata::parse(initial)?, trailing: Metadata::parse(trailing)? })

@@ -3,8 +3,8 @@
 //! It travels in the metadata keys `traceparent` and `tracestate`. Parsing accepts later versions of the format, and
 //! writes version 0. Nothing here creates identifiers.
 //!
-//! A peer chooses the trace, and the calls of a handler carry it. It therefore takes at most [`MOST_TRACE_BYTES`] in
-//! them, and gives way to all other metadata.
+//! A peer chooses the trace, and nested calls of a handler carry it. In these calls it is therefore limited to
+//! [`MOST_TRACE_BYTES`], and gives way to all other metadata.
 
 use super::{Metadata, PREFIX};
 use std::fmt;

@@ -69,7 +69,7 @@ impl Point {
         }
     }
 
-    /// True if the table has the time of a call, as it has not for items of a stream.
+    /// True if the table shows the time of a call; false for items of a stream.
     pub(crate) fn has_times(self) -> bool {
         matches!(self, Self::Unary { .. })
     }
@@ -83,7 +83,7 @@ impl Point {
         time: Duration,
         is_mean: bool,
     ) -> Result<Sample, Failure> {
-        // Items arrive in batches, so a median over slices would leave the pauses between them out.
+        // Items arrive in batches, so a median over slices would exclude the pauses between batches.
         let recorder = Recorder::new(nanoseconds(time)).mean(is_mean || !self.has_times());
         let shared = SharedRecorder { watch: Stopwatch::start(), recorder: Arc::new(Mutex::new(recorder)) };
         let client = || connection.client.clone();
@@ -140,7 +140,7 @@ async fn read_items(mut client: Client, size: usize, shared: SharedRecorder) -> 
     }
 }
 
-/// Sends items until the measurement is over. An item counts when the transport takes it, which waits for the server.
+/// Sends items until the measurement is over. An item counts when the transport accepts it, which depends on the server.
 async fn write_items(mut client: Client, size: usize, shared: SharedRecorder) -> Result<(), Failure> {
     let (payload, sent) = (Bytes::from(vec![1; size]), Arc::new(Mutex::new(0)));
     let (count, mut before_ns) = (Arc::clone(&sent), shared.watch.now_ns());

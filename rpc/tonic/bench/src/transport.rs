@@ -20,7 +20,7 @@ use trunkline::Node;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-/// Bytes of one call, and of a connection, that HTTP/2 may have under way.
+/// HTTP/2 flow-control window of a call and of a connection, in bytes.
 const WINDOW: u32 = 8 << 20;
 const WINDOWS: u32 = 4 * WINDOW;
 
@@ -51,7 +51,7 @@ pub(crate) enum Runtime {
 }
 
 impl Runtime {
-    /// Returns the runtime of both sides. Only a side that has a core for itself may poll.
+    /// Returns the runtime of both sides. Only a side with a core for itself may poll.
     pub(crate) fn choose(cores: Option<Cores>, is_loaded: bool) -> Self {
         match cores {
             None => Self::TwoWorkers,
@@ -136,7 +136,7 @@ impl Transport {
             Self::Tcp => {
                 let listener = TcpListener::bind("127.0.0.1:0").await?;
                 announce(&listener.local_addr()?.to_string())?;
-                // The server's own `tcp_nodelay` has no effect on connections that it is given.
+                // The server's own `tcp_nodelay` has no effect on accepted connections passed in.
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
                 router.serve_with_incoming_shutdown(incoming, at_end()).await?;
             }

@@ -1,4 +1,4 @@
-//! The interoperability service of gRPC, and a transport that is Trunkline or tonic's own.
+//! The interoperability service of gRPC, and a transport over Trunkline or tonic's own transport.
 
 #![forbid(unsafe_code)]
 

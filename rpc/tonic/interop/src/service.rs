@@ -1,4 +1,4 @@
-//! The test service, as its public description has it.
+//! The test service, according to its public description.
 
 use crate::generated::test_service_server::{TestService, TestServiceServer};
 use crate::messages::{
@@ -26,9 +26,9 @@ use tower_service::Service;
 /// Header with the HTTP status of a response from a layer, and in what follows it the other parts: `headers` or `trailers` for a
 /// status of gRPC, `page` for a body.
 pub const HTTP_STATUS: &str = "http-status";
-/// Header that comes back at the start of a response.
+/// Header that is echoed at the start of a response.
 pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
-/// Header that comes back in the trailers.
+/// Header that is echoed in the trailers.
 pub const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
 
 /// Header of a response with the compression of its request.
@@ -36,7 +36,7 @@ pub const REQUEST_ENCODING: &str = "request-encoding";
 /// Header of a request that the service's interceptor refuses.
 pub const REFUSED: &str = "refused";
 
-/// The service. Clones share the number of handlers that run.
+/// The service. Clones share the number of running handlers.
 #[derive(Debug, Clone, Default)]
 pub struct Interop {
     running: Arc<AtomicUsize>,
@@ -50,7 +50,7 @@ impl Interop {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// Returns how the streams of `streaming_input_call` have ended: the bytes, or the code of an error.
+    /// Returns the ends of the streams of `streaming_input_call`: the number of bytes, or the code of an error.
     #[must_use]
     pub fn uploads(&self) -> Vec<Result<usize, Code>> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -62,7 +62,7 @@ impl Interop {
     }
 }
 
-/// A handler that runs.
+/// A running handler.
 struct Running(Arc<AtomicUsize>);
 
 impl Drop for Running {
@@ -88,7 +88,7 @@ fn refuse(request: Request<()>) -> Result<Request<()>, Status> {
     }
 }
 
-/// Returns the status that a request asks for, whose details are the message.
+/// Returns the status requested by a request, with the message as its details.
 fn echo(status: Option<EchoStatus>) -> Result<(), Status> {
     status.map_or(Ok(()), |EchoStatus { code, message }| {
         let details = Bytes::from(message.clone());
@@ -165,7 +165,7 @@ impl TestService for Interop {
     }
 }
 
-/// Returns the responses that requests ask for.
+/// Returns the responses requested by requests.
 fn responses(
     running: Running,
     requests: impl Stream<Item = Result<OutputRequest, Status>> + Send + 'static,
@@ -199,7 +199,7 @@ fn responses(
     Box::pin(Answers { receiver, task })
 }
 
-/// The responses of a task. Dropping them aborts it, also while it sleeps.
+/// The responses of a task. Dropping them aborts the task, even while it sleeps.
 struct Answers {
     receiver: trunkline::stream::Receiver<Result<OutputResponse, Status>>,
     task: tokio::task::JoinHandle<()>,

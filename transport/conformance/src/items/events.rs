@@ -10,7 +10,7 @@ use trunkline_verbs::{
     QpState, RemoteAddress, Rkey, SendFlags, SendOperation, SendRequest,
 };
 
-/// Waits for an event of this kind, and skips those of other kinds.
+/// Waits for an event of this kind, and skips others.
 pub(super) fn event(lab: &Lab, side: &Side, kind: Kind) -> Verdict<AsyncSubject> {
     lab.wait(&format!("the event {kind:?}"), || {
         std::iter::from_fn(|| side.device.next_async_event())
@@ -69,7 +69,7 @@ pub(super) fn h3(lab: &Lab) -> Verdict {
     check(!waits(&lab.far, Kind::CommunicationEstablished), || {
         "a TGT in RTS reported a first packet".into()
     })?;
-    // Unsignalled, so that it need not ask for an acknowledgement: the event must not depend on one.
+    // Unsignalled, so that it need not request an acknowledgement: the event must not depend on one.
     let first = request(1, SendOperation::Send, &data, early.srq_number);
     early.ini.post_send(&[SendRequest { flags: SendFlags::empty(), ..first }])?;
     lab.succeeds("the first receive in RTR", &early.cq, 1, Op::Receive)?;

@@ -11,7 +11,7 @@ use trunkline_verbs::{
     SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
 };
 
-/// Returns a number other than `taken` that no SRQ has, since real numbers are sparse.
+/// Returns an unused SRQ number other than `taken`, since real numbers are sparse.
 pub(super) fn bogus(taken: SrqNumber) -> SrqNumber {
     SrqNumber::new(taken.get() ^ 0x80_0001)
 }

@@ -206,7 +206,7 @@ pub(super) fn r9(lab: &Lab) -> Verdict {
     id.reject(b"no room")?;
     expect_refusal(lab, &active, RejectReason::CONSUMER, b"no room")?;
     drop(id);
-    // The listener is gone, so the next request is refused.
+    // Without the listener, the next request is refused.
     drop(listener);
     let (_near_id, _near, active) = begin_connect(lab, address, PortSpace::Tcp)?;
     expect_refusal(lab, &active, RejectReason::INVALID_SERVICE_ID, b"")

@@ -125,8 +125,8 @@ pub(super) struct Link {
     /// The work request id and the expected opcode of each outstanding send, oldest first.
     under_way: VecDeque<(u64, CompletionOpcode)>,
     next_wr: u64,
-    /// Number of flushed receives. If there are any, the connection has ended, and an event reports it or
-    /// will.
+    /// Number of flushed receives. If there are any, the connection has ended, which an event reports sooner
+    /// or later.
     flushed: usize,
     /// True if the last send may be flushed.
     is_ending: bool,
@@ -223,7 +223,7 @@ impl Link {
         RemoteAddress { address: self.peer.address.plus(offset as u64), ..self.peer }
     }
 
-    /// Returns an address in this end's arena, for peers that learn it in another way.
+    /// Returns an address in this end's arena, for peers that receive it in another way.
     pub(super) fn own(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }
@@ -447,7 +447,7 @@ impl Link {
         RemoteAddress { rkey: Rkey(self.peer.rkey.0 ^ 0x0055_aa00), ..self.remote(offset) }
     }
 
-    /// Waits for the one outstanding send to fail. Its completion comes before those of flushed receives.
+    /// Waits for the one outstanding send to fail. Its completion precedes the flushed receives.
     pub(super) fn failure(&mut self) -> Verdict<CompletionStatus> {
         let mut deadline = Deadline::new();
         let mut one = [Completion::default()];

@@ -25,7 +25,7 @@ impl<'a> Report<'a> {
 
     /// Prints a line and flushes it, because a script may wait for it.
     pub(super) fn note(&mut self, text: &str) {
-        // Ignored: if the reader has gone, the exit status still reports the result.
+        // Ignored: without a reader, the exit status still reports the result.
         let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
     }
 

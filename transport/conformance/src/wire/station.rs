@@ -55,7 +55,7 @@ pub(super) struct Station {
     pub(super) own: IpAddr,
     channel: Arc<dyn CmChannel>,
     srq: RefCell<Option<Rc<Slots>>>,
-    /// Events that no caller has waited for yet.
+    /// Events that callers have not taken yet.
     waiting: RefCell<VecDeque<CmEvent>>,
 }
 

@@ -16,7 +16,7 @@ macro_rules! codes {
 
 pub(super) use codes as declare;
 
-/// The result of `ibv_rereg_mr` if nothing was changed.
+/// Result of an `ibv_rereg_mr` without effect.
 pub const IBV_REREG_MR_ERR_INPUT: std::ffi::c_int = -1;
 
 codes! { codes;

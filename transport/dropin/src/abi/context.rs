@@ -1,13 +1,13 @@
 //! The opened device and its tables of functions.
 //!
-//! A table entry that is `None` makes most inline functions of the header return `EOPNOTSUPP`; some do
-//! not check for it, see `verbs::ops`.
+//! Most inline functions of the header return `EOPNOTSUPP` if a table entry is `None`; some do not check
+//! for it, see `verbs::ops`.
 
 use super::*;
 use libc::pthread_mutex_t;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// An entry that no program calls any more, or that this device does not serve.
+/// An obsolete entry, or one that this device does not support.
 pub type Unused = *const c_void;
 
 #[repr(C)]

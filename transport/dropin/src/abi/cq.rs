@@ -59,7 +59,7 @@ pub struct ibv_wc_tm_info {
 
 type Reader<T> = Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> T>;
 
-/// The first fields are those of `ibv_cq`.
+/// Begins with the fields of `ibv_cq`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_cq_ex {

@@ -1,9 +1,9 @@
 //! Objects of this library that programs hold pointers to.
 //!
-//! C sees a structure, and the object around it is the library's. [`hand_out`] makes the two, a
-//! [`Handle`] finds the object of a structure, and [`Handle::release`] ends both. Programs read and
-//! write fields of the structure at any time, so no reference to it is ever formed: a [`Field`] is
-//! copied in and out by itself.
+//! C programs get a structure, around which the library has an object. [`hand_out`] creates both, a
+//! [`Handle`] finds the object of a structure, and [`Handle::release`] destroys both. Programs read and write
+//! fields of the structure at any time, so no reference to it is ever formed: a [`Field`] is copied in and
+//! out by itself.
 
 use super::Errno;
 use std::marker::PhantomData;
@@ -40,8 +40,8 @@ impl<'a, C: Structure> Handle<'a, C> {
     /// Takes the object that the program must name: null is `EINVAL`.
     ///
     /// # Safety
-    /// `pointer` is null, or [`hand_out`] made it and the object is not released during `'a`. The program must
-    /// pass only such pointers, and destroy no object while a call uses it.
+    /// `pointer` is null, or [`hand_out`] returned it and the object is not released during `'a`. The program
+    /// must pass only such pointers, and destroy no object while a call uses it.
     pub(crate) unsafe fn new(pointer: *mut C) -> Result<Self, Errno> {
         // SAFETY: this function's contract is the same.
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
@@ -98,8 +98,8 @@ impl<'a, C: Structure> Handle<'a, C> {
     /// Releases the object and its structure.
     ///
     /// # Safety
-    /// The object is alive, and nothing uses it after this: neither the program, whose call this
-    /// serves, nor a table of the library, nor another handle.
+    /// The object is alive, and not used after this by the program, whose call this serves, a table of the
+    /// library, or another handle.
     pub(crate) unsafe fn release(self) {
         // SAFETY: `hand_out` made the box with the structure at this distance from its start, and
         // by this function's contract nobody has it any more.
@@ -127,7 +127,7 @@ pub(crate) fn hand_out<'a, C: Structure>(object: C::Object) -> Handle<'a, C> {
     Handle { structure, object: PhantomData }
 }
 
-/// A field of the C structure `C`, of type `F`. The macro [`field`] makes one.
+/// A field of the C structure `C`, of type `F`. Created with the macro [`field`].
 #[derive(Debug)]
 pub(crate) struct Field<C, F> {
     offset: usize,

@@ -1,8 +1,8 @@
 //! Memory that the program lends to the library for the length of one call.
 //!
-//! Only the constructors are unsafe. Each states what its caller must know; the caller is an exported
-//! function, which knows it from the function's manual page. `'a` must not be longer than the call: when the
-//! function returns, the memory is the program's again.
+//! Only the constructors are unsafe. Each states its conditions, which the caller, an exported function,
+//! takes from the function's manual page. `'a` must not be longer than the call: when the function returns,
+//! the memory is the program's again.
 
 use super::Errno;
 use std::ffi::{CStr, c_char};
@@ -26,7 +26,7 @@ impl<'a, T> In<'a, T> {
     /// Takes a structure that must be there: null is `EINVAL`.
     ///
     /// # Safety
-    /// `pointer` is null, or is aligned and points to a `T` that nobody changes during `'a`.
+    /// `pointer` is null, or is aligned and points to a `T` that is not changed during `'a`.
     pub(crate) unsafe fn new(pointer: *const T) -> Result<Self, Errno> {
         // SAFETY: this function's contract is the same.
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
@@ -46,8 +46,8 @@ impl<'a, T> In<'a, [T]> {
     /// Takes an array of `length` elements. With length 0 the pointer is ignored; otherwise null is `EINVAL`.
     ///
     /// # Safety
-    /// `length` is 0, or `pointer` is null, or it is aligned and points to `length` elements that
-    /// nobody changes during `'a`.
+    /// `length` is 0, or `pointer` is null, or it is aligned and points to `length` elements that are not
+    /// changed during `'a`.
     pub(crate) unsafe fn array(pointer: *const T, length: usize) -> Result<Self, Errno> {
         if length == 0 {
             return Ok(Self(&[]));
@@ -64,8 +64,7 @@ impl<'a> In<'a, CStr> {
     /// Takes a C string that must be there: null is `EINVAL`.
     ///
     /// # Safety
-    /// `pointer` is null, or points to characters that end with a zero and that nobody changes
-    /// during `'a`.
+    /// `pointer` is null, or points to characters that end with a zero and are not changed during `'a`.
     pub(crate) unsafe fn text(pointer: *const c_char) -> Result<Self, Errno> {
         if pointer.is_null() {
             return Err(Errno::EINVAL);
@@ -91,8 +90,7 @@ impl<'a, T> InOut<'a, T> {
     /// Takes a structure that must be there: null is `EINVAL`.
     ///
     /// # Safety
-    /// `pointer` is null, or is aligned and points to a `T` that nobody else reads or changes
-    /// during `'a`.
+    /// `pointer` is null, or is aligned and points to a `T` that is not accessed elsewhere during `'a`.
     pub(crate) unsafe fn new(pointer: *mut T) -> Result<Self, Errno> {
         // SAFETY: this function's contract is the same.
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
@@ -133,7 +131,7 @@ impl<T> Out<'_, T> {
     /// Takes memory for a required result: null is `EINVAL`.
     ///
     /// # Safety
-    /// `pointer` is null, or is aligned and points to memory for a `T` that nobody else uses during
+    /// `pointer` is null, or is aligned and points to memory for a `T` that is not used elsewhere during
     /// `'a`.
     pub(crate) unsafe fn new(pointer: *mut T) -> Result<Self, Errno> {
         // SAFETY: this function's contract is the same.
@@ -167,8 +165,8 @@ impl<T> OutArray<'_, T> {
     /// Takes memory for `length` elements. With length 0 the pointer is ignored; otherwise null is `EINVAL`.
     ///
     /// # Safety
-    /// `length` is 0, or `start` is null, or it is aligned and points to memory for `length`
-    /// elements that nobody else uses during `'a`.
+    /// `length` is 0, or `start` is null, or it is aligned and points to memory for `length` elements that is
+    /// not used elsewhere during `'a`.
     pub(crate) unsafe fn new(start: *mut T, length: usize) -> Result<Self, Errno> {
         if length > 0 && start.is_null() {
             return Err(Errno::EINVAL);
@@ -193,8 +191,7 @@ impl OutBytes<'_> {
     /// Takes memory of `size` bytes; null is `EINVAL` unless `size` is 0.
     ///
     /// # Safety
-    /// `size` is 0, or `start` is null, or it points to `size` bytes that nobody else uses during
-    /// `'a`.
+    /// `size` is 0, or `start` is null, or it points to `size` bytes that are not used elsewhere during `'a`.
     pub(crate) unsafe fn new<T>(start: *mut T, size: usize) -> Result<Self, Errno> {
         // SAFETY: bytes have no alignment; the rest is this function's contract.
         Ok(Self(unsafe { OutArray::new(start.cast(), size)? }))

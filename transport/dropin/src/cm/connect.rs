@@ -32,7 +32,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// `rdma_connect(3)`: asks the peer for a connection, or in port space UDP for its QP.
+/// `rdma_connect(3)`: requests a connection from the peer, or in port space UDP its QP.
 ///
 /// # Safety
 /// The id is not destroyed; `param` is null, or points to parameters whose private data may be read.
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         }
         let offered = lock(&id.facts).offered;
         let mut parameters = parameters(id, param.as_ref())?;
-        // More than the peer offers is useless. The all-ones values ask for what it offers.
+        // Limited to the peer's offer, which the all-ones values stand for.
         let fit =
             |asked: Option<u8>, all: u8, offered: u8| asked.filter(|asked| *asked != all).unwrap_or(offered);
         let asked =
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     })
 }
 
-/// Names a QP to the peer that asked for one, in port space UDP. No event follows, so a synchronous id
+/// Names a QP to the peer that requested one, in port space UDP. There is no later event, so a synchronous id
 /// does not wait.
 fn name_qp(id: Id<'_>, param: Option<&Param<'_>>) -> Result<c_int, Errno> {
     let parameters = match param {
@@ -112,8 +112,8 @@ struct Param<'a> {
 
 impl Param<'_> {
     /// # Safety
-    /// `pointer` is null, or points to parameters whose private data may be read, and nobody changes
-    /// either during `'a`.
+    /// `pointer` is null, or points to parameters whose private data may be read, and both are not changed
+    /// during `'a`.
     unsafe fn new(pointer: *const rdma_conn_param) -> Result<Option<Self>, Errno> {
         // SAFETY: this function's contract.
         unsafe {
@@ -124,10 +124,10 @@ impl Param<'_> {
     }
 }
 
-/// Returns the private data. Without a pointer there is none, for any length.
+/// Returns the private data; empty without a pointer, for any length.
 ///
 /// # Safety
-/// `pointer` is null, or points to `length` bytes that nobody changes during `'a`.
+/// `pointer` is null, or points to `length` bytes that are not changed during `'a`.
 unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, [u8]>, Errno> {
     let length = if pointer.is_null() { 0 } else { usize::from(length) };
     // SAFETY: this function's contract.
@@ -136,7 +136,7 @@ unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, 
 
 /// Returns the parameters of the connection, of the program's and the id's QP.
 fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters, Errno> {
-    // The QP itself is asked, since the program may have made it and put it into the id.
+    // Queries the QP itself, since the program may have created it and put it into the id.
     // SAFETY: the id's QP is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so
     // does a program that destroys its own.
     let (own, has_srq) = match unsafe { Handle::optional(id.get(QP)) } {
@@ -245,8 +245,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. It succeeds without a connection as well,
-/// and in port space UDP, unless neither side has ever asked for one.
+/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. It succeeds without a connection as
+/// well, and in port space UDP, unless neither side has requested one.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             facts.was_connected && facts.is_disconnected
         };
         match result {
-            // The peer disconnected first. No further event comes, so the call must not wait for one.
+            // The peer disconnected first. There are no further events, so the call must not wait for one.
             _ if is_told => forget_event(id),
             Ok(()) if is_synchronous => wait_for_outcome(id)?,
             Err(error) if !was_asked => return Err(error.into()),

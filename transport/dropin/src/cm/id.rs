@@ -1,8 +1,8 @@
 //! Ids: the program's handles of connections, of listeners, and of endpoints that are neither yet.
 //!
-//! An id's object begins with its C structure. Its endpoint is made together with it; the device, the
-//! addresses and the protection domain in the C structure are filled in once they are known. A
-//! *synchronous* id has a separate channel, and each call on it waits for its outcome.
+//! An id's object begins with its C structure. Its endpoint is created together with it; the device, the
+//! addresses and the protection domain in the C structure are filled in later. A *synchronous* id has a
+//! separate channel, and each call on it waits for its outcome.
 
 use super::channel::{Channel, ChannelObject};
 use super::fields::{CHANNEL, Id, QP_TYPE};
@@ -40,14 +40,13 @@ unsafe impl Structure for rdma_cm_id {
 pub(super) struct Facts {
     /// The numbers of READs and atomics that the peer accepts at once, and that it issues at once.
     pub(super) offered: (u8, u8),
-    /// Attributes of the QPs of a listener's connections, if `rdma_create_ep` made it.
+    /// Attributes of the QPs of a listener's connections, if created with `rdma_create_ep`.
     pub(super) template: Option<ibv_qp_init_attr>,
-    /// True if bringing the QP up has failed, which was the program's last event of the connection.
+    /// True if bringing the QP up failed, which was the program's last event of the connection.
     pub(super) has_failed: bool,
-    /// True if the program has asked a peer for a connection, or a peer has asked the program.
+    /// True if the program or a peer has requested a connection.
     pub(super) was_asked: bool,
-    /// True if a peer has asked, and the program has not accepted: as in the kernel, it gets no events until
-    /// then.
+    /// True while a peer's request is not accepted: as in the kernel, events are held back until then.
     pub(super) awaits_accept: bool,
     /// True if there is or was a connection.
     pub(super) was_connected: bool,
@@ -62,7 +61,7 @@ pub(super) struct Facts {
 }
 
 /// Returns the QP type that a connection request names, for a QP of a type in a port space (contract J1). In
-/// port space UDP nothing is connected, and the peer learns only a QP's number.
+/// port space UDP there is no connection, and the peer receives only a QP's number.
 fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
     match (port_space, qp_type) {
         (PortSpace::Tcp | PortSpace::Ib, IBV_QPT_RC)
@@ -162,7 +161,7 @@ impl Id<'_> {
         self.is_synchronous.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the id is of port space UDP: it asks for QPs and names them, and connects nothing.
+    /// Returns true if the id is of port space UDP: it requests and names QPs, without connections.
     pub(super) fn is_datagram(self) -> bool {
         self.get(QP_TYPE) == IBV_QPT_UD
     }

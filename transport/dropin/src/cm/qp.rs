@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use trunkline_verbs::{QpModify, QpState};
 
-/// `rdma_create_qp(3)`: makes the id's QP, and moves it to INIT.
+/// `rdma_create_qp(3)`: creates the id's QP, and moves it to INIT.
 ///
 /// # Safety
 /// The id is not destroyed; `pd` is null or not deallocated; `init` points to attributes that are the
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_q
     })
 }
 
-/// Makes the id's QP. Objects that `init` does not name are taken from the id or made.
+/// Creates the id's QP. Objects that `init` does not name are taken from the id or created.
 ///
 /// # Safety
 /// Each object that `init` names is null or not destroyed.
@@ -127,7 +127,7 @@ unsafe fn create(id: Id<'_>, init: &mut ibv_qp_init_attr_ex) -> Result<(), Errno
     Ok(())
 }
 
-/// Makes the id's CQs with these numbers of entries, each with a channel. A number of 0 makes none.
+/// Creates the id's CQs with these numbers of entries, each with a channel, except for a number of 0.
 pub(super) fn create_cqs(id: Id<'_>, send: u32, receive: u32) -> Result<(), Errno> {
     let one = |size: u32| -> Result<Option<(*mut ibv_comp_channel, *mut ibv_cq)>, Errno> {
         let Ok(entries) = c_int::try_from(size) else { return Err(Errno::EINVAL) };
@@ -165,7 +165,7 @@ pub(super) fn create_cqs(id: Id<'_>, send: u32, receive: u32) -> Result<(), Errn
     Ok(())
 }
 
-/// Destroys the CQs that were made for the id. Those of an XRC SRQ stay until the SRQ is destroyed.
+/// Destroys the CQs that were created for the id. CQs of an XRC SRQ stay until the SRQ is destroyed.
 pub(super) fn destroy_cqs(id: Id<'_>) {
     if id.get(QP_TYPE) == IBV_QPT_XRC_RECV && !id.get(SRQ).is_null() {
         return;
@@ -185,7 +185,7 @@ pub(super) fn destroy_cqs(id: Id<'_>) {
     }
 }
 
-/// `rdma_destroy_qp(3)`: destroys the id's QP, and the CQs that were made with it.
+/// `rdma_destroy_qp(3)`: destroys the id's QP, and the CQs that were created with it.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -210,7 +210,7 @@ pub(super) fn destroy(id: Id<'_>) {
 }
 
 /// Brings the id's QP, if it has one, up to RTS. Starts with INIT even if the QP is in INIT: the connection's
-/// access rights are known only now, and a QP that the program created and put into the id may be in RESET.
+/// access rights arrive only now, and a QP that the program created and put into the id may be in RESET.
 /// `resources` and `depth` are the maximum numbers of READs and atomics at once that the QP serves and
 /// issues. Their all-ones values stand for the values that both sides agreed on.
 pub(super) fn bring_up(id: Id<'_>, resources: u8, depth: u8) -> Result<(), Errno> {

@@ -1,7 +1,7 @@
 //! Sockets over RDMA (`rsocket(7)`), which librdmacm exports as well and this library does not support.
 //!
-//! `rsocket` returns `EOPNOTSUPP`. Since no descriptor is an rsocket, the other functions return `EBADF`,
-//! except `rpoll` and `rselect`, which also take ordinary descriptors and serve those.
+//! `rsocket` returns `EOPNOTSUPP`. The other functions return `EBADF`, since rsockets cannot be created,
+//! except `rpoll` and `rselect`, which also serve ordinary descriptors.
 
 use crate::border::{Errno, guarded, value};
 use libc::{fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, ssize_t, timeval};
@@ -25,7 +25,7 @@ fn no_bytes() -> ssize_t {
 macro_rules! no_rsocket {
     ($($symbol:literal $name:ident($($argument:ty),*) -> $type:ty = $with:ident;)*) => {
         $(
-            /// `EBADF`: no descriptor is an rsocket.
+            /// `EBADF`: the descriptor cannot be an rsocket.
             #[unsafe(export_name = $symbol)]
             pub extern "C" fn $name(_socket: c_int, $(_: $argument),*) -> $type {
                 $with()

@@ -30,7 +30,7 @@ pub(super) unsafe fn read(pointer: *const sockaddr) -> Result<Option<SocketAddr>
             let port = u16::from_be(v6.sin6_port);
             Ok(Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into()))
         }
-        // librdmacm knows no other family either.
+        // librdmacm supports the same families.
         _ => Err(Errno::EINVAL),
     }
 }

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_
     })
 }
 
-/// Makes the id's SRQ. Objects that `init` does not name are taken from the id or made.
+/// Creates the id's SRQ. Objects that `init` does not name are taken from the id or created.
 ///
 /// # Safety
 /// Each object that `init` names is null or not destroyed.
@@ -98,7 +98,7 @@ unsafe fn create(id: Id<'_>, init: &mut ibv_srq_init_attr_ex) -> Result<(), Errn
     Ok(())
 }
 
-/// `rdma_destroy_srq(3)`: destroys the id's SRQ, and the CQs that were made with it.
+/// `rdma_destroy_srq(3)`: destroys the id's SRQ, and the CQs that were created with it.
 ///
 /// # Safety
 /// The id is not destroyed.

@@ -42,7 +42,7 @@ pub(super) fn own_channel<'a>(id: Id<'a>) -> Result<Channel<'a>, Errno> {
     unsafe { Handle::new(id.get(CHANNEL)) }
 }
 
-/// Acknowledges the event that the last call on a synchronous id has left with it.
+/// Acknowledges the event that the last call on a synchronous id left there.
 pub(super) fn forget_event(id: Id<'_>) {
     let event = id.replace(EVENT, null_mut());
     // SAFETY: only the library writes the field, with an event that the program does not acknowledge

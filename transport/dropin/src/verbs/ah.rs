@@ -1,7 +1,7 @@
-//! Address handles, multicast groups and fork: functions that do nothing with the device.
+//! Address handles, multicast groups and fork: functions without a use of the device.
 //!
-//! No QP type of this device uses an address handle. Programs may make one anyway, but not the UD QP that would
-//! use it.
+//! Address handles are unused by the QP types of this device. Programs may create one anyway, but not the UD
+//! QP that would use it.
 
 use super::host::host;
 use super::objects::AhObject;
@@ -82,8 +82,8 @@ pub unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_fork_init(3)`: 0, with nothing to prepare. Registered memory is not pinned: a child gets
-/// its own copy, and the device continues with the parent's.
+/// `ibv_fork_init(3)`: always 0. Registered memory is not pinned: a child gets its own copy, and the device
+/// continues with the parent's.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0

@@ -1,7 +1,7 @@
 //! Send requests, from C to the device.
 //!
-//! Owns the list that both ways of posting fill: `post` from linked lists, `wr` from calls of
-//! `ibv_wr_*`. The list's memory is reused, so in steady state posting allocates nothing.
+//! Owns the list that both ways of posting fill: `post` from linked lists, `wr` from calls of `ibv_wr_*`. The
+//! list's memory is reused, so in steady state posting does not allocate.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;

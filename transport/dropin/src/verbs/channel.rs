@@ -1,4 +1,4 @@
-//! Completion channels: making and destroying them, and taking their events.
+//! Completion channels: creation, destruction, and events.
 
 use super::context::read_event;
 use super::events::lock;

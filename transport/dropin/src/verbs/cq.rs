@@ -1,4 +1,4 @@
-//! Completion queues: making, resizing, destroying and polling them.
+//! Completion queues: creation, resizing, destruction and polling.
 
 use super::convert::completion;
 use super::cq_ex::{Readers, readers};
@@ -168,7 +168,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         // SAFETY: the manual: the program passes a CQ that it has not destroyed.
         let cq = unsafe { Handle::new(cq)? };
         if cq.get(field!(ibv_cq, channel)).is_null() {
-            // Nothing is notified without a channel. The kernel accepts the request as well.
+            // Without a channel, notification has no effect. The kernel accepts the request as well.
             return Ok(());
         }
         let notify = if solicited_only == 0 { Notify::Any } else { Notify::Solicited };

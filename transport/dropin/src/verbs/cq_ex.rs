@@ -1,8 +1,8 @@
 //! Extended completion queues: one completion at a time, read field by field.
 //!
-//! Between a `start_poll` that found a completion and `end_poll` the CQ belongs to the calling
-//! thread. All fields of a completion can be read except time stamps, VLANs, flow tags and tag
-//! matching, which this device does not have; a CQ that asks for one of these is `EOPNOTSUPP`.
+//! Between a `start_poll` that found a completion and `end_poll` the CQ belongs to the calling thread. All
+//! fields of a completion can be read except time stamps, VLANs, flow tags and tag matching, which this
+//! device does not have; a request for a CQ with one of these returns `EOPNOTSUPP`.
 
 use super::convert::completion;
 use super::cq::create;
@@ -12,7 +12,7 @@ use crate::border::{Errno, Handle, In, field, guarded, object};
 use std::ffi::{c_int, c_uint};
 use trunkline_verbs::Completion;
 
-/// The fields of a completion that the program wants to read: bits of `IBV_WC_EX_WITH_*`.
+/// Fields of a completion that the program reads: bits of `IBV_WC_EX_WITH_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Readers(u64);
 
@@ -43,7 +43,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         // SAFETY: the manual: the program passes a context that it has not closed, and attributes
         // that it does not change meanwhile.
         let (context, init) = unsafe { (Handle::new(context)?, In::new(init)?) };
-        // This device has no parent domains, so no program can pass one.
+        // This device does not support parent domains, so programs cannot pass one.
         if init.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 || init.wc_flags & !KNOWN != 0 {
             return Err(Errno::EOPNOTSUPP);
         }

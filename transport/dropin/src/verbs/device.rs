@@ -8,8 +8,7 @@ use std::sync::OnceLock;
 use trunkline_softrdma::device::SoftProvider;
 use trunkline_verbs::{Provider, VerbsError};
 
-/// The device as C sees it. Programs keep pointers to it after they have freed the list that named
-/// it, so it is never freed.
+/// The device's C structure. Programs keep pointers to it after freeing its list, so it is never freed.
 struct Known {
     device: Box<verbs_device>,
     guid: u64,

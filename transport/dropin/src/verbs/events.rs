@@ -1,8 +1,8 @@
 //! Asynchronous events, from the device to the contexts of a program.
 //!
-//! Owns the queue of each context, and the table of the C objects that an event is for: each handle of
-//! a TGT gets the event (contract H1, H2). The device calls [`Router::deliver`] with its own lock held,
-//! so nothing here may call the device.
+//! Owns the queue of each context, and the table of the C objects that an event is for: each handle of a TGT
+//! gets the event (contract H1, H2). The device calls [`Router::deliver`] with its own lock held, so this
+//! module must not call the device.
 
 use crate::border::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};

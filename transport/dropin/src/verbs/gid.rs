@@ -151,8 +151,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: `EOPNOTSUPP`, since the host's routing knows the MAC addresses and
-/// this device does not.
+/// `ibv_resolve_eth_l2_from_gid`: `EOPNOTSUPP`, since only the host's routing has the MAC addresses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,

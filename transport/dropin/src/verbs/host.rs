@@ -55,7 +55,7 @@ impl Host {
         lock(&self.device).clone()
     }
 
-    /// Returns the device, if it is open and no thread is about to open it.
+    /// Returns the device, if it is open and not being opened.
     pub(super) fn left_open(&self) -> Option<Arc<SoftDevice>> {
         self.device.try_lock().ok()?.clone()
     }

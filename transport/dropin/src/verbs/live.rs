@@ -24,7 +24,8 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Destroys everything, users before the objects they use, so that nothing is refused (contract I3).
+    /// Destroys all objects, users before the objects they use, so that the device does not refuse (contract
+    /// I3).
     pub(crate) fn destroy_all(&self) {
         self.qps.destroy_all(|qp| qp.destroy());
         self.srqs.destroy_all(|srq| srq.destroy());

@@ -24,12 +24,12 @@ fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
-/// Converts one structure and stores the result. The functions return nothing, so a null pointer only
+/// Converts one structure and stores the result. The functions do not return errors, so a null pointer only
 /// leaves the result unwritten.
 ///
 /// # Safety
-/// `from` points to a structure that nobody changes meanwhile, `to` to memory for the other that
-/// nobody else uses; either may be null.
+/// `from` points to a structure that is not changed during the call, `to` to memory for the other that is not
+/// used elsewhere; either may be null.
 unsafe fn convert<T, F>(to: *mut T, from: *const F, convert: impl FnOnce(&F) -> T) {
     guarded((), || {
         // SAFETY: this function's contract.

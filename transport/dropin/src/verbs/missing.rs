@@ -6,8 +6,8 @@ use crate::abi::*;
 use crate::border::{Errno, object, status};
 use std::ffi::{c_int, c_uint, c_void};
 
-/// Called by `ibv_bind_mw(3)`, which does not check whether the entry is there. No program has a
-/// window to bind.
+/// Called by `ibv_bind_mw(3)`, which does not check whether the entry exists. Programs cannot have a window
+/// to bind.
 pub(super) unsafe extern "C" fn bind_mw(
     _qp: *mut ibv_qp,
     _mw: *mut ibv_mw,
@@ -38,6 +38,6 @@ pub unsafe extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32)
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_unimport_dm(3)`: nothing, since [`ibv_import_dm`] never succeeds.
+/// `ibv_unimport_dm(3)`: no-op, since [`ibv_import_dm`] never succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {}

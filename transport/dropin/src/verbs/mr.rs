@@ -186,6 +186,6 @@ pub unsafe extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut i
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_unimport_mr(3)`: nothing, since [`ibv_import_mr`] never succeeds.
+/// `ibv_unimport_mr(3)`: no-op, since [`ibv_import_mr`] never succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}

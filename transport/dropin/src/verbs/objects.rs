@@ -1,8 +1,7 @@
 //! The objects that C holds pointers to, one type for each kind.
 //!
-//! Each object begins with its C structure, followed by the object of `trunkline_verbs` that does
-//! the work. The files of this folder reach an object through the [`Handle`] of its C structure,
-//! and nothing else does.
+//! Each object begins with its C structure, followed by the object of `trunkline_verbs` that does the work.
+//! Only the files of this folder reach an object, through the [`Handle`] of its C structure.
 
 use super::events::{ContextEvents, EventCount};
 use super::live::Live;
@@ -27,7 +26,7 @@ pub(crate) struct ContextObject {
     pub(crate) table: UnsafeCell<verbs_context>,
     pub(crate) device: Arc<SoftDevice>,
     pub(crate) events: Arc<ContextEvents>,
-    /// Objects that were made in the context and are not destroyed yet.
+    /// Live objects of the context.
     pub(crate) live: Live,
     /// The receive QPs that the process is registered with by the calls of OFED 1.x.
     pub(crate) legacy: LegacyXrc,
@@ -100,7 +99,7 @@ pub(crate) struct QpObject {
     pub(crate) events: Arc<EventCount>,
     /// True if every send request completes with an entry in the CQ, signalled or not.
     pub(crate) signal_all: bool,
-    /// True if the program asked for `ibv_wr_*` by `send_ops_flags`.
+    /// True if the program requested `ibv_wr_*` through `send_ops_flags`.
     pub(crate) is_extended: bool,
     /// Taken from `wr_start` to `wr_complete` or `wr_abort`; holds the requests so far.
     pub(crate) turn: Turn<Posting>,
@@ -148,7 +147,7 @@ macro_rules! owners {
     ($($structure:ty),*) => {
         $(
             impl<'a> Handle<'a, $structure> {
-                /// Returns the context that the object was made in.
+                /// Returns the object's context.
                 pub(crate) fn owner(self) -> Result<Handle<'a, ibv_context>, crate::border::Errno> {
                     // SAFETY: the library stored the context when it made the object, programs only
                     // read the field, and a program uses no object after it has closed the context.

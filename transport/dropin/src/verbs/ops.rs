@@ -1,7 +1,7 @@
 //! The tables that the inline functions of `<infiniband/verbs.h>` call.
 //!
-//! An absent entry makes most of them return `EOPNOTSUPP`. The entries that they call unchecked
-//! (`close_xrcd`, `dealloc_mw`, `bind_mw`, `poll_cq`, `req_notify_cq`, `post_*`) are never absent.
+//! Most of them return `EOPNOTSUPP` if the entry is absent. The entries that they call unchecked (`close_xrcd`,
+//! `dealloc_mw`, `bind_mw`, `poll_cq`, `req_notify_cq`, `post_*`) are never absent.
 
 use super::{cq, cq_ex, missing, port, post, qp, query, srq, xrcd};
 use crate::abi::*;

@@ -43,6 +43,6 @@ pub unsafe extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32)
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_unimport_pd(3)`: nothing, since [`ibv_import_pd`] never succeeds.
+/// `ibv_unimport_pd(3)`: no-op, since [`ibv_import_pd`] never succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}

@@ -17,8 +17,8 @@ thread_local! {
     static SCATTER: RefCell<Vec<Sge>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Uses the thread's reusable state for its next posts. A thread whose locals are destroyed, as when the
-/// program exits, makes a new one.
+/// Uses the thread's reusable state for its next posts. A thread whose locals are destroyed, as at the
+/// program's exit, creates a new one.
 fn with<T: Default, R>(kept: &'static LocalKey<RefCell<T>>, work: impl FnOnce(&mut T) -> R) -> R {
     if kept.try_with(|_| ()).is_ok() { kept.with_borrow_mut(work) } else { work(&mut T::default()) }
 }
@@ -32,7 +32,8 @@ pub(super) fn sge(from: &ibv_sge) -> Sge {
 /// may lie at any address.
 ///
 /// # Safety
-/// `count` is not positive, or `list` is null or has as many entries, which nobody changes while the iterator lives.
+/// `count` is not positive, or `list` is null or has as many entries, which are not changed while the
+/// iterator lives.
 pub(super) unsafe fn sge_list(
     list: *const ibv_sge,
     count: impl TryInto<usize>,
@@ -55,8 +56,8 @@ struct List<'a, R> {
 
 impl<R> List<'_, R> {
     /// # Safety
-    /// `first` is null, or points to a request for which `next` returns again such a pointer, and
-    /// nobody changes the requests and their scatter/gather lists during `'a`.
+    /// `first` is null, or points to a request for which `next` returns again such a pointer, and the
+    /// requests and their scatter/gather lists are not changed during `'a`.
     unsafe fn new(first: *mut R, next: fn(&R) -> *mut R) -> Self {
         Self { first, next, lent: PhantomData }
     }
@@ -163,7 +164,7 @@ const MAX_INLINE_BYTES: usize = 4096;
 /// Appends the `length` bytes at `address`.
 ///
 /// # Safety
-/// They are readable, and nobody changes them during the call.
+/// They are readable, and not changed during the call.
 pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) -> Result<(), Errno> {
     if length == 0 {
         return Ok(());
@@ -178,7 +179,7 @@ pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) ->
     Ok(())
 }
 
-/// Stores a pointer to the request that was not posted, if the program asks for it.
+/// Stores a pointer to the request that was not posted, if the program requests it.
 fn report<R>(bad_wr: Option<Out<'_, *mut R>>, at: *mut R) {
     if let Some(bad_wr) = bad_wr {
         bad_wr.write(at);

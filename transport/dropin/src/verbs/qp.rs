@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use trunkline_verbs::{AsyncSubject, Device, QpInit, QpNumber, QpType, QueueCapacities, QueuePair};
 
-/// Minimum number of inline bytes of every sending QP: rdma_xclient asks for none and posts 16
+/// Minimum number of inline bytes of every sending QP: rdma_xclient requests 0 and posts 16
 /// (`librdmacm/examples/rdma_xclient.c` of rdma-core).
 const MIN_INLINE_BYTES: u32 = 64;
 
@@ -169,7 +169,7 @@ pub(super) fn capacities(from: QueueCapacities) -> ibv_qp_cap {
     }
 }
 
-/// Fields of a QP's C structure, and the program's attributes that its object remembers.
+/// Fields of a QP's C structure, and the program's attributes stored in its object.
 struct Fields {
     qp_context: *mut c_void,
     pd: *mut ibv_pd,

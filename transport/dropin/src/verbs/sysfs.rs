@@ -1,6 +1,6 @@
 //! Files of sysfs, as programs read them through the library.
 //!
-//! The kernel does not know this device, so there are no files below its path.
+//! The device is not registered in the kernel, so its path is empty.
 
 use super::device::ibv_get_device_name;
 use crate::abi::ibv_device;

@@ -1,10 +1,10 @@
 //! Hand-over between shards: a bounded ring per sender, and one word that shows which rings hold items and
-//! whether the receiver wants to be notified.
+//! whether the receiver has requested a notification.
 //!
 //! Owns the rings and the word. A sender pushes into its own ring, then sets its bit. A receiver takes the
-//! bits, then empties those rings. It may announce that it will not look again by itself
-//! ([`Crossing::listen`]); the next sender is then told to notify it. All of this is decided by
-//! read-modify-writes of the one word, so a sender whose item the receiver does not see is told to notify it.
+//! bits, then empties those rings. It may announce that it stops polling ([`Crossing::listen`]); the next
+//! sender must then notify it. Read-modify-writes of the one word decide this, so a sender whose item the
+//! receiver has missed is always directed to notify it.
 
 use core::fmt;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use crate::rings::sync::{AtomicU64, Mutex, Ordering, lock};
 /// Maximum number of senders.
 pub const MAX_SENDERS: usize = 32;
 
-/// Set if the receiver wants to be notified.
+/// Set if the receiver has requested a notification.
 const LISTENING: u64 = 1 << 63;
 const SENDERS: u64 = (1 << MAX_SENDERS) - 1;
 

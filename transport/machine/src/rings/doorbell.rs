@@ -1,7 +1,7 @@
 //! The handshake between a machine that is about to sleep and the threads that give it work.
 //!
 //! Owns one word. The sleeper and every thread that puts work into its queues call it. It never sleeps or
-//! writes a file descriptor itself: it tells the caller when to do so.
+//! writes a file descriptor itself: its results direct the caller.
 //!
 //! ```text
 //!   sleeper                              ringer
@@ -72,7 +72,7 @@ impl Doorbell {
             && self.word.compare_exchange(SLEEPING, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Returns true if the owner has announced sleep. For metrics only; no decision may depend on it.
+    /// Returns true if the owner has announced sleep. For metrics only; decisions must not depend on it.
     #[must_use]
     pub fn is_sleeping(&self) -> bool {
         self.word.load(Ordering::Relaxed) == SLEEPING

@@ -30,7 +30,7 @@ use crate::rings::sync::{AtomicU32, Ordering};
 
 /// The pollers have polled since the background thread last checked.
 const POLLERS: u32 = 0;
-/// The background thread has checked, and no poller has polled since.
+/// The background thread has checked, without a poll since.
 const QUIET: u32 = 1;
 /// The background thread does the work.
 const BACKGROUND: u32 = 2;
@@ -98,7 +98,7 @@ impl Handover {
         self.word.swap(WATCHED, Ordering::AcqRel) == BACKGROUND
     }
 
-    /// Background thread: returns its duty, which it takes if no poller has polled since the last check.
+    /// Background thread: returns its duty, which it takes if there was no poll since the last check.
     /// `is_asleep` returns true while the poller that called [`Handover::watch`] sleeps.
     pub fn background_check(&self, is_asleep: impl FnOnce() -> bool) -> Duty {
         // SYNC: handover-word

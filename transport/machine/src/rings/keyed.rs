@@ -1,8 +1,8 @@
 //! A table from numbers to values that is read without a lock.
 //!
 //! Owns the values. Readers look up a number while they hold a [`Reading`]; writers take turns by a lock that
-//! readers never take. A removed value is returned to the writer once no reader can use it any more, so that
-//! the caller that removes a key may free its target at once.
+//! readers never take. A removed value is returned to the writer after all readers have stopped using it, so
+//! that the caller that removes a key may free its target at once.
 //!
 //! The table uses open addressing. Its keys are already well distributed (they are drawn by a permutation).
 //! It doubles when it is half full of keys and graves, and then waits for the readers of the old array.
@@ -144,7 +144,7 @@ impl<V> Keyed<V> {
         counts.keys += 1;
     }
 
-    /// Removes a value. No reader uses it any more when this returns. Must not be called by a thread that
+    /// Removes a value. Returns after all readers have stopped using it. Must not be called by a thread that
     /// reads.
     pub fn remove(&self, key: u32) -> Option<V> {
         if matches!(key, EMPTY | GRAVE) {
@@ -154,7 +154,7 @@ impl<V> Keyed<V> {
         let array = self.array();
         let (at, value) = array.find(key)?;
         let next = (at + 1) & (array.places.len() - 1);
-        // No search continues past an empty place, so a grave before one is not needed.
+        // Searches end at an empty place, so a grave before one is not needed.
         let is_last = array.places[next].key.load(Ordering::Relaxed) == EMPTY;
         let place = &array.places[at];
         // SYNC: keyed-key
@@ -209,7 +209,7 @@ impl<V> Keyed<V> {
         for place in &old.places {
             let key = place.key.load(Ordering::Relaxed);
             if !matches!(key, EMPTY | GRAVE) {
-                // SAFETY: the array was made above, and nobody else has it yet.
+                // SAFETY: the array was created above and is not shared yet.
                 unsafe { &*new }.put(key, place.value.load(Ordering::Relaxed));
             }
         }

@@ -2,13 +2,13 @@
 //!
 //! Owns the stock at home, under one lock, and each borrower's share. A share has its own lock on its own
 //! cache line; only recalls contend for it. A borrower takes from its share, and borrows more when the share
-//! is used up. When nothing is left at home, the unused shares of others are recalled.
+//! is used up. When home is empty, the unused shares of others are recalled.
 //!
-//! Lent items count as part of the stock. While the count must be exact ([`Kept::keep_home`]), nothing is
-//! lent: all take from home.
+//! Lent items count as part of the stock. While the count must be exact ([`Kept::keep_home`]), lending stops:
+//! all take from home.
 //!
-//! Home's lock is taken before the borrowers' locks. Only home lends, so a thread that holds home's lock and
-//! finds home and all shares empty knows that nothing is left at all.
+//! Home's lock is taken before the borrowers' locks. Only home lends, so if a thread that holds home's lock
+//! finds home and all shares empty, the whole stock is empty.
 
 use core::fmt;
 use std::sync::OnceLock;
@@ -43,7 +43,7 @@ const PART: usize = 8;
 #[derive(Debug)]
 pub struct Home<S> {
     stock: S,
-    /// True if nothing is lent.
+    /// True if all items are at home.
     is_exact: bool,
 }
 
@@ -67,8 +67,8 @@ impl<S: Stock> Lending<S> {
 
     /// Takes one item with `take`, which is called with a stock and returns `None` if that stock is empty.
     /// Returns `None` if the whole stock is empty. Borrowers are numbered from 0 to `MAX_BORROWERS - 1`;
-    /// nothing is lent to `None`. If the item came from home, `from_home` is called afterwards, with home's
-    /// remaining stock.
+    /// `None` takes from home without borrowing. If the item came from home, `from_home` is called
+    /// afterwards, with home's remaining stock.
     #[inline]
     pub fn take<R>(
         &self,
@@ -108,7 +108,7 @@ impl<S: Stock> Lending<S> {
         change(&mut lock(&self.home).stock)
     }
 
-    /// Returns true if no item is left, lent or not.
+    /// Returns true if the whole stock is empty, including lent items.
     pub fn is_empty(&self) -> bool {
         let mut home = lock(&self.home);
         if home.stock.is_empty() {
@@ -143,13 +143,12 @@ pub struct Kept<'a, S> {
 }
 
 impl<S: Stock> Kept<'_, S> {
-    /// Returns the stock at home. Nothing is lent while the count is exact, nor right after
-    /// [`Lending::home`].
+    /// Returns the stock at home. It is complete while the count is exact, and right after [`Lending::home`].
     pub fn stock(&mut self) -> &mut S {
         &mut self.home.stock
     }
 
-    /// Returns true if nothing is lent until further notice.
+    /// Returns true if lending is suspended.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.home.is_exact

@@ -1,8 +1,8 @@
 //! The loom models: every interleaving of two or three threads over each piece, with up to two preemptions.
 //!
-//! Owns nothing; `cargo test` calls it. A model must stay small: two slots, two or three items, a few seconds
-//! at most. A lost wake-up shows as a deadlock, a torn hand-over as a causality violation of loom's cells, a
-//! leak as an `Arc` left over.
+//! Run by `cargo test`. A model must stay small: two slots, two or three items, a few seconds at most. A lost
+//! wake-up shows as a deadlock, a torn hand-over as a causality violation of loom's cells, a leak as an `Arc`
+//! left over.
 
 use core::future::Future;
 use core::pin::pin;

@@ -38,7 +38,7 @@ unsafe impl<T: Send> Sync for Owned<T> {}
 unsafe impl<T: Send> Send for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// Creates a value that no thread works on.
+    /// Creates an unlocked value.
     pub fn new(value: T) -> Self {
         Self {
             word: CachePadded::new(AtomicU32::new(FREE)),
@@ -117,7 +117,7 @@ impl<T: fmt::Debug> fmt::Debug for Turn<'_, T> {
 impl<T> Drop for Turn<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // Loom sees the last access here.
+        // For loom: the last access.
         self.owned.value.with_mut(|_| ());
         // SYNC: owned-word
         if self.owned.word.swap(FREE, Ordering::Release) == AWAITED {

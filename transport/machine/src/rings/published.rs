@@ -1,11 +1,11 @@
 //! A value that one process writes and others read, even after the writer was killed at any point.
 //!
-//! Owns the order in which the words of two buffers and their sequence are written and read. The
-//! writer fills the buffer that is not being read and then increments the sequence; a reader copies the
-//! buffer that the sequence selects and then checks that the sequence has not changed. A writer that
-//! dies in the middle leaves the previous value intact. There is one writer at a time; the caller decides
-//! which process succeeds a dead one. The words belong to the caller and are usually in shared memory,
-//! so nothing read from them is trusted.
+//! Owns the order in which the words of two buffers and their sequence are written and read. The writer fills
+//! the buffer that is not being read and then increments the sequence; a reader copies the buffer that the
+//! sequence selects and then checks that the sequence has not changed. A writer that dies in the middle
+//! leaves the previous value intact. There is one writer at a time; the caller decides which process succeeds
+//! a dead one. The words belong to the caller and are usually in shared memory, so values read from them are
+//! untrusted.
 
 use crate::rings::sync::{AtomicU64, Ordering, fence};
 
@@ -28,7 +28,7 @@ impl<'a> Published<'a> {
         self.buffers[usize::from(sequence & 1 != 0)]
     }
 
-    /// Replaces the value, as the writer. Returns false, and changes nothing, if the value does not fit.
+    /// Replaces the value, as the writer. Returns false, without a change, if the value does not fit.
     pub fn publish(&self, value: &[u64]) -> bool {
         let next = self.sequence.load(Ordering::Relaxed).wrapping_add(1);
         let (Some((length, words)), Ok(count)) =
@@ -39,8 +39,8 @@ impl<'a> Published<'a> {
         if value.len() > words.len() {
             return false;
         }
-        // A reader that sees a word written below sees the sequence of the previous publication, and so knows
-        // that its buffer is being written.
+        // A reader that reads a word written below also reads the sequence of the previous publication, and
+        // so detects that its buffer is being written.
         // SYNC: published-words
         fence(Ordering::Release);
         length.store(count, Ordering::Relaxed);

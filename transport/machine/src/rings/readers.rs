@@ -1,9 +1,9 @@
-//! Registration of lock-free readers, so that a writer can wait until no reader uses a removed item.
+//! Registration of lock-free readers, so that a writer can wait until a removed item is unused.
 //!
 //! Owns one word per reader, each on its own cache line. A reader enters before it looks into a table
-//! ([`crate::rings::keyed`]) and leaves when it holds no reference to the content any more. A writer first makes an
-//! item impossible to find, then calls [`Readers::settle`]: every reader of that time has left, and later
-//! readers do not find the item.
+//! ([`crate::rings::keyed`]) and leaves after dropping its references to the content. A writer first unlinks
+//! an item, then calls [`Readers::settle`]: every reader of that time has left, and later readers do not find
+//! the item.
 //!
 //! The writer checks by a read-modify-write, which is ordered against the reader's own. Either the reader
 //! entered before it, and the writer waits, or the reader enters after it, and sees what the writer did
@@ -86,7 +86,7 @@ impl Drop for Reader {
     }
 }
 
-/// The time during which a reader reads. References to what it read are valid until this is dropped.
+/// A reader's registration. References to content found by the reader are valid until this is dropped.
 #[derive(Debug)]
 pub struct Reading<'a> {
     reader: &'a Reader,

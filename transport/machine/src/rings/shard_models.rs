@@ -1,7 +1,7 @@
 //! Loom models of the data that shards share: the word of a shard, keys that are read without a lock,
 //! crossing rings and lent receives.
 //!
-//! Owns nothing; `cargo test` calls it. As in [`crate::rings::models`], models are small, with up to two preemptions.
+//! Run by `cargo test`. As in [`crate::rings::models`], models are small, with up to two preemptions.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,9 +1,9 @@
 //! A ring of messages from one process to another, through memory that each of them shares with the other.
 //!
 //! Owns positions and their order, and the word by which a receiver that has stopped polling is woken. Each
-//! side writes only its own memory, [`LocalArea`], and reads the peer's, [`PeerArea`]. The peer's memory may hold
-//! anything: any value is safe to read, and a value that no honest peer writes ends the ring ([`Violation`]).
-//! The ring never waits, and keeps no reference to shared memory.
+//! side writes only its own memory, [`LocalArea`], and reads the peer's, [`PeerArea`]. The peer's memory may
+//! hold anything: any value is safe to read, and an invalid value ends the ring ([`Violation`]). The ring
+//! never waits, and keeps no reference to shared memory.
 //!
 //! ```text
 //! sender's memory:    produced | bytes of messages        receiver's memory:  consumed, parked
@@ -12,11 +12,11 @@
 //! ```
 //!
 //! # Parking
-//! A receiver that stops polling parks the ring: it sets the low bits of `parked`, and polls once more. A sender
-//! that has published a message reads the word afterwards. If the bits are set, and the receiver was not yet woken
-//! for this value, the sender wakes it. The two full fences rule out that the receiver misses the message while
-//! the sender misses the word. A receiver that waits only for urgent messages says so by the second bit, and
-//! finds the others when it polls again.
+//! A receiver that stops polling parks the ring: it sets the low bits of `parked`, and polls once more. A
+//! sender that has published a message reads the word afterwards. If the bits are set, and the receiver was
+//! not yet woken for this value, the sender wakes it. The two full fences rule out that the receiver misses
+//! the message while the sender misses the word. A receiver that waits only for urgent messages sets the
+//! second bit, and takes the others when it polls again.
 
 use crate::rings::sync::{Ordering, fence};
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub enum Word {
     Parked,
 }
 
-/// Messages for which a receiver that does not poll wants to be woken.
+/// Messages that wake a receiver that does not poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// All messages.
@@ -165,8 +165,8 @@ impl Producer {
     }
 
     /// Appends a message. [`Producer::has_room`] must have found room for it, and its `written` bytes between
-    /// `head` and `tail` are in their [ranges](Producer::ranges) already. The receiver sees it after the next
-    /// [`Producer::publish`].
+    /// `head` and `tail` are in their [ranges](Producer::ranges) already. It is visible to the receiver after
+    /// the next [`Producer::publish`].
     #[inline]
     pub fn push(&mut self, local: &impl LocalArea, head: &[u8], written: usize, tail: &[u8]) {
         let length = head.len() + written + tail.len();
@@ -220,7 +220,7 @@ impl Producer {
         sleeps
     }
 
-    /// Notes that the receiver could not be woken. The next [`Producer::publish`] of a message asks for it
+    /// Records that the receiver could not be woken. The next [`Producer::publish`] of a message requests it
     /// again.
     pub fn was_not_woken(&mut self) {
         self.woken = 0;

@@ -201,7 +201,8 @@ impl<T> Consumer<T> {
         self.len() == 0
     }
 
-    /// Returns the number of items known to wait; reads the shared cursor only if the copy shows none.
+    /// Returns a lower bound of the waiting items; reads the shared cursor only if the cached copy shows an
+    /// empty ring.
     fn ready(&mut self) -> usize {
         if self.tail == self.head {
             // SYNC: spsc-tail

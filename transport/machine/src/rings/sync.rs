@@ -32,7 +32,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(not(test))]
 mod plain {
-    /// `core`'s cell behind the closure interface of loom's, which sees each access begin and end.
+    /// `core`'s cell behind the closure interface of loom's, which observes the start and end of each access.
     #[derive(Debug)]
     pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 

@@ -55,7 +55,7 @@ pub(super) fn to_error(qp: &Qp) {
 /// Returns the attributes that bring a QP of the endpoint's connection to a state.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`] if the endpoint does not know them yet.
+/// [`VerbsError::Invalid`] if the endpoint does not have them yet.
 pub(super) fn named_changes(id: RawId, state: QpState) -> Result<QpModify, VerbsError> {
     let (attributes, mask) = changes(id, state)?;
     Ok(convert::to_modify(&attributes, mask.cast_unsigned()))

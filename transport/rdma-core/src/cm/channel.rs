@@ -35,7 +35,7 @@ const EVENT_CHANNEL: u64 = 0;
 pub(super) struct Channel {
     raw: NonNull<rdma_event_channel>,
     epoll: Epoll,
-    /// Counts the reads. Each begins with another listener, so that none is starved.
+    /// Counts the reads. Each begins with another listener, which prevents starvation.
     turn: AtomicUsize,
     shared: Arc<CmState>,
 }
@@ -80,7 +80,7 @@ impl Channel {
         let raw = NonNull::new(raw).ok_or_else(|| diagnosis::of(last(Asked::Create)))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from);
         let epoll = epoll.inspect_err(|_| {
-            // SAFETY: it was made above, and nobody else has it.
+            // SAFETY: it was created above and is not shared.
             unsafe { rdma_destroy_event_channel(raw.as_ptr()) };
         })?;
         let channel = Self { raw, epoll, turn: AtomicUsize::new(0), shared: Arc::clone(shared) };

@@ -1,8 +1,8 @@
 //! Making endpoints by `rdma_create_ep`, the one call of librdmacm that waits for the network.
 //!
-//! No other call makes endpoints for XRC (contract J1, J2). It is called by the resolver's threads, and by
-//! callers that may wait for an endpoint. None of them holds a lock. The id that it makes is synchronous, and
-//! only its caller knows it until the manager adopts it.
+//! Only this call creates endpoints for XRC (contract J1, J2). It is called by the resolver's threads, and by
+//! callers that may wait for an endpoint, without a lock. The new id is synchronous, and exclusive to the
+//! caller until the manager adopts it.
 
 use super::address::CAddress;
 use super::error::{Asked, check, last};
@@ -39,11 +39,10 @@ impl RawId {
         self.0.as_ptr()
     }
 
-    /// Destroys the id. librdmacm knows no QP of it, so none is destroyed.
+    /// Destroys the id. librdmacm has no QP for it, so QPs are not destroyed.
     ///
     /// # Safety
-    /// Nobody uses the id after this, and all its events are acknowledged, except one that it keeps
-    /// itself.
+    /// The id is not used after this, and all its events are acknowledged, except one that it keeps itself.
     pub(super) unsafe fn destroy(self) {
         // SAFETY: this function's contract. The call destroys ids of `rdma_create_id` as well.
         unsafe { rdma_destroy_ep(self.pointer()) };
@@ -143,7 +142,7 @@ impl AddressInfo {
 
 impl Drop for AddressInfo {
     fn drop(&mut self) {
-        // SAFETY: librdmacm made it, and it is not used after this.
+        // SAFETY: librdmacm created it, and it is not used after this.
         unsafe { rdma_freeaddrinfo(self.0.as_ptr()) };
     }
 }
@@ -160,8 +159,8 @@ pub(super) fn port_space(port_space: PortSpace) -> u32 {
 /// Returns the name of the device that has an address.
 ///
 /// # Errors
-/// [`VerbsError::AddressNotAvailable`] if no device has it, [`VerbsError::Invalid`] for an unspecified
-/// address, and librdmacm's error if there are no devices.
+/// [`VerbsError::AddressNotAvailable`] if the devices lack the address, [`VerbsError::Invalid`] for an
+/// unspecified address, and librdmacm's error without devices.
 pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
     let _held = HeldStdio::take()?;
     let mut raw = null_mut();
@@ -169,7 +168,7 @@ pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
     check(Asked::Create, unsafe { rdma_create_id(null_mut(), &raw mut raw, null_mut(), RDMA_PS_TCP) })?;
     let id = RawId::new(raw).ok_or_else(|| last(Asked::Create))?;
     let local = CAddress::from(SocketAddr::new(address, 0));
-    // SAFETY: the id was made above and nobody else has it; the address is local.
+    // SAFETY: the id was created above and is not shared; the address is local.
     let bound = check(Asked::Bind, unsafe { rdma_bind_addr(id.pointer(), local.pointer().cast()) });
     let name = bound.and_then(|()| {
         // SAFETY: librdmacm keeps the context of a bound id open.
@@ -178,7 +177,7 @@ pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
         // SAFETY: an open context holds its device.
         Ok(unsafe { name_of(verbs.device) })
     });
-    // SAFETY: nobody else has the id, and binding makes no event.
+    // SAFETY: the id is not shared, and binding makes no event.
     unsafe { id.destroy() };
     name
 }

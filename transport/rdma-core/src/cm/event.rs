@@ -69,7 +69,7 @@ pub(super) unsafe fn copy(event: NonNull<rdma_cm_event>) -> Copied {
 /// Copies an event and acknowledges it.
 ///
 /// # Safety
-/// librdmacm has returned the event, it is not acknowledged, and nobody uses it after this.
+/// librdmacm has returned the event, it is not acknowledged, and it is not used after this.
 pub(super) unsafe fn take(event: NonNull<rdma_cm_event>) -> Copied {
     // SAFETY: this function's contract.
     unsafe {

@@ -66,7 +66,7 @@ impl CmState {
     /// Returns true if an id belongs to this device, or to none yet.
     ///
     /// # Safety
-    /// The id is not destroyed, and nobody else changes it.
+    /// The id is not destroyed, and not changed elsewhere during the call.
     pub(super) unsafe fn is_ours(&self, raw: RawId) -> bool {
         // SAFETY: this function's contract.
         let verbs = unsafe { (*raw.pointer()).verbs };
@@ -76,7 +76,7 @@ impl CmState {
     /// Lists an id that reports to `channel`, or to a separate channel, and assigns its number.
     ///
     /// # Safety
-    /// The id is not destroyed, and nobody else has it, or the lock was held since it was made.
+    /// The id is not destroyed, and it is not shared, or the lock was held since its creation.
     pub(super) unsafe fn enter(
         &self,
         table: &mut Table,
@@ -102,7 +102,7 @@ impl CmState {
         number
     }
 
-    /// Makes an endpoint of an id that [`endpoint::create`] has made.
+    /// Creates an endpoint from an id of [`endpoint::create`].
     pub(super) fn adopt(
         self: &Arc<Self>,
         raw: RawId,
@@ -173,7 +173,7 @@ impl ConnectionManager for Manager {
             rdma_create_id(channel.raw(), &raw mut raw, null_mut(), port_space(space))
         })?;
         let raw = RawId::new(raw).ok_or(VerbsError::Gone)?;
-        // SAFETY: it was made above, with the lock held.
+        // SAFETY: it was created above, with the lock held.
         let number = unsafe { self.shared.enter(&mut table, raw, channel, qp_type, false) };
         Ok(Arc::new(Id::new(number, Arc::clone(&self.shared))))
     }

@@ -16,13 +16,12 @@
 //!
 //! Rules for everything here:
 //! - An id's C structure is accessed only with the manager's lock held, except for its destruction, which
-//!   happens after the id is removed from the table. Nothing waits for the network under that lock.
+//!   happens after the id is removed from the table. Code under that lock does not wait for the network.
 //! - An event is copied and acknowledged before the lock is released. So an id never has an
 //!   unacknowledged event when it is destroyed, and its destruction does not wait.
 //! - The context pointer of an id is its number and is never followed.
-//! - librdmacm does not know the QPs, since it would use them at any time, even after they are destroyed.
-//!   `bring_up` does its work for an id with a QP instead, and keeps the QP from being destroyed
-//!   meanwhile.
+//! - librdmacm is not given the QPs, since it would use them at any time, even after they are destroyed.
+//!   `bring_up` does its work for an id with a QP instead, and keeps the QP from being destroyed meanwhile.
 
 mod address;
 mod bring_up;

@@ -32,7 +32,7 @@ pub(super) fn request(
     let fits = unsafe { shared.is_ours(new) };
     let adopted = match listener {
         Some((qp_type, channel)) if fits => {
-            // SAFETY: nobody else has the new id, and the lock is held.
+            // SAFETY: the new id is not shared, and the lock is held.
             let number = unsafe { shared.enter(table, new, Arc::clone(&channel), qp_type, false) };
             if migrates { channel.take_in(new).map(|()| number) } else { Ok(number) }
                 .inspect_err(|_| drop(table.entries.remove(&number)))
@@ -50,7 +50,7 @@ pub(super) fn request(
         Err(error) => {
             tracing::debug!(%error, "connection request not adopted");
             // This makes the kernel reject the request.
-            // SAFETY: nobody else has the new id, and its event is acknowledged, or kept by the id.
+            // SAFETY: the new id is not shared, and its event is acknowledged, or kept by the id.
             unsafe { new.destroy() };
             Taken::Ignored
         }
@@ -86,8 +86,8 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
             bring_up::to_error(&qp);
         }
         if matches!(kind, Some(CmEventKind::Disconnected { .. })) {
-            // The peer waits for a DREP, which the kernel leaves to this side. If the event was the
-            // peer's own DREP, this does nothing.
+            // The peer waits for a DREP, which the kernel leaves to this side. If the event was the peer's
+            // own DREP, this has no effect.
             // SAFETY: the caller holds the lock, so the id is not destroyed. It is not synchronous, so the
             // call does not wait.
             let _ = unsafe { rdma_disconnect(raw.pointer()) };

@@ -158,7 +158,8 @@ impl CmMachine {
             local_port,
             ..asked
         };
-        // The REP names our REQ's comm id, so it is the peer's, and shows that these have ended there.
+        // The REP names our REQ's comm id, so it comes from the peer, and shows that these connections have
+        // ended there.
         let stale = self.colliding(addresses, rep.ca_guid, rep.local_id, qpn);
         if !stale.is_empty() {
             stale.into_iter().for_each(|id| self.end_left_over(now, id));
@@ -185,7 +186,7 @@ impl CmMachine {
     }
 }
 
-/// Returns the values that we asked for, which hold until the REP brings the peer's.
+/// Returns the requested values, which apply until the REP brings the peer's.
 const fn asked(connect: &Connect<'_>) -> Peer {
     Peer {
         transport: connect.transport,

@@ -47,9 +47,9 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// Creates the default configuration: six transmissions, 75 to 600 ms apart, so that a peer that is down is
-    /// seen after 2.3 s, and one that comes up meanwhile gets a REQ soon. The fields of a REQ that tell the peer how long we would wait carry
-    /// the values that rdma_cm puts there (contract rocev2 12.1).
+    /// Creates the default configuration: six transmissions, 75 to 600 ms apart, so that a peer that is down
+    /// is detected after 2.3 s, and one that comes up meanwhile gets a REQ soon. The timeout fields of a REQ
+    /// have rdma_cm's values (contract rocev2 12.1).
     #[must_use]
     pub const fn new(ca_guid: u64, seed: u64) -> Self {
         Self {
@@ -75,9 +75,9 @@ impl CmConfig {
 /// Bits of a comm id's index below the slot.
 const SLOT_SHIFT: u32 = 22;
 
-/// Numbering of comm ids: successive indices, under a key. Where several processes share an address, the top 10
-/// bits of the index are the process's slot, and the key is the same for all of them, so that messages can be
-/// handed on by comm id.
+/// Numbering of comm ids: successive indices, under a key. Where several processes share an address, the top
+/// 10 bits of the index are the process's slot, and they share the key, so that messages can be forwarded by
+/// comm id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommIds {
     slot: Option<u16>,
@@ -136,7 +136,7 @@ pub(super) const CLOSING_NS: u64 =
 pub(super) const CLOSING_RETRY_NS: u64 = CLOSING_NS / (1 + MAX_CM_RETRIES as u64);
 
 /// Returns the time for which the kernel's passive side repeats a DREQ, from two fields of the REQ. It is
-/// capped at [`CLOSING_NS`], the active side's time, even if the peer asks for more.
+/// capped at [`CLOSING_NS`], the active side's time, even if the peer requests more.
 pub(super) const fn closing_ns(local_timeout: u8, max_cm_retries: u8) -> u64 {
     let asked = cm_time_ns(local_timeout).saturating_mul(1 + max_cm_retries as u64);
     if asked < CLOSING_NS { asked } else { CLOSING_NS }

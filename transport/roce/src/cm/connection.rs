@@ -5,7 +5,7 @@ use crate::wire::cm::CmMessage;
 use std::net::IpAddr;
 use trunkline_verbs::{OneFlow, PeerHost, QpNumber, UnreachableCause};
 
-/// Identifies a connection; it is the comm id that the peer sees. Never 0, and not reused soon.
+/// Identifies a connection, and is the comm id in messages to the peer. Never 0, and not reused soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
@@ -33,7 +33,7 @@ pub(super) enum ConnectionState {
 }
 
 impl ConnectionState {
-    /// Returns true if a peer could make many of these at no cost.
+    /// Returns true if a peer could create many of these without cost.
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(self, Self::ReqReceived(_) | Self::RepSent)
     }
@@ -46,7 +46,7 @@ pub(super) struct Addresses {
     pub(super) remote: IpAddr,
 }
 
-/// Proven reports that nothing receives a request.
+/// Authenticated reports that a request has no receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusals {
     /// Time for which the request is repeated after the first report.
@@ -86,7 +86,7 @@ pub(super) struct Unanswered {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
-    /// 0 until known.
+    /// 0 before the peer's first message.
     pub(super) remote_id: u32,
     pub(super) addresses: Addresses,
     /// Host that it counts for while half-open; `None` on the active side.
@@ -95,7 +95,7 @@ pub(super) struct Connection {
     pub(super) is_active: bool,
     /// 0 until accepted.
     pub(super) local_qpn: QpNumber,
-    /// The peer's values. On the active side before the REP: the values that we asked for.
+    /// The peer's values. On the active side before the REP: the requested values.
     pub(super) peer: Peer,
     /// Transaction id of the REQ, repeated by its answers (contract rocev2 9.4).
     pub(super) transaction: u64,
@@ -105,7 +105,7 @@ pub(super) struct Connection {
     pub(super) has_alternate: bool,
     /// Private data of the REP, until `confirm`.
     pub(super) reply_private: Vec<u8>,
-    /// Use of one flow, as the REQ says.
+    /// Use of one flow, from the REQ.
     pub(super) one_flow: OneFlow,
     pub(super) refusals: Refusals,
     /// True if the program has released the connection: only the last event is reported.
@@ -134,7 +134,7 @@ impl Connection {
         RemoteKey { address: self.addresses.remote, ca_guid: self.peer.ca_guid, number: self.peer.qpn }
     }
 
-    /// Returns true if the peer's comm id is known.
+    /// Returns true if the peer's comm id has arrived.
     pub(super) const fn is_known(&self) -> bool {
         self.remote_id != 0
     }

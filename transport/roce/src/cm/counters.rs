@@ -6,11 +6,11 @@ use trunkline_verbs::RejectReason;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum CmDrop {
-    /// Not a CM message of the known version.
+    /// Not a CM message of the supported version.
     NotCm,
     /// An attribute that is not served (LAP, APR).
     Unserved,
-    /// A field that makes no sense: an id of 0, a QP number of 0 or 1.
+    /// An invalid field: an id of 0, a QP number of 0 or 1.
     Malformed,
     /// The connection is unknown.
     UnknownConnection,

@@ -16,8 +16,8 @@ fn canonical(report: &UnreachableReport) -> (Addresses, UnreachableReport) {
 }
 
 impl CmMachine {
-    /// Refuses a request, or a reply that this side can't use. No event follows but
-    /// `TimewaitExit` for a reply.
+    /// Refuses a request, or a reply that this side can't use. The only later event is `TimewaitExit` for a
+    /// reply.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`], [`CmError::PrivateDataTooLong`].
@@ -49,10 +49,10 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Ends a connection; `Disconnected` follows. Does nothing if it is ending already.
+    /// Ends a connection; `Disconnected` follows. Has no effect if it is already ending.
     ///
     /// The DREQ is repeated as long as the kernel repeats its own: for 98.3 s on the active side, and on the
-    /// passive side for the time that the REQ asked for, but no longer. [`Self::release`] ends the wait.
+    /// passive side for at most the time that the REQ requested. [`Self::release`] ends the wait.
     ///
     /// # Errors
     /// [`CmError::Unknown`]; [`CmError::PrivateDataTooLong`]; [`CmError::WrongState`] before there is a connection
@@ -108,9 +108,8 @@ impl CmMachine {
         }
     }
 
-    /// Sends each peer one message that ends its connection, for a process that exits without
-    /// disconnecting, as the kernel does when it closes a process's files. Nothing else changes: the
-    /// program may still use its connections.
+    /// Sends each peer one message that ends its connection, for a process that exits without disconnecting,
+    /// as the kernel does when it closes a process's files. The program may still use its connections.
     pub fn disconnect_all(&mut self, now: u64) {
         for id in self.table.ids() {
             let Ok(connection) = self.own(id) else { continue };
@@ -133,8 +132,8 @@ impl CmMachine {
     }
 
     /// Ends a connection whose peer's process has died without a message, as found by the device. The effect
-    /// is the same as if a kernel had sent a message in its place: a REJ before this side has answered, else a
-    /// DREQ. Does nothing if the connection has ended.
+    /// is the same as if a kernel had sent a message in its place: a REJ before this side has answered, else
+    /// a DREQ. Has no effect on an ended connection.
     pub fn peer_died(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -153,10 +152,10 @@ impl CmMachine {
         }
     }
 
-    /// Ends our requests that a report says were not delivered: the one whose transaction it quotes, at once or, if it
-    /// is retried, by a report at least 525 ms after the first. A report without a transaction may be forged: requests
-    /// to its address end only if they are still unanswered when they would be repeated for the third time. Nothing but
-    /// requests is affected. Returns true if there was such a request.
+    /// Ends our requests that a report says were not delivered: the one whose transaction it quotes, at once
+    /// or, if it is retried, by a report at least 525 ms after the first. A report without a transaction may
+    /// be forged: requests to its address end only if they are still unanswered when they would be repeated
+    /// for the third time. Only requests are affected. Returns true if there was such a request.
     pub fn handle_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
         let (addresses, report) = canonical(report);
         let mut is_ours = self.question_unreachable(now, &report);
@@ -202,7 +201,7 @@ impl CmMachine {
         if let Some(mtu) = message::mtu_of_rej(rej).filter(|_| connection.state == ConnectionState::ReqSent) {
             match mtu.cmp(&connection.peer.mtu) {
                 Ordering::Less => return self.ask_with_mtu(now, id, mtu),
-                // The answer to a REQ that was repeated before the smaller MTU was known.
+                // The answer to a REQ that was repeated before the smaller MTU arrived.
                 Ordering::Equal => return self.counters.count(CmDrop::Duplicate),
                 Ordering::Greater => {}
             }
@@ -230,15 +229,15 @@ impl CmMachine {
         }
     }
 
-    /// Returns the connection that a REJ is about: the one of our id, or, when the peer takes a REQ back
-    /// before it knows our id, the one of the peer's id.
+    /// Returns the connection of a REJ: by our id or, when the peer withdraws a REQ before it has our id, by
+    /// the peer's id.
     pub(super) fn rejected(&self, addresses: Addresses, rej: &Rej) -> Option<&Connection> {
         if rej.remote_id != 0 {
             return self.table.get(ConnectionId(rej.remote_id));
         }
         let ca_guid = message::guid_of_rej(rej)?;
         let key = RemoteKey { address: addresses.remote, ca_guid, number: rej.local_id };
-        // The peer knows no id of ours, so the connection cannot be established yet.
+        // The peer has not received our id, so the connection cannot be established yet.
         self.table.with_remote_id(&key).filter(|connection| connection.state.is_half_open())
     }
 
@@ -297,19 +296,20 @@ impl CmMachine {
 
     /// Ends the connection of a QP of ours, because a peer reports that the QP of our REQ belongs to another
     /// connection. If that is right, the other connection is ours as well, and a QP has one connection at a
-    /// time (contract J11). The peer does not end it, because it cannot know the sender of the REQ; we do.
+    /// time (contract J11). The peer cannot verify the sender of the REQ, so this side ends the connection.
     fn end_of_same_qp(&mut self, now: u64, qpn: QpNumber) {
         for id in self.table.with_local_qpn(qpn) {
             self.end_left_over(now, id);
         }
     }
 
-    /// Checks a connection whose peer's numbers are claimed by a REQ. Either we missed its end, or the REQ is
-    /// forged; only the peer can tell. So it gets an RTU. If the connection exists there, the RTU has no
-    /// effect. If not, our kind of device answers with a REJ, which ends the connection here. A kernel does
-    /// not answer; the connection then ends when its QP, or the program, notices.
+    /// Checks a connection whose peer's numbers are claimed by a REQ. Either its end was missed here, or the
+    /// REQ is forged, which only the peer can decide. So the peer gets an RTU. If the connection exists
+    /// there, the RTU has no effect. If not, our kind of device answers with a REJ, which ends the connection
+    /// here. A kernel does not answer; the connection then ends when its QP or the program detects the
+    /// failure.
     ///
-    /// Only one such RTU is sent in [`DOUBT_EVERY_NS`], so that forged REQs do not make us send much.
+    /// Only one such RTU is sent in [`DOUBT_EVERY_NS`], which limits the traffic that forged REQs cause.
     pub(super) fn doubt(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -377,7 +377,7 @@ impl CmMachine {
         }
     }
 
-    /// Reports the end, and keeps the connection until its packets have gone from the network.
+    /// Reports the end, and keeps the connection until its packets have left the network.
     pub(super) fn finish(&mut self, now: u64, id: ConnectionId, is_answered: bool) {
         self.report(Event::Disconnected { id, is_answered, private: Vec::new() });
         self.enter_timewait(now, id);

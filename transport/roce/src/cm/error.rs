@@ -2,11 +2,11 @@
 
 use thiserror::Error;
 
-/// Reason why a call on the machine failed. The call has changed nothing.
+/// Reason for a failed call on the machine. Failed calls have no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// The connection or listener is gone.
+    /// The connection or listener does not exist.
     #[error("no such connection: it ended, or was released; wait for its events before you call")]
     Unknown,
     /// The call does not fit the state.

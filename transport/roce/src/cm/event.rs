@@ -32,8 +32,8 @@ pub struct ServiceRequest {
     pub private: Vec<u8>,
 }
 
-/// A change of a connection. After `Rejected`, `Unreachable` and `TimewaitExit` the machine no longer
-/// knows the id. A released connection reports `TimewaitExit` only.
+/// A change of a connection. After `Rejected`, `Unreachable` and `TimewaitExit` the id is invalid. A released
+/// connection reports `TimewaitExit` only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A peer requests a connection: call `accept` or `reject` (or `release`). Expires as `Unreachable`.
@@ -56,7 +56,7 @@ pub enum Event {
         /// Private data of the peer's DREQ, 220 bytes; empty if another message, or none, ended the connection.
         private: Vec<u8>,
     },
-    /// A peer asks for a QP: call `answer` or `decline` (or `release`). Expires as `Unreachable`.
+    /// A peer requests a QP: call `answer` or `decline` (or `release`). Expires as `Unreachable`.
     ServiceRequest(ConnectionId, Box<ServiceRequest>),
     /// The answer to a question, and its end.
     ServiceReply {

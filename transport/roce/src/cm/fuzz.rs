@@ -17,7 +17,7 @@ const LIMIT: usize = 12;
 /// that the machine itself sent with some bytes changed, so that they pass the first checks.
 ///
 /// # Panics
-/// If a bound of the machine does not hold, which is what a fuzzer looks for.
+/// If a bound of the machine is exceeded, which the fuzzer reports.
 pub fn fuzz(data: &[u8]) {
     let mut input = Input { data, at: 0 };
     let mut world = World::new();
@@ -34,7 +34,7 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Takes the next byte; 0 when the data has ended.
+    /// Takes the next byte; 0 after the end of the data.
     fn byte(&mut self) -> u8 {
         let byte = self.data.get(self.at).copied().unwrap_or(0);
         self.at += 1;

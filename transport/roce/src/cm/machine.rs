@@ -25,7 +25,7 @@ pub struct Transmit {
     pub mad: Mad,
 }
 
-/// Returns true if a message asks for a connection, or for a QP.
+/// Returns true if a message requests a connection or a QP.
 #[must_use]
 pub fn is_request(mad: &Mad) -> bool {
     matches!(CmMessage::parse(mad), CmMessage::Req(_) | CmMessage::SidrReq(_))
@@ -76,7 +76,7 @@ const TRANSMIT_QUEUE: usize = 8_192;
 ///
 /// Feed it with [`Self::handle_mad`] and [`Self::handle_timeout`] (at [`Self::next_timeout`]). After each
 /// call, including failed ones, drain [`Self::poll_transmit`] and [`Self::poll_event`]. Times are nanoseconds
-/// of a clock that never goes back. A call that returns an error has changed nothing.
+/// of a monotonic clock. A call that returns an error has no effect.
 #[derive(Debug)]
 pub struct CmMachine {
     pub(super) config: CmConfig,
@@ -86,7 +86,7 @@ pub struct CmMachine {
     pub(super) counters: CmCounters,
     pub(super) other_kinds: OtherKinds,
     pub(super) agent: u64,
-    /// Earliest time at which a peer may be asked again whether it still has a connection.
+    /// Earliest time of the next query whether a peer still has a connection.
     pub(super) next_doubt: u64,
     next_id: u32,
     random: u64,
@@ -121,7 +121,7 @@ impl CmMachine {
     /// Starts to listen and returns the port, which is a free one if `listen.port` is 0.
     ///
     /// # Errors
-    /// [`CmError::AddressInUse`], also when no port is free.
+    /// [`CmError::AddressInUse`], also if all ports are taken.
     pub fn listen(&mut self, listen: &Listen) -> Result<(ListenerId, u16), CmError> {
         let random = self.random();
         self.listeners.add(listen, random)
@@ -160,8 +160,8 @@ impl CmMachine {
         }
     }
 
-    /// Returns the addresses that the ICRC of a message from `from` to `to` may cover in place of these: those that a REQ
-    /// for one flow names, and in other messages those of the connection that they name.
+    /// Returns the addresses that the ICRC of a message from `from` to `to` may cover instead: the addresses
+    /// in a REQ for one flow, or the addresses of the connection that another message names.
     #[must_use]
     pub fn view_of(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Option<PeerView> {
         if !mad.header.is_cm() {
@@ -186,8 +186,8 @@ impl CmMachine {
         self.events.pop_front()
     }
 
-    /// Takes the next peer that was refused because it asked for RC where an XRC listener is, or the other way
-    /// round. Each host is reported once, and at most 64 of them.
+    /// Takes the next peer that was refused because it requested RC from an XRC listener, or the reverse.
+    /// Each host is reported once, and at most 64 of them.
     pub fn poll_other_kind(&mut self) -> Option<OtherKind> {
         self.other_kinds.poll()
     }
@@ -211,7 +211,7 @@ impl CmMachine {
         self.table.contains(id) || self.questions.get(id).is_some()
     }
 
-    /// Returns the connection that a call of the program names, unless it has ended or been released.
+    /// Returns the connection that a call of the program names, unless ended or released.
     pub(super) fn own(&self, id: ConnectionId) -> Result<&Connection, CmError> {
         self.table.get(id).filter(|connection| !connection.is_released).ok_or(CmError::Unknown)
     }
@@ -282,7 +282,7 @@ impl CmMachine {
         self.table.remove(&mut self.listeners, id);
     }
 
-    /// Returns a free comm id, made from the next index. It is never 0.
+    /// Returns a free comm id, derived from the next index. It is never 0.
     pub(super) fn new_id(&mut self) -> ConnectionId {
         loop {
             self.next_id = self.next_id.wrapping_add(1);

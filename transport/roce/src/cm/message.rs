@@ -20,8 +20,8 @@ const HOP_LIMIT: u8 = 64;
 /// Failover accepted: no alternate path was offered, or it was and is not supported.
 const FAILOVER_NONE: u8 = 0;
 const FAILOVER_UNSUPPORTED: u8 = 1;
-/// The time that an MRA asks for: 1.07 s. It is short because the peer then repeats its message, and so finds
-/// out whether we are still alive.
+/// Time that an MRA requests: 1.07 s. It is short so that the peer repeats its message soon, and detects the
+/// death of this side.
 const SERVICE_TIMEOUT: u8 = 18;
 
 /// Returns `bytes` padded with zeros; longer input was refused before.
@@ -62,7 +62,7 @@ pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) ->
     let header = AddressHeader::new(SocketAddr::new(local, connect.local.port()), remote);
     let private: [u8; REQ_PRIVATE_BYTES] = with_header(&header, connect.private);
     let is_rc = connect.transport == Transport::Rc;
-    // An INI serves nothing and has no receive side (contract rocev2 10.2).
+    // An INI lacks a receive side (contract rocev2 10.2).
     let rc = |value: u8| if is_rc { value } else { 0 };
     // contract rocev2 11.5
     let ports = u32::from(connect.local.port()) * 31 + u32::from(connect.remote.port());

@@ -1,8 +1,8 @@
 //! The InfiniBand communication manager on QP 1, as rdma_cm uses it, sans-IO.
 //!
-//! Owns the state of connections: who asked for them, what was agreed, and when each message is to be
-//! repeated. The device calls it with management datagrams and the time, and acts on its events. It must
-//! never touch a QP, a socket or a clock itself, and no bytes of a peer make it panic or grow without bound.
+//! Owns the state of connections: requester, agreed parameters, and the time of each retransmission. The
+//! device calls it with management datagrams and the time, and acts on its events. It must never touch a QP,
+//! a socket or a clock itself, and must not panic or grow without bound on any bytes of a peer.
 //!
 //! ```text
 //!           connect                         REQ at a listener
@@ -18,8 +18,8 @@
 //!                               +----> Timewait <----+ --time--> (gone)
 //! ```
 //!
-//! A TGT's connection that the program releases becomes `Idle` instead: nothing is sent to the
-//! peer, since other processes may use the TGT (contract J9).
+//! A TGT's connection that the program releases becomes `Idle` instead, without a message to the peer, since
+//! other processes may use the TGT (contract J9).
 //!
 //! SIDR requests (port space UDP) are not connections and have separate states; see `sidr`. They share the
 //! ids, the listeners and the limits.

@@ -1,8 +1,7 @@
-//! Peers that were refused because they asked for RC at an XRC listener, or the other way round.
+//! Peers that were refused because they requested RC from an XRC listener, or the reverse.
 //!
-//! The peer sees only a REJ, and nothing here would show it, so each such host is reported once for the log.
-//! The machine owns the list and its passive side fills it. Any host can get onto it, so beyond a limit hosts
-//! are only counted.
+//! The peer receives only a REJ, so each such host is reported once for the local log. The machine owns the
+//! list and its passive side fills it. Any host can get onto it, so beyond a limit hosts are only counted.
 
 use super::Transport;
 use std::collections::{BTreeSet, VecDeque};
@@ -12,12 +11,12 @@ use trunkline_verbs::PeerHost;
 /// Maximum number of hosts that are reported.
 const NAMED: usize = 64;
 
-/// A peer that asked for the other kind of connection.
+/// A peer that requested the other kind of connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OtherKind {
     /// The peer's address.
     pub peer: IpAddr,
-    /// The kind that it asked for.
+    /// The requested kind.
     pub asked: Transport,
     /// The kind that the listener accepts.
     pub listening: Transport,

@@ -67,9 +67,9 @@ pub struct Connect<'a> {
     pub srq: bool,
     /// UDP ports of the packets to the peer.
     pub ports: UdpPorts,
-    /// Use of one pair of UDP ports that the request asks for.
+    /// Requested use of one pair of UDP ports.
     pub one_flow: OneFlow,
-    /// If true, the request is repeated for a while after a report that nothing receives it.
+    /// If true, the request is repeated for a while after a report that it has no receiver.
     pub retry_refused: bool,
     /// Private data, up to 56 bytes.
     pub private: &'a [u8],
@@ -84,7 +84,7 @@ pub struct Accept<'a> {
     pub starting_psn: Psn,
     /// Number of READs and atomics that this side serves at once; the QP's `max_dest_rd_atomic`.
     pub responder_resources: u8,
-    /// Maximum number of outstanding READs and atomics of this side, reduced to what the peer serves
+    /// Maximum number of outstanding READs and atomics of this side, reduced to the peer's limit
     /// ([`Peer::initiator_depth`]; reduce the QP's `max_rd_atomic` too). Not sent for XRC.
     pub initiator_depth: u8,
     /// RNR retries, 0 to 7, for the peer's QP.
@@ -97,7 +97,7 @@ pub struct Accept<'a> {
     pub private: &'a [u8],
 }
 
-/// A SIDR request: asks for the QP that serves a port of port space UDP.
+/// A SIDR request for the QP that serves a port of port space UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask<'a> {
     /// Our address, and the port that the peer sees.
@@ -142,7 +142,7 @@ pub struct Peer {
     pub rnr_retry: u8,
     /// `timeout`, 4.096 us * 2^n; never 0, which would mean no timeout.
     pub ack_timeout: u8,
-    /// True if the peer asks for end-to-end flow control.
+    /// True if the peer requests end-to-end flow control.
     pub flow_control: bool,
     /// The traffic class of the path, from the REQ.
     pub traffic_class: u8,

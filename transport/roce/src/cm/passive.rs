@@ -41,7 +41,7 @@ impl CmMachine {
         if !matches!(connection.state, ConnectionState::ReqReceived(_)) {
             return Err(CmError::WrongState);
         }
-        // More than the peer serves would only make it refuse READs.
+        // A depth beyond the peer's limit would only cause it to refuse READs.
         let initiator_depth = accept.initiator_depth.min(connection.peer.initiator_depth);
         let accept = Accept { initiator_depth, ..*accept };
         let rep = message::rep(&self.config, connection, &accept);
@@ -54,7 +54,7 @@ impl CmMachine {
     }
 
     /// Refuses a request with a larger path MTU than `mtu`, which is the maximum of the local interface. A
-    /// peer of our kind asks again with `mtu`. No event follows.
+    /// software device repeats the request with `mtu`. The machine does not report an event.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`].
@@ -70,7 +70,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Notes that the request was delivered to the program: as in the kernel, it no longer counts against the
+    /// Records that the request was delivered to the program: as in the kernel, it no longer counts against the
     /// listener's backlog, even before it is answered.
     pub fn request_delivered(&mut self, id: ConnectionId) {
         self.table.stop_counting(&mut self.listeners, id);
@@ -119,8 +119,8 @@ impl CmMachine {
                 let rej = message::rej((0, req.local_id), Answered::REQ, reason, &[]);
                 self.queue_to(addresses, refusal_ports(ports, req.tries()), transaction, &rej);
                 if reason == RejectReason::STALE_CONNECTION {
-                    // Anyone can claim a peer's numbers, so a REQ ends no connection: the peer itself is
-                    // asked.
+                    // Any sender can claim a peer's numbers, so a REQ does not end a connection: the peer is
+                    // queried first.
                     let doubted = self.colliding(addresses, req.ca_guid, req.local_id, req.qpn);
                     doubted.into_iter().for_each(|id| self.doubt(now, id));
                 }
@@ -197,8 +197,8 @@ impl CmMachine {
         if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             return Err(RejectReason::UNSUPPORTED.into());
         }
-        // In one flow a peer behind an address translator may name other addresses than those of its packets. Nothing is
-        // sent there: they only go into ICRCs. In the other form the QPs could not reach each other.
+        // In one flow a peer behind an address translator may name other addresses than its packets have.
+        // They are only used in ICRCs. In the other form the QPs could not reach each other.
         let (local, remote) = match ports.view {
             Some(view) => (view.own.ip(), view.peer.ip()),
             None => (at.local, at.remote),

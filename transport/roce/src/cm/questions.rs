@@ -12,7 +12,7 @@ use trunkline_verbs::PeerHost;
 /// The state of a question.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// We asked: repeated until it is answered or `until` has passed.
+    /// Our question: repeated until it is answered or `until` has passed.
     Asked { message: Box<CmMessage>, sent: u32, until: u64, refusals: Refusals },
     /// The program decides. Counts for this host, and against the backlog of the listener until the question
     /// has been delivered to the program.
@@ -33,7 +33,7 @@ pub(super) struct QuestionKey {
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) id: ConnectionId,
-    /// `request_id` is our own `id` if we asked.
+    /// `request_id` is our own `id` for our questions.
     pub(super) key: QuestionKey,
     pub(super) stage: Stage,
     /// Time at which the timer fires: it always runs.
@@ -43,7 +43,7 @@ pub(super) struct Question {
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     questions: BTreeMap<ConnectionId, Question>,
-    /// The questions that peers asked.
+    /// Questions of peers.
     by_key: BTreeMap<QuestionKey, ConnectionId>,
     timers: BTreeSet<(u64, ConnectionId)>,
     undecided: BTreeMap<PeerHost, usize>,
@@ -108,7 +108,7 @@ impl Questions {
         Some(copy)
     }
 
-    /// Notes that a question was delivered to its program and no longer counts against the backlog.
+    /// Records that a question was delivered to its program and no longer counts against the backlog.
     pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
         let stage = self.questions.get_mut(&id).map(|question| &mut question.stage);
         let Some(Stage::Undecided { waiting, .. }) = stage else { return };

@@ -1,5 +1,5 @@
-//! SIDR requests: a peer asks which QP serves a port of port space UDP; no connection follows
-//! (contract rocev2 12.10). The code calls such a request a question.
+//! SIDR requests: queries, without a connection, for the QP that serves a port of port space UDP (contract
+//! rocev2 12.10). The code calls such a request a question.
 //!
 //! ```text
 //! asking:  ask --SIDR_REP--> ServiceReply, ServiceRefused   | repeated, then Unreachable
@@ -63,7 +63,7 @@ impl CmMachine {
         Ok(id)
     }
 
-    /// Answers a question with a QP. The id means nothing to the machine afterwards.
+    /// Answers a question with a QP. The id is invalid afterwards.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`], [`CmError::PrivateDataTooLong`].

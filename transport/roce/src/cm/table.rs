@@ -45,7 +45,7 @@ impl Table {
         self.connections.get(&id)
     }
 
-    /// Returns a connection to change fields that no index covers: not the state, the timer or the peer's ids.
+    /// Returns a connection to change unindexed fields: not the state, the timer or the peer's ids.
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(&id)
     }
@@ -112,7 +112,7 @@ impl Table {
         self.count(listeners, id, true);
     }
 
-    /// Notes that a request was delivered to its program and no longer counts against the backlog.
+    /// Records that a request was delivered to its program and no longer counts against the backlog.
     pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
         let state = self.connections.get_mut(&id).map(|connection| &mut connection.state);
         let Some(ConnectionState::ReqReceived(waiting)) = state else { return };

@@ -1,4 +1,4 @@
-//! Timers: retransmission, giving up, expiry; and MRA, by which a peer asks for more time.
+//! Timers: retransmission, giving up, expiry; and MRA, a peer's request for more time.
 
 use super::config::{CLOSING_RETRY_NS, wire_time_ns};
 use super::connection::{Addresses, ConnectionState};
@@ -6,8 +6,8 @@ use super::{CmDrop, CmMachine, ConnectionId, Event, message};
 use crate::wire::cm::{Answered, CmMessage, Mra};
 use trunkline_verbs::{OneFlow, RejectReason, UnreachableCause};
 
-/// Number of transmissions after which a request ends by a report that proves nothing, if there is no answer: 525 ms. A
-/// forged one then ends no request because of a slow peer or two lost packets.
+/// Number of transmissions, 525 ms, after which an unanswered request is ended by an unauthenticated report.
+/// A forged report thus does not end the request to a slow peer, or after two lost packets.
 const SENT_BEFORE_DOUBT: u32 = 3;
 
 impl CmMachine {
@@ -83,7 +83,7 @@ impl CmMachine {
             ConnectionState::ReqSent => {
                 let unreachable =
                     connection.unanswered.as_ref().and_then(|unanswered| unanswered.unreachable);
-                // The peer may have the REQ and be about to accept it, unless nothing receives there.
+                // The peer may have the REQ and be about to accept it, unless its port is closed.
                 if unreachable != Some(UnreachableCause::Port) {
                     let rej = message::rej_timeout(&self.config, id);
                     self.send(id, &rej);
@@ -119,7 +119,7 @@ impl CmMachine {
             self.counters.count(CmDrop::UnknownConnection);
             return;
         };
-        // Before its REP the peer's id is not known.
+        // Before the REP, the peer's id is unknown.
         let is_same = connection.remote_id == mra.local_id || connection.state == ConnectionState::ReqSent;
         if connection.addresses != addresses || !is_same {
             self.counters.count(CmDrop::WrongPeer);
@@ -136,7 +136,7 @@ impl CmMachine {
             self.counters.count(CmDrop::WrongState);
             return;
         };
-        // The peer is alive: it gets the time that it asks for, and then the full number of transmissions.
+        // The peer is alive: it gets the requested time, and then the full number of transmissions.
         (unanswered.sent, unanswered.unreachable) = (0, None);
         let asked = wire_time_ns(mra.service_timeout).saturating_add(first_retry_ns);
         let until = now.saturating_add(asked).min(unanswered.patience_until);

@@ -23,6 +23,6 @@ pub trait LocalMemory {
     /// Writes `bytes` to `piece`; the lengths are equal. Needs local write access.
     ///
     /// # Errors
-    /// [`LocalFault`]; nothing was written.
+    /// [`LocalFault`], without a write.
     fn write(&mut self, piece: Sge, bytes: &[u8]) -> Result<(), LocalFault>;
 }

@@ -31,7 +31,7 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Notes that a packet that requests a response is sent for the first time.
+    /// Records that a packet that requests a response is sent for the first time.
     #[inline]
     pub(super) fn sent(&mut self, psn: Psn, is_read: bool, now: Time) {
         self.sample.get_or_insert(Sample { psn, sent: now, is_read });
@@ -42,7 +42,7 @@ impl RoundTrip {
         self.sample = None;
     }
 
-    /// Notes that everything before `una` is acknowledged. Returns true if that ends a measurement.
+    /// Records that everything before `una` is acknowledged. Returns true if that ends a measurement.
     pub(super) fn acknowledged(&mut self, una: Psn, now: Time) -> bool {
         let Some(sample) = self.sample.take_if(|sample| una.after(sample.psn) > 0) else { return false };
         let measured = now.since(sample.sent);
@@ -59,7 +59,7 @@ impl RoundTrip {
         true
     }
 
-    /// Notes that the responses to `packets` PSNs have arrived, in any order. Returns true if that ends a measurement.
+    /// Records that the responses to `packets` PSNs have arrived, in any order. Returns true if that ends a measurement.
     pub(super) fn answered(&mut self, psn: Psn, packets: u32, now: Time) -> bool {
         self.is_sampled_in(psn, packets) && self.acknowledged(psn.plus(packets), now)
     }

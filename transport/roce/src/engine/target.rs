@@ -38,9 +38,8 @@ pub enum Work<'a> {
         /// Immediate data, on the last packet only.
         immediate: Option<u32>,
     },
-    /// Bytes for the target's memory. The whole range is to be checked on the first packet, so
-    /// that nothing is touched by a message that does not fit. A zero-length range needs no rkey
-    /// check (contract rocev2 7.9).
+    /// Bytes for the target's memory. The whole range is checked on the first packet, so that a message that
+    /// does not fit leaves memory unchanged. A zero-length range needs no rkey check (contract rocev2 7.9).
     Write {
         /// The message's range.
         range: RemoteRange,
@@ -116,7 +115,7 @@ pub enum Placement {
     Placed,
     /// An atomic is done; this was the old value.
     Atomic(u64),
-    /// There is no receive posted: RNR NAK, nothing changed.
+    /// The receive queue is empty: RNR NAK, without a change.
     Rnr,
     /// Refused: NAK, and the QP goes to ERR. A receive in use was completed with its error by the
     /// target.
@@ -152,8 +151,8 @@ pub enum ReadOutcome {
     Read,
     /// Refused: NAK, and the QP goes to ERR.
     Nak(NakCode),
-    /// The bytes are being fetched. Nothing is sent now; poll again when they have arrived, and the
-    /// same piece is requested again.
+    /// The bytes are being fetched. Poll again after they have arrived; the same piece is then requested
+    /// again.
     Later,
 }
 

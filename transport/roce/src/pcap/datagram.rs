@@ -102,7 +102,7 @@ fn ipv6(packet: &[u8]) -> Result<Ip<'_>, Skip> {
     Ok(Ip {
         source: address(8).into(),
         destination: address(24).into(),
-        // IPv6 has neither field. These values are the same for each packet of a flow.
+        // IPv6 lacks both fields. These values are constant for a flow.
         v4_identification: 0,
         v4_dont_fragment: true,
         payload: packet.get(IPV6_HEADER..IPV6_HEADER + length).ok_or(Skip::CutShort)?,

@@ -23,7 +23,7 @@ pub enum PcapError {
         /// The structure that was being read.
         inside: &'static str,
     },
-    /// A length field exceeds what the reader keeps in memory.
+    /// A length field exceeds the reader's limit.
     #[error("byte {offset}: {what} claims {length} bytes, more than {limit}")]
     TooLong {
         /// Start of the structure, in bytes from the start of the file.

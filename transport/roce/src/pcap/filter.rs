@@ -10,10 +10,10 @@ use crate::wire::{ICRC_LENGTH, Packet, ROCE_PORT, icrc};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-/// The largest number of endpoints to remember. Beyond it only port and ICRC decide.
+/// Maximum number of stored endpoints. Beyond it only port and ICRC decide.
 const ENDPOINTS_MAX: usize = 65_536;
 
-/// Recognises the RoCE datagrams of one capture; it remembers the endpoints that it has seen.
+/// Recognises the RoCE datagrams of one capture, and stores their endpoints.
 #[derive(Debug, Default)]
 pub struct RoceFilter {
     endpoints: BTreeSet<SocketAddr>,

@@ -6,8 +6,8 @@ use super::source::Source;
 use super::{Frame, PcapError};
 use std::io::Read;
 
-/// Reads the frames of a capture one after another and holds one at a time, however large the file
-/// is. It makes many small reads, so its input should be buffered.
+/// Reads the frames of a capture one after another and holds one at a time, however large the file is. It
+/// issues many small reads, so its input should be buffered.
 #[derive(Debug)]
 pub struct PcapReader<R> {
     source: Source<R>,

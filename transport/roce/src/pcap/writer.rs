@@ -1,8 +1,8 @@
 //! Writes capture files that tshark and `trunkctl` read.
 //!
-//! The format is classic pcap with nanoseconds and Ethernet frames. The device sees datagrams rather
-//! than frames, so the writer rebuilds the Ethernet, IP and UDP headers: MAC addresses derived from the
-//! IP addresses, TTL 64 and right checksums. All fields that an ICRC covers are as on the wire.
+//! The format is classic pcap with nanoseconds and Ethernet frames. The device handles datagrams rather than
+//! frames, so the writer rebuilds the Ethernet, IP and UDP headers: MAC addresses derived from the IP
+//! addresses, TTL 64 and right checksums. All fields that an ICRC covers are as on the wire.
 
 use crate::wire::IpUdp;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ const IPV4_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 const TTL: u8 = 64;
 const PROTOCOL_UDP: u8 = 17;
-/// The snap length in the file header: no packet is longer.
+/// Snap length in the file header, beyond the longest packet.
 const SNAP_LENGTH: u32 = 262_144;
 
 /// Writes datagrams, each record by one call of the output's `write_all`: with an unbuffered file, a
@@ -22,7 +22,8 @@ const SNAP_LENGTH: u32 = 262_144;
 pub struct PcapWriter<W> {
     output: W,
     record: Vec<u8>,
-    /// True if a write failed: the file may end in part of a record, and nothing after it could be read.
+    /// True if a write failed: the file may end in part of a record, which would make later records
+    /// unreadable.
     torn: bool,
 }
 

@@ -10,7 +10,7 @@ pub enum Syndrome {
         /// The number of further messages that the responder can take, encoded.
         credits: CreditCode,
     },
-    /// No receive was posted: the requester must send the request again later.
+    /// The receive queue was empty: the requester must repeat the request later.
     Rnr {
         /// Time that the requester must wait before that.
         timer: RnrTimer,

@@ -22,7 +22,7 @@ pub struct Bth {
     pub congestion: u8,
     /// Destination QP.
     pub destination: QpNumber,
-    /// True if the sender wants an acknowledgement.
+    /// True if the sender requests an acknowledgement.
     pub ack_request: bool,
     /// The seven reserved bits next to `ack_request`. We send 0, and keep received bits so that a capture
     /// re-emits equal.

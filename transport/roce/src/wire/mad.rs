@@ -104,7 +104,7 @@ impl MadHeader {
 pub enum QuotedPacket {
     /// Not for QP 1.
     Other,
-    /// A MAD, or too little is quoted to tell.
+    /// A MAD, or a quote that is too short to decide.
     Mad {
         /// Transaction id, if the quote reaches that far.
         transaction: Option<u64>,
@@ -112,7 +112,7 @@ pub enum QuotedPacket {
 }
 
 impl QuotedPacket {
-    /// Length of the quote that tells all, in bytes.
+    /// Length of a complete quote, in bytes.
     pub const BYTES: usize = Self::TRANSACTION + 8;
     /// After BTH, DETH, and the first 8 bytes of the MAD.
     const TRANSACTION: usize = BTH_LENGTH + 8 + 8;

@@ -37,7 +37,7 @@ impl Operation {
 }
 
 impl Service {
-    /// Returns the service's usual abbreviation, if this device knows the service.
+    /// Returns the service's usual abbreviation, if the service is supported.
     #[must_use]
     pub const fn name(self) -> Option<&'static str> {
         Some(match self {

@@ -96,8 +96,8 @@ impl<'a> Packet<'a> {
         Self::of(PacketView::joined(bytes)?)
     }
 
-    // Always inlined, and returns a `Result` although it cannot fail: a packet is large, so it is written once,
-    // where the caller wants it.
+    // Always inlined, and returns a `Result` although it cannot fail: a packet is large, so it is written
+    // once, directly to its destination.
     #[inline(always)]
     #[allow(clippy::unnecessary_wraps, reason = "see above")]
     fn of(view: PacketView<'a>) -> Result<Self, WireError> {

@@ -1,7 +1,7 @@
 //! The bytes of a packet, read from front to back: the first of the two steps of parsing.
 //!
-//! Owns the reading of fields. [`PacketView::new`] checks each length once; from then on reading a
-//! field can't fail. Only `packet` calls it. It copies nothing and does not interpret fields.
+//! Owns the reading of fields. [`PacketView::new`] checks each length once; from then on reading a field
+//! can't fail. Only `packet` calls it. It neither copies nor interprets fields.
 
 use super::layout::{self, Headers, MTU_MIN, PayloadRule};
 use super::{BTH_LENGTH, Bth, Opcode, WireError};
@@ -120,7 +120,7 @@ fn check_payload(opcode: Opcode, rule: PayloadRule, length: usize, payload: usiz
     match rule {
         PayloadRule::None if length != 0 => Err(WireError::UnexpectedPayload { opcode, length }),
         PayloadRule::Some if payload == 0 => Err(WireError::EmptyPayload(opcode)),
-        // A path MTU is a power of two; the connection checks that it is its own.
+        // A path MTU is a power of two; the connection compares it with its own.
         PayloadRule::Full if payload != length || payload < MTU_MIN || !payload.is_power_of_two() => {
             Err(WireError::PartialPayload { opcode, length: payload })
         }

@@ -63,7 +63,7 @@ impl Core {
             maker,
             events,
             domains: DomainTable::new(host),
-            // 0 is the PD of TGTs, which no region belongs to.
+            // 0 is the PD of TGTs, without regions.
             next_pd: AtomicU32::new(1),
             backgrounds: Mutex::new(vec![background]),
             slot_guard: OnceLock::new(),
@@ -85,7 +85,7 @@ impl Core {
         self.parts.shards().tables()
     }
 
-    /// Returns a shard; the first one if no shard has the index.
+    /// Returns the shard with this index, or the first one.
     pub(super) fn shard(&self, index: ShardIndex) -> &Arc<ShardLock> {
         let shards = self.parts.shards();
         shards.get(index).unwrap_or_else(|| shards.first())
@@ -147,7 +147,7 @@ impl Core {
         }
     }
 
-    /// Returns true if a simulation runs the device, so that no caller may wait.
+    /// Returns true if a simulation runs the device, so that callers must not wait.
     pub(super) fn is_simulated(&self) -> bool {
         self.runtime().is_simulated()
     }
@@ -195,7 +195,7 @@ impl Core {
         }
     }
 
-    /// Returns the guard by which a slot knows that the device, removed or not, still exists.
+    /// Returns the guard that keeps a slot occupied while the device, removed or not, still exists.
     pub(super) fn slot_guard(&self) -> &Arc<SlotGuard> {
         self.slot_guard.get_or_init(|| Arc::new(SlotGuard))
     }

@@ -1,7 +1,6 @@
 //! Counters of a device.
 //!
-//! Owns the names, and the order in which programs see them. Each shard counts for itself; sums are computed
-//! when a program asks.
+//! Owns the names, and their order for programs. Each shard counts separately; sums are computed on request.
 #![forbid(unsafe_code)]
 
 use trunkline_roce::engine::{RequesterCounters, ResponderCounters};

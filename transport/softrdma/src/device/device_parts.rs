@@ -203,8 +203,8 @@ impl DeviceParts {
         if self.shards.neighbours().has_packets(lock.index) { None } else { Some(deadline) }
     }
 
-    /// Looks for what has woken a machine that slept for the shard, and stops notifications of packets from other
-    /// shards, unless another machine sleeps for it.
+    /// Polls for the cause of a machine's wake-up from its sleep for the shard, and stops notifications of
+    /// packets from other shards, unless another machine sleeps for it.
     pub(super) fn woken(&self, lock: &ShardLock, by_link: bool) {
         // Waits for the turn: an edge of a descriptor that is not noted here is never seen again.
         let mut shard = lock.shard.enter();
@@ -214,7 +214,7 @@ impl DeviceParts {
         }
     }
 
-    /// Returns true if a shard has work that nobody wakes a machine for that sleeps until then. For simulations.
+    /// Returns true if a shard has work that does not wake a machine sleeping until then. For simulations.
     pub(super) fn is_due(&self, lock: &ShardLock, until: Option<Time>) -> bool {
         lock.shard.try_enter().is_some_and(|shard| {
             let next = self.deadline(lock, &shard, self.now());

@@ -28,7 +28,8 @@ pub enum LinkChoice {
     Udp,
     /// A network inside this process.
     InProcess(Arc<Hub>),
-    /// A network that the caller provides. As with `InProcess`, no other process shares the addresses.
+    /// A network that the caller provides. As with `InProcess`, addresses are not shared with other
+    /// processes.
     Custom(LinkFactory),
     /// The simulated network of a host whose processes share its addresses; the device belongs to this
     /// process. Needs a simulated [`SoftOptions::runtime`]. Without [`SoftOptions::addresses`] the device has
@@ -43,7 +44,7 @@ pub struct LinkFactory(MakeLink);
 type MakeLink = Arc<dyn Fn() -> io::Result<Box<dyn Link>> + Send + Sync>;
 
 impl LinkFactory {
-    /// Creates a factory that calls `make`, whose error is reported by
+    /// Creates a factory from `make`, whose error is reported by
     /// [`SoftDevice::open`](crate::device::SoftDevice::open).
     pub fn new(make: impl Fn() -> io::Result<Box<dyn Link>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
@@ -78,8 +79,8 @@ pub struct SoftOptions {
     pub capture: Option<PathBuf>,
     /// Requested receive buffer of each UDP socket, in bytes; `None` for as much as the system grants.
     pub receive_buffer: Option<i32>,
-    /// UDP port at which the device receives; `None` for 4791. Devices of other hosts reach it only if they know the
-    /// port.
+    /// UDP port at which the device receives; `None` for 4791. Devices of other hosts must be given the port
+    /// to reach it.
     pub udp_port: Option<NonZeroU16>,
     /// Policy for unknown SRQs.
     pub unknown_srq: UnknownSrq,

@@ -32,7 +32,7 @@ use trunkline_verbs::{
     SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
 
-/// Receive-queue depth of an RC QP that asked for none.
+/// Receive-queue depth of an RC QP that requested 0.
 const LEAST_RECEIVES: u32 = 1;
 
 /// Keeps all other threads out of the device while it exists, for a process that forks while it has the device
@@ -59,7 +59,7 @@ pub struct SoftDevice {
 }
 
 impl SoftDevice {
-    /// Waits until no thread is working in the device, and keeps other threads out.
+    /// Waits until all threads have left the device, and keeps others out.
     pub fn hold(&self) -> Held<'_> {
         let control = self.core().control();
         Held { _shards: self.core().shards().map(|lock| lock.shard.enter()).collect(), _control: control }
@@ -90,9 +90,9 @@ impl SoftDevice {
         self.core.events.listen(Box::new(listener));
     }
 
-    /// Disconnects all connections because the process ends. Each DREQ is sent only once, since nothing is
-    /// left that could repeat it. Call it as late as possible once that end is known. Does nothing in the
-    /// child of a fork that has not used the device.
+    /// Disconnects all connections because the process ends. Each DREQ is sent only once, since the process
+    /// ends before a repetition. Call this as late as possible before the exit. Has no effect in the child of
+    /// a fork that has not used the device.
     pub fn disconnect_all(&self) {
         self.core.disconnect_all();
     }

@@ -22,7 +22,7 @@ pub enum HostError {
         /// The remedy.
         remedy: &'static str,
     },
-    /// The directory does not exist. Only functions that create nothing return this.
+    /// The directory does not exist. Only functions that do not create it return this.
     #[error("the runtime directory {path:?} does not exist: no node of this user has used it; {origin}")]
     Absent {
         /// The directory.
@@ -56,7 +56,7 @@ pub enum HostError {
         /// The limit.
         cause: FileTooLarge,
     },
-    /// Another version of this software made the file, or it is damaged.
+    /// The file was created by another version of this software, or is damaged.
     #[error(
         "{0:?} was made by another version of Trunkline, or is damaged: end the programs that use it \
          and remove it, or name another directory in TRUNKLINE_RUNTIME_DIR"

@@ -84,7 +84,7 @@ impl Host {
         let locked = lock.lock()?;
         let failed = |source| HostError::Os { doing: "open", path: path.to_owned(), source };
         is_in_place(&lock, &locked).map_err(failed)?;
-        // The modification time tells `tidy` that this folder is in use.
+        // The modification time shows `tidy` that this folder is in use.
         #[expect(clippy::disallowed_methods, reason = "compared with times of the file system")]
         let _refused = locked.file().map(|file| file.set_modified(SystemTime::now()));
         lock.remove_replaced();
@@ -239,8 +239,8 @@ impl Host {
         }
     }
 
-    /// Returns true if no member has replaced the lock since it was taken. Otherwise this process was stopped, and
-    /// another may have made a change since.
+    /// Returns true unless another member has replaced the lock since it was taken. After a replacement, that
+    /// member may have changed the registry.
     pub(super) fn is_locked(&self, locked: &Locked<'_>) -> bool {
         match &self.presence {
             Presence::Folder { lock, .. } => locked.file().is_none_or(|file| lock.is_current(file)),
@@ -261,7 +261,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         let is_own = self.is_own_process();
         if is_own {
-            // Nothing of a member is valid without its slot.
+            // Records of a member are invalid without its slot.
             vacate(&self.registry, self.me);
         }
         match &mut self.presence {

@@ -21,12 +21,12 @@
 //! | `memory` | mapped files and areas, and their replacement in a simulation |
 //!
 //! When the registry is removed while it is in use, its members continue among themselves, and later members
-//! create a new one. The two groups do not know each other: the later one finds port 4791 taken by a process
-//! that is not a member, and their XRC domains are distinct.
+//! create a new one. The two groups are independent: the later one finds port 4791 taken by a process that is
+//! not a member, and their XRC domains are distinct.
 //!
-//! Reading takes no lock, and makes no system call on the path of packets. Every change is made under `lock`.
-//! The registry may contain garbage from a faulty member: it is checked when it is read, and leads to wrong
-//! results at worst.
+//! Reading does not lock, and packet processing reads without system calls. Every change is made under
+//! `lock`. The registry may contain garbage from a faulty member: it is checked when it is read, and leads to
+//! wrong results at worst.
 
 mod error;
 mod files;

@@ -2,7 +2,7 @@
 //!
 //! Owns the bytes between the engine and a link. The device keeps one batch of each kind and reuses it, so
 //! that a packet needs no allocation. A batch grows only with its datagrams. The device bounds sends: it
-//! asks its QPs for no more packets once 64 wait that the link has no room for.
+//! stops serving QPs once 64 packets wait for room on the link.
 #![forbid(unsafe_code)]
 
 use super::Verdict;
@@ -114,7 +114,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Sender of a received datagram, as the link knows it.
+/// Sender of a received datagram, as identified by the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Origin {
     /// True if the sender is a member of this host's registry, by its address and port.

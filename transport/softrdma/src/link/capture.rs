@@ -170,9 +170,9 @@ impl Write for Appended {
     }
 }
 
-/// The lock on a capture for one record. Between the check for room and the write no other process appends:
-/// beyond the process's limit on files the kernel writes a part, and ends the process by SIGXFSZ at the next
-/// attempt.
+/// The lock on a capture for one record. It keeps other processes from appending between the check for room
+/// and the write. Beyond the process's file size limit the kernel writes only a part, and ends the process
+/// with SIGXFSZ at the next attempt.
 struct Locked<'a>(&'a File);
 
 impl<'a> Locked<'a> {
@@ -267,8 +267,8 @@ fn fresh_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Writes a new file. An existing file or link of its name was left by a process that died, or made by
-/// another user who has guessed the name, and is never written to.
+/// Writes a new file. An existing file or link with this name is never written to: it belongs to a dead
+/// process, or to another user who guessed the name.
 fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let create = || File::options().write(true).create_new(true).mode(PRIVATE).open(path);
     let mut file = match create() {

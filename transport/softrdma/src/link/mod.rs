@@ -73,8 +73,8 @@ pub trait Judge {
     /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Judges a datagram; `None` if its ICRC is not that of its headers. Its receiver, which may know of an address
-    /// translator, checks it again.
+    /// Judges a datagram; `None` if its ICRC does not match its headers. The receiver, which may have
+    /// detected an address translator, checks it again.
     fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict>;
 
     /// Reports a datagram that the link drops without having it judged.
@@ -98,15 +98,15 @@ pub trait Link: Send + Debug {
         ROCE_PORT
     }
 
-    /// Opens the address: from now on this link receives the packets to its port that are for this
-    /// process. Opening it again does nothing.
+    /// Opens the address: this link then receives the packets to its port that are for this process. Has no
+    /// effect on an open address.
     ///
     /// # Errors
     /// [`LinkError::AddressInUse`] with the cause and a remedy, [`LinkError::NoSuchAddress`],
     /// [`LinkError::Os`].
     fn open(&mut self, address: IpAddr) -> Result<(), LinkError>;
 
-    /// Releases the address. Does nothing if it is not open.
+    /// Releases the address, if it is open.
     fn close(&mut self, address: IpAddr);
 
     /// Returns the source of datagrams from an open address. It does not change while the address is open.
@@ -143,8 +143,8 @@ pub trait Link: Send + Debug {
     fn send(&mut self, batch: &mut SendBatch, now: Time);
 
     /// Replaces the content of the batch by datagrams that have arrived, up to its capacity. Returns how many
-    /// were taken, including datagrams that were refused or are for another process. 0 means that no datagram
-    /// waits at any open address; the batch's capacity means that more may wait.
+    /// were taken, including datagrams that were refused or are for another process. 0 means that all open
+    /// addresses are empty; the batch's capacity means that more datagrams may wait.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
 
     /// Like [`Link::receive`]. A link that forwards datagrams to other processes first has each judged, in
@@ -195,7 +195,7 @@ pub trait Link: Send + Debug {
         None
     }
 
-    /// Does the work whose time has come, such as sending delayed datagrams.
+    /// Performs timed work, such as sending delayed datagrams.
     fn poll(&mut self, now: Time) {
         let _ = now;
     }

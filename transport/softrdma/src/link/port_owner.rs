@@ -1,8 +1,8 @@
 //! Owner of a UDP port at an address, as reported by the kernel in `/proc`.
 //!
-//! Used for the texts of errors and warnings, and to refuse a request to an address where nothing receives: the
-//! result may be out of date when it is read. It opens only
-//! the descriptor links and the environment of the other process, and it never waits.
+//! Used for the texts of errors and warnings, and to refuse a request to an address without a receiver. The
+//! result may be out of date when it is read. The search opens only the descriptor links and the environment
+//! of the other process, and never waits.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ const MOST_PROCESSES: usize = 65_536;
 /// Time for which a list of the host's sockets is used.
 const KEPT_FOR: Duration = Duration::from_millis(100);
 
-/// The owner of a UDP port at an address, as far as it can be known.
+/// The owner of a UDP port at an address, as far as it can be determined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortOwner {
     /// Address that the port is bound to: the requested one, or the unspecified one of its family.
@@ -63,7 +63,7 @@ pub struct RuntimeDirectory {
 const OTHER_PORT: &str = "set TRUNKLINE_PORT of one of the two to another port";
 
 impl PortOwner {
-    /// Returns what the user can do: of a program that listens, or of one that only makes calls.
+    /// Returns the remedy for the user of a program that listens, or of a client.
     #[must_use]
     pub fn remedy(&self, is_of_client: bool) -> String {
         let both = match &self.who {
@@ -78,7 +78,7 @@ impl PortOwner {
             _ => "",
         };
         if self.address.is_unspecified() {
-            // No other address is free.
+            // All other addresses are taken.
             let both = both.strip_suffix(", ").map(|both| format!("{both}, or "));
             return format!("{}stop that one, or {OTHER_PORT}", both.unwrap_or_default());
         }
@@ -112,7 +112,8 @@ impl PortOwner {
         Self::find_all(&[at]).remove(&at)
     }
 
-    /// Returns the owners of several ports, without those that [`PortOwner::find`] does not know. Looks at each process once.
+    /// Returns the owners of several ports, as far as [`PortOwner::find`] identifies them. Reads each process
+    /// once.
     #[must_use]
     pub fn find_all(all: &[SocketAddr]) -> BTreeMap<SocketAddr, Self> {
         let sockets = all_sockets().unwrap_or_default();
@@ -192,7 +193,8 @@ pub(crate) struct UdpSockets {
 }
 
 impl UdpSockets {
-    /// Returns true if no socket receives at an address and port. `own` is the socket that packets to it leave from. A list without it may describe another network namespace; the result is false then.
+    /// Returns true if an address and port are without a socket. `own` is the source socket of packets to
+    /// them. A list without it may describe another network namespace; the result is false then.
     pub(crate) fn is_free(&mut self, at: SocketAddr, own: SocketAddr, now: Time) -> bool {
         let read = self.read;
         if read.is_none_or(|read| now >= read + KEPT_FOR) {

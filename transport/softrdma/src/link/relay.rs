@@ -1,10 +1,10 @@
 //! Datagrams of one address for several processes.
 //!
 //! Owns the forwarding of datagrams by the holder of port 4791 to other members, and their reception there.
-//! Datagrams are sent in bundles as messages between members, with their addresses and what the holder
-//! learned of their senders; the receiver checks the rest as if they had arrived by UDP. Only the UDP link
-//! calls it. It examines a datagram only to determine its addressee, trusts none of its content, and queues
-//! nothing: datagrams that a member's socket has no room for are dropped and counted.
+//! Datagrams are sent in bundles as messages between members, with their addresses and the holder's verdict
+//! on their senders; the receiver checks the rest as for datagrams from UDP. Only the UDP link calls this
+//! module. It examines a datagram only to determine its addressee, does not trust the content, and does not
+//! queue: datagrams without room in a member's socket are dropped and counted.
 //!
 //! | datagram for | goes to |
 //! |---|---|
@@ -46,10 +46,9 @@ const VERDICTS: [Option<Verdict>; 4] = [
 const MAX_BUNDLES: usize = 8;
 /// Maximum number of messages read at a time.
 const MESSAGES_IN_TURN: usize = 64;
-/// Maximum number of connection requests remembered.
+/// Maximum number of stored connection requests.
 const MAX_REQUESTS: usize = 1024;
-/// Number of receives between two polls of other members while nothing arrives from them. They are always
-/// polled before the device sleeps.
+/// Number of receives between two polls of silent members. All members are polled before the device sleeps.
 const LOOK_EVERY: u32 = 8;
 /// Time after which they are polled at the next receive.
 const LOOK_AFTER_NS: u64 = 1_000_000;
@@ -78,8 +77,8 @@ pub(super) struct Relay {
     /// A received bundle, consumed up to `at`.
     arrived: Vec<u8>,
     at: usize,
-    /// Member that got each request, and the service: the request may be repeated after its listener is gone,
-    /// and it may be withdrawn.
+    /// Member that got each request, and the service: the request may be repeated after its listener has
+    /// closed, and it may be withdrawn.
     requests: HashMap<Request, (ServiceId, MemberId)>,
     /// Number of receives since the last poll of the other members.
     looks: u32,
@@ -209,7 +208,7 @@ impl Relay {
         readable
     }
 
-    /// Returns true if nothing that was taken off the sockets waits here.
+    /// Returns true if all datagrams read from the sockets were delivered.
     pub(super) fn is_drained(&self) -> bool {
         self.at == self.arrived.len() && self.members.is_drained()
     }
@@ -240,7 +239,7 @@ impl Relay {
         match CmMessage::parse(&mad) {
             CmMessage::Req(req) => self.listening(datagram, req.local_id, req.service_id),
             CmMessage::SidrReq(req) => self.listening(datagram, req.request_id, req.service_id),
-            // The peer withdraws a request before it knows our id.
+            // The peer withdraws a request before it has received our id.
             CmMessage::Rej(rej) if rej.remote_id == 0 => {
                 self.requests.get(&(datagram.source.ip(), rej.local_id)).map(|(_, owner)| *owner)
             }
@@ -263,7 +262,7 @@ impl Relay {
 
     fn remember(&mut self, request: Request, service: ServiceId, owner: MemberId) {
         if self.requests.len() >= MAX_REQUESTS && !self.requests.contains_key(&request) {
-            // Forged requests displace others; this matters only to requests whose listener is gone.
+            // Forged requests displace others; this matters only to requests whose listener has closed.
             self.requests.clear();
         }
         self.requests.insert(request, (service, owner));

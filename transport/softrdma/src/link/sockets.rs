@@ -1,7 +1,7 @@
 //! The interface between the UDP link and datagram sockets.
 //!
-//! Implemented by the operating system's sockets (`udp::system`) and by a simulated host. Calls are made
-//! per batch of datagrams, never per datagram.
+//! Implemented by the operating system's sockets (`udp::system`) and by a simulated host. One call handles a
+//! batch of datagrams, never a single one.
 #![forbid(unsafe_code)]
 
 use super::{LinkError, ReceiveBatch, SendBatch};
@@ -86,7 +86,7 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// Receives into the free slots of the batch.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if no datagram is waiting, and other errors of the system.
+    /// [`io::ErrorKind::WouldBlock`] if the socket is empty, and other errors of the system.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received>;
 
     /// Reads a bounded number of reports on datagrams that were not delivered, and appends those that name a cause.

@@ -1,9 +1,9 @@
 //! Stopped processes that hold the UDP port of the device at an address at which this member listens.
 //!
-//! A stopped holder forwards no packets, so new clients do not reach this member, and no packet tells it why. The
-//! background machine of the first shard checks the holders when it is about to sleep anyway: a check is never a
-//! reason to wake up. It reads the state of one process per second at most, and none while no other member holds an
-//! address at which this one listens.
+//! A stopped holder does not forward packets, so new clients cannot reach this member, and there is no packet
+//! that shows the reason. The background machine of the first shard checks the holders when it is about to
+//! sleep anyway: a check is never a reason to wake up. It reads the state of one process per second at most,
+//! and only while another member holds an address at which this one listens.
 #![forbid(unsafe_code)]
 
 use super::port_owner::is_stopped;

@@ -1,4 +1,4 @@
-//! The tap on a link: injects faults into what is sent, and shows what is on the wire.
+//! The tap on a link: injects faults into sent datagrams, and captures the traffic on the wire.
 //!
 //! Owns the link, its faults, its recorder and its observer. Sent datagrams pass the faults first, so that the
 //! others see the traffic on the wire, faults included. Received datagrams pass untouched.

@@ -14,8 +14,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub(super) const BATCH: usize = 32;
 
 /// Configures a socket to build the IP header that the ICRC covers (contract rocev2 5.1), and to accept
-/// datagrams without a UDP checksum over IPv6 (contract rocev2 5.6). Requests reports on datagrams that were not
-/// delivered. The path MTU that the kernel learns from ICMP errors, which anyone can forge, is not used.
+/// datagrams without a UDP checksum over IPv6 (contract rocev2 5.6). Requests reports on undelivered
+/// datagrams. The kernel's path MTU from ICMP errors, which can be forged, is not used.
 pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Result<()> {
     if is_v4 {
         set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
@@ -214,7 +214,7 @@ pub(super) fn send<'a>(
 
 /// Returns the control message that splits a message into segments of this length.
 fn segment_control(segment_bytes: usize) -> Control {
-    // A `cmsghdr`: its length and that of its data, then the level and the type, then the data, 16 bits.
+    // A `cmsghdr`: the length including its data, the level and the type; then the data, 16 bits.
     let kind = u64::from(libc::SOL_UDP.cast_unsigned()) | u64::from(libc::UDP_SEGMENT.cast_unsigned()) << 32;
     [18, kind.to_le(), (segment_bytes as u64).to_le()]
 }

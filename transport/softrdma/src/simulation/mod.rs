@@ -54,8 +54,7 @@ impl SimulatedHost {
         Arc::new(SimulatedProcess { host: Arc::clone(self), life: Life::new() })
     }
 
-    /// Delivers a datagram. Returns false if no socket is bound at its destination, or the socket's buffer is
-    /// full.
+    /// Delivers a datagram. Returns false if its destination is not bound, or the socket's buffer is full.
     pub fn deliver(&self, datagram: Datagram<'_>) -> bool {
         self.ports.deliver(datagram)
     }
@@ -90,8 +89,8 @@ impl SimulatedProcess {
         self.life.is_alive()
     }
 
-    /// Kills the process. From now on its ports are free, what it sends is dropped, and other processes find
-    /// it dead.
+    /// Kills the process. Its ports become free, its datagrams are dropped, and other processes detect its
+    /// death.
     pub fn kill(&self) {
         self.life.kill();
     }
@@ -108,7 +107,7 @@ impl SimulatedProcess {
         let areas = self.areas();
         for area in &areas {
             let (place, value) = choose(area.len() / 8);
-            // An index outside of the area changes nothing.
+            // An index outside of the area has no effect.
             let _outside = area.write(place * 8, &value.to_ne_bytes());
         }
         areas.len()

@@ -43,7 +43,7 @@ struct Queue {
     dropped: u64,
 }
 
-/// Locks a mutex, even if an earlier holder panicked: no holder leaves the value half changed.
+/// Locks a mutex, even if an earlier holder panicked: holders never leave the value half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

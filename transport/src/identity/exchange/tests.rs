@@ -24,7 +24,7 @@ const NOW: Time = Time(1_000_000_000);
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
-/// Outcomes of the client and the server; `None` if one waits for more.
+/// Outcomes of the client and the server; `None` for a side that is still waiting.
 type Outcomes = [Option<Result<Proof, HandshakeFailure>>; 2];
 
 /// Credentials of two nodes with one root.
@@ -97,7 +97,7 @@ fn proofs(outcomes: Outcomes) -> [Proof; 2] {
     outcomes.map(|outcome| outcome.unwrap().unwrap())
 }
 
-/// Asserts that a side ended the handshake, and the other knows.
+/// Asserts that a side ended the handshake and that the other was notified.
 fn assert_refused(outcomes: &Outcomes, by: usize, cause: Refused, case: &str) {
     let [ours, theirs] = [by, 1 - by].map(|side| *outcomes[side].as_ref().unwrap().as_ref().unwrap_err());
     assert_eq!((ours.cause, ours.by), (cause, EndedBy::ThisNode), "{case}");
@@ -200,7 +200,7 @@ fn different_view_ends_handshake_with_its_name_at_both_sides() {
     }
 }
 
-/// Replaces what a node presents.
+/// Replaces the certificates that a node presents.
 fn presenting(
     credentials: &Credentials,
     chain: Vec<CertificateDer<'static>>,
@@ -478,7 +478,7 @@ fn server_refuses_other_protocols_and_sends_no_hello_retry_request() {
     let [client, server] = pair();
     let mut other_protocol = ClientConfig::clone(&client.client);
     other_protocol.alpn_protocols = vec![b"h3".to_vec()];
-    // Its ClientHello has no share of the server's group, and lists it.
+    // The ClientHello lists the server's group without a key share for it.
     let mut provider = default_provider();
     provider.kx_groups.retain(|group| group.name() != NamedGroup::X25519);
     provider.kx_groups.extend(&server.server.crypto_provider().kx_groups);

@@ -79,7 +79,7 @@ impl LegacyXrc {
     /// Closes a domain.
     ///
     /// # Errors
-    /// EBUSY while an SRQ made in it exists, or this process is registered with a receive QP through it.
+    /// EBUSY while an SRQ of the domain exists, or this process is registered with a receive QP through it.
     pub fn close_xrc_domain(&self, domain: &Arc<dyn XrcDomain>) -> Result<(), LegacyError> {
         self.device()?;
         Ok(domain.close()?)

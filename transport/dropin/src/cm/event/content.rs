@@ -1,4 +1,4 @@
-//! The content of an event, and the form in which C sees it.
+//! The content of an event, and its form in C.
 
 use super::super::fields::Id;
 use super::{CmEventHandle, EventObject};
@@ -20,7 +20,7 @@ pub(super) struct EventContent<'a> {
     pub(super) parameters: Option<ConnectParameters>,
     /// In port space UDP: the path to the QP that the peer named.
     pub(super) address: ibv_ah_attr,
-    /// The id that a request has made.
+    /// The id created for a request.
     pub(super) new: Option<Id<'a>>,
 }
 

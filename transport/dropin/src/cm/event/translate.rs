@@ -1,5 +1,5 @@
 //! Translation of an endpoint's event to the program's, with librdmacm's own steps in between: a request
-//! makes an id, and a peer's reply brings the id's QP up.
+//! creates an id, and a peer's reply brings the id's QP up.
 
 use super::super::fields::{CHANNEL, CONTEXT, GIDS, Id, PORT_SPACE, QP, QP_TYPE};
 use super::super::host::host;
@@ -41,7 +41,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     if facts.awaits_accept {
         return None;
     }
-    // As the connection manager of a host with an RDMA device says that no program listens there.
+    // As the connection manager of a host with an RDMA device reports a port without a listener.
     let kind = match kind {
         CmEventKind::Unreachable(UnreachableCause::Port) if id.get(PORT_SPACE) == RDMA_PS_UDP => {
             CmEventKind::ServiceRefused(SidrStatus::UNSUPPORTED)
@@ -107,7 +107,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
         }
         CmEventKind::DeviceRemoval => Some(EventContent::plain(RDMA_CM_EVENT_DEVICE_REMOVAL)),
         CmEventKind::TimewaitExit => Some(EventContent::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT)),
-        // C has no number for kinds that this library does not know.
+        // C lacks a number for kinds unknown to this library.
         _ => None,
     }
 }

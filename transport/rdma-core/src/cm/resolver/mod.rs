@@ -1,8 +1,8 @@
-//! The threads that resolve peers and make endpoints to them, so that no caller waits for that.
+//! Threads that resolve peers and create endpoints to them, so that callers do not wait.
 //!
-//! Owns the endpoints that are requested and not made yet. `rdma_create_ep` waits up to 2 s for an
-//! address that does not exist and another 2 s for a route. If threads called it for every request, a
-//! few dead peers would occupy them all while live peers wait. So there are two steps:
+//! Owns the requests for endpoints that do not exist yet. `rdma_create_ep` waits up to 2 s for an address
+//! that does not exist and another 2 s for a route. If threads called it for every request, a few dead peers
+//! would occupy them all while live peers wait. So there are two steps:
 //!
 //! ```text
 //! begin ─► the address thread: resolves the addresses of any number of peers at once, on one event
@@ -38,7 +38,7 @@ use trunkline_verbs::{EndpointDone, EndpointRequest, VerbsError};
 
 /// Maximum number of threads that call `rdma_create_ep`.
 const MAKERS: usize = 4;
-/// Maximum number of endpoints that are requested and not made yet.
+/// Maximum number of pending requests for endpoints.
 const REQUESTED: usize = 4096;
 
 /// The peer's address, and the local one if the request names it.
@@ -61,7 +61,7 @@ struct Work {
     waiting: HashMap<Way, Vec<Job>>,
     /// Requests for the makers.
     ready: VecDeque<Job>,
-    /// Peers to which a maker makes an endpoint now.
+    /// Peers to which a maker is creating an endpoint.
     busy: HashSet<IpAddr>,
     /// Number of requests that are not finished.
     requested: usize,
@@ -96,7 +96,7 @@ impl Resolver {
         Self { inner: Mutex::new(None), shared }
     }
 
-    /// Resolves the peer, makes the endpoint and calls `done` with it, all in other threads. Never waits.
+    /// Resolves the peer, creates the endpoint and calls `done` with it, all in other threads. Never waits.
     pub(super) fn begin(
         &self,
         request: EndpointRequest,

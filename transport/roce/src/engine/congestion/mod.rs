@@ -1,10 +1,10 @@
 //! Congestion control of the packets that travel in one direction between two hosts.
 //!
-//! A window bounds the packets in flight. It follows the round trip: above a target it shrinks, at most by half and
-//! once per round trip, and below the target it grows. The method is Swift's (Kumar et al., SIGCOMM 2020), which was made for
-//! RPC over a transport in software. The judgement is by the *shortest* of the last round trips, because hosts that
-//! share their cores delay single packets by milliseconds. A loss shrinks the window as well, by less while the round
-//! trips show no queue.
+//! A window bounds the packets in flight. It follows the round trip: above a target it shrinks, at most by
+//! half and once per round trip, and below the target it grows. The method is Swift's (Kumar et al., SIGCOMM
+//! 2020), designed for RPC over a transport in software. The judgement is by the *shortest* of the last round
+//! trips, because hosts that share their cores delay single packets by milliseconds. A loss shrinks the
+//! window as well, by less while the round trips show no queue.
 //!
 //! | round trip | base |
 //! |---|---|
@@ -36,9 +36,9 @@ const QUEUE_MAX_NS: f64 = 200_000_000.0;
 const FAR_NS: u64 = 2_000_000;
 /// Maximum base of a shorter round trip.
 const NEAR_BASE_NS: u64 = 100_000;
-/// Half of the time after which the shortest round trip is forgotten.
+/// Half of the time for which the shortest round trip is kept.
 const BASE_EPOCH_NS: u64 = 10_000_000_000;
-/// Bytes of the first window, about those of TCP (RFC 6928), and its packets at least and at most.
+/// Size of the first window, in bytes, similar to TCP (RFC 6928), and its limits in packets.
 const FIRST_WINDOW_BYTES: u32 = 16 << 10;
 const FIRST_WINDOW: RangeInclusive<u32> = 2..=8;
 /// Minimum of the window.
@@ -55,7 +55,7 @@ const STARTING_PACE: f64 = 2.0;
 const SAMPLES: u32 = 4;
 /// Rounds at the minimum after which other traffic keeps the queue.
 const ROUNDS_AT_LEAST: u32 = 24;
-/// Round trip that is taken for that of another route after some rounds at the minimum, and their number.
+/// Round trip that counts as another route after some rounds at the minimum, and their number.
 const ROUTE_NS: u64 = 5_000_000;
 const ROUNDS_OF_ROUTE: u32 = 4;
 /// Rounds after which the target of a kept queue shrinks.
@@ -182,7 +182,7 @@ impl Congestion {
         (end > now).then_some(end)
     }
 
-    /// Notes that something waits for room.
+    /// Records that packets wait for room.
     pub fn limits(&mut self) {
         self.is_limiting = true;
     }
@@ -196,7 +196,7 @@ impl Congestion {
         }
     }
 
-    /// Notes that packets were acknowledged, and the round trip of one of them if it was measured. The window grows up
+    /// Records that packets were acknowledged, and the round trip of one of them if it was measured. The window grows up
     /// to `most` packets.
     pub fn acknowledged(&mut self, packets: u32, round_trip_ns: Option<u64>, most: u32, now: Time) {
         if let Some(sample) = round_trip_ns {
@@ -209,7 +209,7 @@ impl Congestion {
         self.grow(packets, most);
     }
 
-    /// Notes that packets were lost.
+    /// Records that packets were lost.
     pub fn lost(&mut self, now: Time) {
         self.grown = 0;
         if now < self.next_cut {

@@ -286,7 +286,7 @@ impl Requester {
         self.moved_to(now, una, measured);
     }
 
-    /// Like [`Self::moved`]; `measured` is true if that has ended the measurement of a round trip.
+    /// Like [`Self::moved`]; `measured` is true if the move ended the measurement of a round trip.
     pub(super) fn moved_to(&mut self, now: Time, una: Psn, measured: bool) {
         self.una = una;
         self.retry.progress(now, una != self.sent_end, measured);

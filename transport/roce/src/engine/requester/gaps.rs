@@ -59,7 +59,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Returns true if nothing beyond `una` has arrived.
+    /// Returns true if there are no gaps: all received responses come before `una`.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0 && self.acked_end.is_none()
@@ -78,13 +78,13 @@ impl Kept {
         self.forget_repeats();
     }
 
-    /// Notes that all missing packets will be sent again.
+    /// Records that all missing packets will be sent again.
     pub(super) fn forget_repeats(&mut self) {
         self.repeats.clear();
         self.is_due = false;
     }
 
-    /// Notes that a range was requested again.
+    /// Records that a range was requested again.
     pub(super) fn repeated(&mut self, from: Psn, packets: u32) {
         if self.count > 0 {
             self.repeats.push(from..from.plus(packets));
@@ -219,7 +219,7 @@ impl Requester {
         self.keep(now, index, covered);
         let probed = self.retry.probed;
         if self.drain(now, is_measured) && self.is_sending() {
-            // The answer to a probe came alone: what was requested before the probe is lost.
+            // Only the probe was answered: the responses requested before it are lost.
             let is_probe = probed == Some(psn) && span == 1 && is_end(packet) && !ends_piece;
             if probed.is_some_and(|probed| self.una.after(probed) > 0) {
                 self.retry.probed = None;
@@ -251,7 +251,7 @@ impl Requester {
         self.kept.is_due = true;
     }
 
-    /// Moves `una` over what has arrived. Returns true if it has moved.
+    /// Moves `una` over the received responses. Returns true if it has moved.
     pub(super) fn drain(&mut self, now: Time, is_measured: bool) -> bool {
         let mut una = self.una;
         while let Some(wqe) = self.queue.front_mut() {
@@ -322,7 +322,7 @@ impl Requester {
         (kept.count > 0 && kept.lost_end != kept.end).then(|| kept.end_at.plus_ns(wait_ns))
     }
 
-    /// Notes that nothing more has arrived in time.
+    /// Records that the gap has timed out.
     pub(super) fn end_gap(&mut self) {
         self.kept.lost_end = self.kept.end;
         self.kept.is_due = true;
@@ -367,8 +367,8 @@ impl Requester {
         Some(Transmit { psn, retransmission: true })
     }
 
-    /// Charges a retry if the range begins at `una`, once for each `una` (contract rocev2 7.18), and signals the loss, once
-    /// per round trip. Returns false if no retry is left.
+    /// Charges a retry if the range begins at `una`, once for each `una` (contract rocev2 7.18), and signals
+    /// the loss, once per round trip. Returns false if the retries are used up.
     fn charge_gap(&mut self, now: Time, from: Psn) -> bool {
         if from == self.una && !self.charge_una(now) {
             return false;
@@ -409,7 +409,7 @@ impl Requester {
         None
     }
 
-    /// Moves the cursor over what has arrived.
+    /// Moves the cursor over the received responses.
     #[cold]
     pub(super) fn skip_kept(&mut self) {
         while let Some(wqe) = self.queue.get(self.cursor.index).filter(|wqe| wqe.kind == RequestKind::Read) {

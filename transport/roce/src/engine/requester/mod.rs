@@ -11,25 +11,26 @@
 //! timeout), when the packets between the two are sent again.
 //!
 //! # Pieces of a READ
-//! The response to a READ comes as fast as the peer can send, and the protocol has no way to slow it
-//! down except to request less. So a READ is requested in pieces, each a separate READ request to
-//! the peer, and the outstanding pieces are bounded ([`Pace`]). They begin at fixed distances from
-//! the request's first PSN: the range that is requested again when a response is lost is part of a
-//! piece, and so of what the peer has saved (contract rocev2 7.24).
+//! The response to a READ comes as fast as the peer can send, and the protocol has no way to slow it down
+//! except to request less. So a READ is requested in pieces, each a separate READ request to the peer, and
+//! the outstanding pieces are bounded ([`Pace`]). They begin at fixed distances from the request's first PSN:
+//! the range that is requested again when a response is lost is part of a piece, and so of an answer that the
+//! peer has saved (contract rocev2 7.24).
 //!
 //! # Requests for an acknowledgement
-//! The last packet of a message requests one only if something waits for it. Otherwise a later packet
-//! does, at the latest a quarter of the window or half of the send queue later, or the tail-loss probe.
-//! A probe after packets that requested nothing is no sign of a loss.
+//! The last packet of a message requests one only if it is needed. Otherwise a later packet does, at the
+//! latest a quarter of the window or half of the send queue later, or the tail-loss probe. A probe after
+//! packets without such a request does not indicate a loss.
 //!
 //! # Lost responses to READs
-//! Responses beyond a lost one are kept, and only what is missing is requested again: see `gaps`.
+//! Responses beyond a lost one are kept, and only the missing ones are requested again: see `gaps`.
 //!
 //! # Tail-loss probe, a deviation
-//! The nominal local ACK timeout is tens of milliseconds. In addition, when nothing was received for
-//! the smoothed round trip and four times its variation (at least 1 ms, doubling), the oldest unacknowledged packet is
-//! sent once more, without charge to `retry_cnt`; of a READ, only its first missing response is requested. A peer sees
-//! a duplicate, which the protocol allows at any time; only the nominal timeouts decide that a peer is dead.
+//! The nominal local ACK timeout is tens of milliseconds. In addition, after a silence of the smoothed round
+//! trip and four times its variation (at least 1 ms, doubling), the oldest unacknowledged packet is sent once
+//! more, without charge to `retry_cnt`; of a READ, only its first missing response is requested. The peer
+//! receives a duplicate, which the protocol allows at any time; only the nominal timeouts decide that a peer
+//! is dead.
 //!
 //! # Large packets that vanish
 //! A network that carries less than the interfaces at its ends may drop large packets without a word. A peer that
@@ -62,7 +63,7 @@ use trunkline_verbs::{
     Completion, CompletionStatus, Mtu, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
 };
 
-/// Parameters of windows and timers. They affect only the pace that a peer sees.
+/// Parameters of windows and timers. They affect only the pace of packets to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
     /// Bytes of a UDP socket's receive buffer that packets in flight may take, each way. Bounds `window` and
@@ -72,7 +73,7 @@ pub struct Tuning {
     pub window: u32,
     /// Packets after which an acknowledgement is requested inside a long message.
     pub ack_every: u32,
-    /// Response packets that one READ request asks for, at least 1. A longer READ is requested in pieces.
+    /// Number of response packets per READ request, at least 1. A longer READ is requested in pieces.
     pub read_piece: u32,
     /// Maximum number of response packets that are requested and have not arrived.
     pub read_window: u32,
@@ -115,10 +116,10 @@ pub enum PostRefused {
     /// The send queue is full.
     #[error("the send queue is full; take completions or make the QP with a larger max_send_wr")]
     QueueFull,
-    /// More SGEs than the QP was made with.
+    /// More SGEs than the QP's limit.
     #[error("too many SGEs; make the QP with a larger max_send_sge")]
     TooManySges,
-    /// More inline bytes than the QP was made with, or inline data for a READ or atomic.
+    /// More inline bytes than the QP's limit, or inline data for a READ or atomic.
     #[error("inline data too long, or not allowed for this operation")]
     BadInline,
     /// The message is longer than the port or the PSN space allows.
@@ -161,7 +162,7 @@ impl Response {
     }
 }
 
-/// Counts since the QP was made.
+/// Counts since the QP's creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequesterCounters {
     /// Packets sent, repeated ones included.
@@ -187,11 +188,10 @@ pub struct RequesterCounters {
 /// Requester and completer of one RC or INI queue pair.
 ///
 /// Contract: the caller checks transitions with `trunkline_verbs::check_transition`, then calls
-/// [`Requester::modify`]. After every `post`, `handle_*` or `modify` it drains
-/// [`Requester::poll_completion`] and [`Requester::poll_event`], calls
-/// [`Requester::poll_transmit`] until `None` (or stops earlier and comes back), then reads
-/// [`Requester::next_timeout`] and calls [`Requester::handle_timeout`] at or after that time.
-/// Being late is harmless, being early does nothing. Times never run backwards.
+/// [`Requester::modify`]. After every `post`, `handle_*` or `modify` it drains [`Requester::poll_completion`]
+/// and [`Requester::poll_event`], calls [`Requester::poll_transmit`] until `None` (or stops earlier and
+/// continues later), then reads [`Requester::next_timeout`] and calls [`Requester::handle_timeout`] at or
+/// after that time. A late call is harmless, an early one has no effect. Times are monotonic.
 #[derive(Debug)]
 pub struct Requester {
     number: QpNumber,
@@ -273,7 +273,7 @@ impl Requester {
         }
     }
 
-    /// Takes over attributes and state after a checked transition. RESET forgets everything without
+    /// Takes over attributes and state after a checked transition. RESET clears everything without
     /// completions; ERR flushes; RTR to RTS starts at `sq_psn`; SQD stops new messages.
     pub fn modify(&mut self, attributes: &QpAttributes) {
         let from = self.state;
@@ -348,7 +348,7 @@ impl Requester {
         &self.counters
     }
 
-    /// Enters a state in which nothing is sent. The queue must be empty.
+    /// Enters a state without transmission. The queue must be empty.
     fn stop(&mut self, state: QpState) {
         self.state = state;
         self.una = self.post_psn;

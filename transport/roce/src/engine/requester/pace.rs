@@ -3,7 +3,7 @@
 use super::{Requester, Tuning};
 use crate::engine::segment::RequestKind;
 
-/// [`Tuning`] for the packets of one QP; nothing is 0.
+/// [`Tuning`] for the packets of one QP; all fields are nonzero.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     /// Maximum number of unacknowledged request packets.

@@ -1,4 +1,4 @@
-//! Exchange with the congestion control of the path: what it admits, and what it judges by.
+//! Interface to the congestion control of the path: its allowance, and the signals for its decisions.
 
 use super::Requester;
 use super::queue::Wqe;
@@ -16,7 +16,7 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    // Nothing reads the counts on a path without congestion control.
+    // The counts are unused on a path without congestion control.
     pub(super) fn add_requests(&mut self, packets: u32) {
         self.requests = self.requests.saturating_add(packets);
     }
@@ -55,13 +55,13 @@ pub struct Signals {
 }
 
 impl Requester {
-    /// Sets what the path admits from now on; `None` is a path without congestion control.
+    /// Sets the path's allowance; `None` for a path without congestion control.
     pub fn admit(&mut self, allowance: Option<Allowance>) {
         self.allowance = allowance;
     }
 
-    /// Returns true if nothing has been answered since the last ACK timeout, or at all on this path. The peer may be dead:
-    /// the packets of such a QP take no room of others.
+    /// Returns true if there was no answer since the last ACK timeout, or on this path at all. The peer may
+    /// be dead, so such a QP's packets do not use the room of other QPs.
     #[must_use]
     pub fn is_on_trial(&self) -> bool {
         !self.retry.is_path_proven()
@@ -91,7 +91,7 @@ impl Requester {
         InFlight { requests: self.unanswered_requests(), responses: self.missing_responses() }
     }
 
-    /// Returns what READs posted now may ask for if the path admits `room` packets; `None` on a path without congestion
+    /// Returns the amount that new READs may request if the path admits `room` packets; `None` on a path without congestion
     /// control.
     #[must_use]
     pub fn read_allowance(&self, room: u32) -> Option<ReadAllowance> {
@@ -108,7 +108,7 @@ impl Requester {
         })
     }
 
-    /// Takes what has happened since the last call.
+    /// Takes the events since the last call.
     pub fn take_signals(&mut self) -> Signals {
         Signals { measured: self.round_trip.take_measured(), ..std::mem::take(&mut self.signals) }
     }
@@ -127,7 +127,8 @@ impl Requester {
     /// Returns the number of packets after which an acknowledgement is requested.
     pub(super) fn ack_every(&self) -> u32 {
         let most = self.pace.ack_every;
-        // The last packet that the path admits requests one as well, since nothing else opens the window.
+        // The last packet that the path admits requests one as well, since only an acknowledgement opens the
+        // window.
         self.allowance.map_or(most, |allowance| {
             if allowance.requests <= 1 { 1 } else { allowance.ack_every.clamp(1, most) }
         })
@@ -154,7 +155,7 @@ impl Requester {
         }
     }
 
-    /// Notes that the oldest packet, or the response to it, was lost.
+    /// Records that the oldest packet, or the response to it, was lost.
     pub(super) fn note_loss(&mut self) {
         if self.queue.front().is_some_and(Wqe::is_read_or_atomic) {
             self.signals.lost_responses = true;

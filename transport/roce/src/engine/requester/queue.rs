@@ -84,7 +84,7 @@ pub(super) struct Wqe {
     pub(super) split: u32,
     /// READ: true if a part of a piece was requested that ends before the piece.
     pub(super) is_repeated: bool,
-    /// Fault that prevents sending. The request fails once everything before it has ended.
+    /// Fault that prevents sending. The request fails after all earlier ones have ended.
     pub(super) fault: Option<CompletionStatus>,
 }
 
@@ -250,7 +250,7 @@ impl Requester {
     /// (contract E8).
     ///
     /// # Errors
-    /// [`PostRefused`]; nothing was queued.
+    /// [`PostRefused`]; the queue is unchanged.
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostRefused> {
         let (kind, length) = self.check_request(request, 0)?;
         let psns = match kind {
@@ -341,7 +341,8 @@ impl Requester {
         Ok(length)
     }
 
-    /// Ends a request that has left the queue: queues its completion, and keeps its list or buffer for reuse.
+    /// Ends a request after its removal from the queue: queues its completion, and keeps its list or buffer
+    /// for reuse.
     #[inline]
     pub(super) fn complete(&mut self, wqe: Wqe, status: CompletionStatus) {
         if wqe.signaled || !status.is_success() {

@@ -27,7 +27,7 @@ pub(super) struct Retry {
     has_answered: bool,
     /// True if the peer has answered on the present path.
     is_path_proven: bool,
-    /// One past the last packet that asked for an acknowledgement.
+    /// One past the last packet that requested an acknowledgement.
     asked_end: Psn,
     retry_count: u8,
     rnr_retry: u8,
@@ -35,7 +35,7 @@ pub(super) struct Retry {
     rnr_left: u8,
     /// Time at which the ACK timeout expires.
     deadline: Option<Time>,
-    /// Time before which no packet is sent, because the peer had no receive.
+    /// Time until which transmission pauses after an RNR NAK.
     rnr_until: Option<Time>,
     /// Last time something was acknowledged or the oldest packet was sent.
     activity: Time,
@@ -76,7 +76,7 @@ impl Retry {
         self.is_path_proven
     }
 
-    /// Notes that the packet before `end` asked for an acknowledgement.
+    /// Records that the packet before `end` requested an acknowledgement.
     pub(super) fn asked_for(&mut self, end: Psn) {
         if end.after(self.asked_end) > 0 {
             self.asked_end = end;
@@ -88,7 +88,7 @@ impl Retry {
         self.asked_end = una;
     }
 
-    /// Returns true if a packet from `una` on has asked for an acknowledgement, so that silence means a loss.
+    /// Returns true if a packet from `una` on has requested an acknowledgement, so that silence means a loss.
     fn has_asked(&self, una: Psn) -> bool {
         self.asked_end.after(una) > 0
     }
@@ -108,7 +108,7 @@ impl Retry {
         self.rnr_until.is_some_and(|until| now < until)
     }
 
-    /// Notes that a packet was sent. `oldest` is true if nothing before it is outstanding. Later packets do
+    /// Records that a packet was sent. `oldest` is true for the oldest outstanding packet. Later packets do
     /// not delay a probe: otherwise a trickle of new packets after a lost one would hide the loss.
     pub(super) fn sent(&mut self, now: Time, oldest: bool) {
         self.rnr_until = None;
@@ -120,7 +120,7 @@ impl Retry {
         }
     }
 
-    /// Notes that something was acknowledged (contract rocev2 7.23).
+    /// Records an acknowledgement (contract rocev2 7.23).
     pub(super) fn progress(&mut self, now: Time, outstanding: bool, measured: bool) {
         self.has_answered = true;
         self.is_path_proven = true;
@@ -139,7 +139,7 @@ impl Retry {
         self.deadline = if outstanding { self.deadline(now) } else { None };
     }
 
-    /// Notes an answer that acknowledges nothing.
+    /// Records an answer without a new acknowledgement.
     pub(super) fn heard(&mut self) {
         if std::mem::take(&mut self.is_answer_awaited) {
             self.answered_timeouts = self.answered_timeouts.saturating_add(1);
@@ -225,15 +225,16 @@ impl Requester {
         [self.retry.deadline, self.probe_deadline(), self.gap_deadline()].into_iter().flatten().min()
     }
 
-    /// Returns the time at which an acknowledgement is requested of packets that did not ask for one: that of a probe,
-    /// but at most half of the ACK timeout, so that the peer can answer before a retry is charged.
+    /// Returns the time at which an acknowledgement is requested for packets sent without a request: the time
+    /// of a probe, but at most half of the ACK timeout, so that the peer can answer before a retry is
+    /// charged.
     fn ask_deadline(&self) -> Option<Time> {
         let half = self.retry.timeout_ns().map(|timeout_ns| self.retry.activity.plus_ns(timeout_ns / 2));
         self.probe_deadline().map(|probe| half.map_or(probe, |half| probe.min(half)))
     }
 
-    /// Makes the next packet a copy of the oldest one that asks for an acknowledgement. Its answer covers all packets
-    /// that have arrived.
+    /// Schedules a copy of the oldest packet as the next one, with a request for an acknowledgement. The
+    /// answer covers all packets that have arrived.
     fn ask(&mut self) {
         self.retry.probe_due = true;
         self.retry.asked_for(self.una.plus(1));
@@ -259,7 +260,7 @@ impl Requester {
         Some(self.retry.activity.plus_ns(wait))
     }
 
-    /// Charges one retry. If none is left, fails the oldest request and returns false.
+    /// Charges one retry. If the retries are used up, fails the oldest request and returns false.
     fn charge_retry(&mut self) -> bool {
         if let Some(left) = self.retry.left.checked_sub(1) {
             self.retry.left = left;
@@ -295,7 +296,7 @@ impl Requester {
     }
 
     /// Sends from `una` again, because an answer to a later packet implies that the one at `una` was lost
-    /// (contract rocev2 7.18). A peer that was asked twice may send many such answers before the missing one,
+    /// (contract rocev2 7.18). After two requests, a peer may send many such answers before the missing one,
     /// so this happens once per PSN. Timeouts and probes handle the other cases.
     pub(super) fn go_back_implied(&mut self, now: Time) {
         self.counters.implied_losses += 1;
@@ -309,7 +310,8 @@ impl Requester {
         self.retry.went_back.is_some_and(|(psn, _)| psn == self.una)
     }
 
-    /// Charges a retry for the loss of the READ response at `una`, unless one was charged. Returns false if none is left.
+    /// Charges a retry for the loss of the READ response at `una`, unless one was charged. Returns false if
+    /// the retries are used up.
     pub(super) fn charge_una(&mut self, now: Time) -> bool {
         self.has_gone_back() || self.charge_loss(now)
     }
@@ -326,7 +328,8 @@ impl Requester {
         }
     }
 
-    /// Charges a retry for the packet at `una`, which an answer reports lost. Returns false if none is left.
+    /// Charges a retry for the packet at `una`, which an answer reports lost. Returns false if the retries
+    /// are used up.
     fn charge_loss(&mut self, now: Time) -> bool {
         let is_charged = self.charge_retry();
         if is_charged {
@@ -372,8 +375,8 @@ impl Requester {
         }
     }
 
-    /// Makes the oldest packet that is not acknowledged the next to send. Packets sent again ask for an acknowledgement,
-    /// and count as if they had: if none can leave, the ACK timeout reports it.
+    /// Moves the cursor back to the oldest unacknowledged packet. Retransmissions request an acknowledgement,
+    /// and count as sent with one: if they cannot leave, the ACK timeout reports it.
     pub(super) fn rewind(&mut self) {
         self.retry.asked_for(self.sent_end);
         self.round_trip.cancel();

@@ -30,8 +30,8 @@ pub(super) struct Cursor {
 }
 
 impl Requester {
-    /// Appends the next packet (BTH to pad, without ICRC) to `out`; appends nothing on `None`.
-    /// Call until `None`.
+    /// Appends the next packet (BTH to pad, without ICRC) to `out`, which is unchanged on `None`. Call until
+    /// `None`.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -164,9 +164,9 @@ impl Requester {
         Some(Transmit { psn, retransmission })
     }
 
-    /// Returns true if the end of a request asks for an acknowledgement because something waits for it: a completion,
-    /// an SQD that drains, a proof that the path leads to the peer, more message credit, or room in the send queue.
-    /// Otherwise a later packet asks, or a probe.
+    /// Returns true if the end of a request requests an acknowledgement, which is needed for a completion, a
+    /// draining SQD, a proof that the path leads to the peer, more message credit, or room in the send queue.
+    /// Otherwise a later packet or a probe requests one.
     #[inline]
     fn is_acknowledgement_awaited(&self, wqe: &Wqe) -> bool {
         wqe.signaled
@@ -186,7 +186,7 @@ impl Requester {
 
     /// Sends the oldest unacknowledged packet once more; the cursor stays.
     fn send_probe(&mut self, now: Time, memory: &impl LocalMemory, out: &mut Vec<u8>) -> Option<Transmit> {
-        // It is about to be sent anyway, or nothing is outstanding any more.
+        // It is about to be sent anyway, or all packets are acknowledged.
         if self.cursor.psn == self.una || self.una == self.sent_end {
             return None;
         }
@@ -262,14 +262,15 @@ impl Requester {
         self.unanswered_requests() + self.cursor.reads
     }
 
-    /// Returns the number of request packets between `una` and the cursor, without those of READs and atomics.
+    /// Returns the number of request packets between `una` and the cursor, except for READs and atomics.
     #[inline]
     pub(super) fn unanswered_requests(&self) -> u32 {
         let responses = self.cursor.missing + self.cursor.kept;
         self.cursor.psn.after(self.una).cast_unsigned().saturating_sub(responses)
     }
 
-    /// Notes that the entry at the cursor cannot be read from memory. It fails once all before it have ended.
+    /// Records that the entry at the cursor cannot be read from memory. It fails after all earlier entries
+    /// have ended.
     fn local_fault(&mut self, status: CompletionStatus) {
         if let Some(wqe) = self.queue.get_mut(self.cursor.index) {
             wqe.fault = Some(status);
@@ -303,7 +304,7 @@ impl Requester {
     }
 
     /// Appends packet number `packet` of a request. It has the same bytes whenever it is sent (contract
-    /// rocev2 7.25), except that a READ asks only for the missing part of the piece (contract rocev2 7.24).
+    /// rocev2 7.25), except that a READ requests only the missing part of the piece (contract rocev2 7.24).
     /// It has the payload of `span` packets, or requests them.
     pub(super) fn write_packet(
         &self,

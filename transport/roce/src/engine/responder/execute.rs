@@ -47,8 +47,8 @@ impl ResponderState {
     }
 
     /// Answers the waiting placement. Ignored if none waits, or if the answer is `Later`. Afterwards feed the
-    /// queued packets. If the QP left its receiving states in between, nothing waits any more. Returns the
-    /// outcome of the packet, [`Handled::Dropped`] if none waited.
+    /// queued packets. If the QP left its receiving states in between, the placement is cancelled. Returns
+    /// the outcome of the packet, [`Handled::Dropped`] without a waiting placement.
     pub fn answer(&mut self, placement: Placement) -> Handled {
         if !self.is_waiting() || placement == Placement::Later {
             return Handled::Dropped;
@@ -94,7 +94,7 @@ impl ResponderState {
         Handled::Refused
     }
 
-    /// Moves past a placed packet, and remembers the answer that it requires.
+    /// Moves past a placed packet, and stores the answer that it requires.
     #[inline]
     fn accept(&mut self, pending: &Pending, class: Class, old: u64) {
         let psns = match class.kind {

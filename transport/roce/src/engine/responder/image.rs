@@ -1,8 +1,8 @@
 //! The responder's state as plain words, with which another process can continue.
 //!
-//! Owns the order of the fields. The words are read back as they were written. Any other words make a state
-//! that may answer incorrectly, but never panics. Only the fields in use are written: a responder without
-//! saved READs and atomics takes a few dozen words.
+//! Owns the order of the fields. The words are read back as written. Other words result in a state that may
+//! answer incorrectly, but never panics. Only the fields in use are written: a responder without saved READs
+//! and atomics takes a few dozen words.
 
 use super::saved::{MAX_SAVED, Saved, SavedAnswers};
 use super::{Message, Pending, Refusal, ResponderCounters, ResponderState};
@@ -10,7 +10,7 @@ use trunkline_verbs::QpNumber;
 
 /// Maximum number of words in an image.
 pub const IMAGE_WORDS: usize = HEAD_WORDS + MAX_SAVED * SAVED_WORDS;
-/// Words of a responder that has saved nothing.
+/// Words of a responder without saved answers.
 const HEAD_WORDS: usize = 41;
 /// Words of a saved READ or atomic.
 const SAVED_WORDS: usize = 6;
@@ -58,7 +58,7 @@ impl Pass for Reader<'_> {
 impl ResponderState {
     /// Appends at most [`IMAGE_WORDS`] words.
     pub fn write_image(&self, out: &mut Vec<u64>) {
-        // The list is written entry by entry, so that nothing is allocated for the copy.
+        // The list is written entry by entry, which avoids an allocation for the copy.
         let mut copy = Self { saved: SavedAnswers::default(), ..*self };
         copy.pass(&mut Writer(out));
         out.push(u64::from(self.saved.depth()));
@@ -218,7 +218,7 @@ mod tests {
 
     /// Returns a state with `depth` saved entries, all fields of which differ.
     fn full(depth: u8) -> ResponderState {
-        // Words that are all different show a field that is read in another's place.
+        // Distinct words reveal swapped fields.
         let mut words: Vec<u64> = (1..=u64::try_from(HEAD_WORDS).unwrap()).collect();
         words[HEAD_WORDS - 2] = u64::from(depth);
         words[HEAD_WORDS - 1] = u64::from(depth);

@@ -34,9 +34,9 @@ pub enum Handled {
     /// The expected packet, whose placement was answered `Later`. Queue later packets for this QP, in order
     /// and bounded, until [`ResponderState::answer`].
     Waiting,
-    /// The expected packet, which was refused: an RNR or fatal NAK follows, or nothing.
+    /// The expected packet, refused: an RNR NAK, a fatal NAK or silence follows.
     Refused,
-    /// A placement is waiting: nothing was done, feed the packet again after the answer.
+    /// A placement is waiting: the packet was not processed, feed it again after the answer.
     Busy,
     /// A duplicate; the response is repeated where the protocol requires it.
     Duplicate,
@@ -47,8 +47,8 @@ pub enum Handled {
 }
 
 impl Handled {
-    /// Returns true if the packet proves where the peer sends from: the QP was waiting for it, and nothing in
-    /// it was wrong. Duplicates prove nothing: half of all PSNs are duplicates.
+    /// Returns true if the packet proves the peer's source address: it was expected and valid. Duplicates are
+    /// no proof: half of all PSNs are duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Taken
@@ -71,7 +71,7 @@ pub enum ResponderEvent {
     Failed(NakCode),
 }
 
-/// Counts since the QP was made.
+/// Counts since the QP's creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ResponderCounters {
     /// Request packets accepted.
@@ -123,7 +123,7 @@ pub struct ResponderState {
     service: u8,
     phase: u8,
     min_rnr_timer: u8,
-    /// Nonzero if the first packet has come.
+    /// Nonzero after the first packet.
     established: u8,
     /// Nonzero if a gap or a missing receive was reported. Later packets are dropped silently until the
     /// expected one comes (contract rocev2 7.4).
@@ -237,9 +237,9 @@ impl ResponderState {
         }
     }
 
-    /// Takes over attributes and state after a checked transition. INIT to RTR starts at `rq_psn`;
-    /// RESET forgets everything but the counts; ERR forgets pending packets (not the NAK of the
-    /// failure, with which it got there).
+    /// Takes over attributes and state after a checked transition. INIT to RTR starts at `rq_psn`; RESET
+    /// clears everything but the counts; ERR drops pending packets (except the NAK of the failure that caused
+    /// it).
     pub fn modify(&mut self, attributes: &QpAttributes) {
         let from = self.phase;
         let to = match attributes.state {
@@ -289,7 +289,7 @@ impl ResponderState {
         self.pending.active != 0
     }
 
-    /// Returns true if the QP is in ERR, by its own failure or by `modify`.
+    /// Returns true if the QP is in ERR, after a failure or through `modify`.
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.phase == PHASE_ERROR

@@ -7,7 +7,7 @@ use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Service, Syndrome, e
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
 
 impl ResponderState {
-    /// Appends the next answer (BTH to pad, without ICRC) to `out`; appends nothing on `None`.
+    /// Appends the next answer (BTH to pad, without ICRC) to `out`, which is unchanged on `None`.
     pub fn poll_transmit(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(1, target, out)
     }
@@ -45,7 +45,7 @@ impl ResponderState {
         self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()
     }
 
-    /// Appends one more acknowledgement of everything taken so far; `None` if there is nothing to acknowledge.
+    /// Appends one more acknowledgement of all packets so far; `None` before the first.
     ///
     /// Called for a QP that is about to stop: its program may exit after the last message, and then a lost
     /// acknowledgement is never repeated. To a peer the copies are stale acknowledgements, which it ignores
@@ -69,8 +69,8 @@ impl ResponderState {
     ) -> Option<Transmit> {
         let saved = self.saved.get(index);
         let first_psn = Psn::new(saved.first_psn);
-        // contract rocev2 7.19: some requesters do not take a READ response as acknowledgement of
-        // earlier SENDs and WRITEs, so those get their own first.
+        // contract rocev2 7.19: some requesters do not take a READ response as acknowledgement of earlier
+        // SENDs and WRITEs, so an acknowledgement is sent first.
         if !saved.is_replay && saved.next == saved.start && first_psn.after(Psn::new(self.acked)) > 0 {
             let before = Psn::new(saved.msn).minus(1).get();
             return Some(self.acknowledge(first_psn.minus(1), before, out));
@@ -123,8 +123,8 @@ impl ResponderState {
                 out.truncate(start);
                 return None;
             }
-            // A duplicate of a READ whose response has arrived may come after its requester has told us
-            // to free the memory, so the peer is not to blame (contract rocev2 7.5).
+            // A duplicate of a READ whose response has arrived may arrive after its requester had the memory
+            // freed, so it is not a fault of the peer (contract rocev2 7.5).
             ReadOutcome::Nak(_) if saved.is_replay => {
                 out.truncate(start);
                 count(&mut self.counters.dropped_duplicate);
@@ -150,8 +150,8 @@ impl ResponderState {
         let syndrome = Syndrome::new(self.refusal.syndrome);
         let expected = Psn::new(self.expected);
         let psn = match syndrome {
-            // The gap may have been filled since, and what was dropped may have come again: then an
-            // acknowledgement covers more than a NAK. Otherwise the peer repeats the rest only.
+            // The gap may be filled by now, and the dropped packets repeated: then an acknowledgement covers
+            // more than a NAK. Otherwise the peer repeats the rest only.
             Syndrome::Nak(NakCode::PSN_SEQUENCE) if expected.after(Psn::new(self.gap_end)) >= 0 => {
                 self.ack_due = 1;
                 return None;
@@ -178,7 +178,7 @@ impl ResponderState {
         Transmit { psn, retransmission: false }
     }
 
-    /// Notes that everything before `end` is answered.
+    /// Records that everything before `end` is answered.
     fn covered(&mut self, end: Psn) {
         if end.after(Psn::new(self.acked)) > 0 {
             self.acked = end.get();

@@ -8,7 +8,7 @@ use crate::wire::Reth;
 use std::collections::VecDeque;
 use trunkline_verbs::Psn;
 
-/// Maximum depth of saved READs and atomics, even if the attributes ask for more.
+/// Maximum depth of saved READs and atomics, even if the attributes request more.
 pub const MAX_SAVED: usize = 128;
 
 /// A READ or atomic that was accepted: its answer is being sent, or kept for repetition.
@@ -117,7 +117,7 @@ impl SavedAnswers {
             return false;
         }
         let end = offset.saturating_add(reth.length);
-        // An answer that is being sent goes on to its end, or to that of the repeat.
+        // An answer in progress continues to its end, or to the end of the repeat.
         saved.end = if saved.is_active { saved.end.max(end) } else { end };
         // A copy of a request whose answer has not reached that packet yet does not start it again.
         if !saved.is_active || packet < saved.next {

@@ -187,7 +187,7 @@ fn sequence_works_across_wrap() {
     assert_eq!(rig.send(0xff_ffff), Handled::Taken);
     assert_eq!(rig.send(0), Handled::Taken);
     assert_eq!(rig.send(0xff_ffff), Handled::Duplicate);
-    // The missing packet has come, and the dropped ones have come again: no NAK is left to send.
+    // The missing packet and the repeated ones have arrived, so the NAK is obsolete.
     assert_eq!(rig.answers(), [ack(0, 2)]);
 }
 

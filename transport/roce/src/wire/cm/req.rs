@@ -133,8 +133,8 @@ impl Req {
         self.with(IS_ONE_FLOW, is_one_flow)
     }
 
-    /// Returns true if the sender will ask for one flow unless this request is answered. A refusal of it leaves from a port
-    /// that the request was not sent to, so that a firewall does not take it for an answer.
+    /// Returns true if the sender will request one flow unless this request is answered. A refusal leaves
+    /// from another port than the request's destination, so that a firewall does not treat it as an answer.
     #[must_use]
     pub const fn tries(&self) -> bool {
         self.reserved_4 & TRIES != 0
@@ -174,8 +174,8 @@ impl Req {
         Self { reserved_24: code(dialled) << 16 | code(own), ..self }
     }
 
-    /// Returns the addresses and UDP ports of the packet of this request as its sender sees them, if it asks for one
-    /// flow. Others name no ports.
+    /// Returns the addresses and UDP ports of this request's packet as sent, if it requests one flow. Other
+    /// requests do not name ports.
     #[must_use]
     pub fn view(&self) -> Option<PeerView> {
         let Path { local_gid, remote_gid, .. } = self.primary;

@@ -118,8 +118,8 @@ const fn following(length: usize) -> usize {
 /// Maximum number of segments that one call sends; they have the identifications 0, 1, 2 and so on (contract rocev2 5.2).
 pub const MAX_SEGMENTS: u16 = 64;
 
-/// Differences of ICRCs for the identifications of segments. Keeps those of the last length, since segments of one call
-/// have the same length.
+/// Differences of ICRCs for the identifications of segments. Caches the last length, since segments of one
+/// call have the same length.
 #[derive(Debug, Clone, Default)]
 pub struct SegmentDifferences {
     length: usize,

@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 /// The register after eight bytes of ones, which take the place of the LRH (contract rocev2 4.2, 4.4).
 const SEED: u32 = 0xdebb_20e3;
 
-/// Four bytes that turn a register of 0 into the seed. Zero bytes before them change nothing.
+/// Four bytes that turn a register of 0 into the seed. Zero bytes before them have no effect.
 const LRH: [u8; 4] = back_one(back_one(back_one(back_one(SEED)))).to_le_bytes();
 
 /// Initial value of a CRC whose register starts at 0.
@@ -93,7 +93,7 @@ pub struct Flow {
     bytes: Together,
     /// Length in bytes of the masked headers and of the bytes in place of the LRH.
     before: usize,
-    /// A CRC of nothing.
+    /// CRC of an empty input.
     empty: Hasher,
 }
 

@@ -25,8 +25,8 @@ const OTHER_LOOPBACKS: usize = 16;
 const KEPT_FOR: Duration = Duration::from_secs(1);
 const KEPT: usize = 1024;
 
-/// Addresses for which the host was asked whether its users may send from them. The answer takes system calls, and
-/// strangers' requests and their repetitions need it.
+/// Cache of addresses from which the host's users may send. A query takes system calls, and requests of
+/// unknown peers and their repetitions need the answer.
 #[derive(Debug, Default)]
 struct HostAddresses(BTreeMap<IpAddr, (Time, bool)>);
 
@@ -53,7 +53,7 @@ pub(super) struct Addresses {
     gids: GidTable,
     /// Registry of the devices of this user that share the addresses.
     host: Option<Arc<Host>>,
-    /// True if the host's routing may be asked for the way to a peer; a simulation has none.
+    /// True if the host's routing may be queried for a peer; false in a simulation.
     asks_host: bool,
     random: Random,
     /// Addresses of wildcard listeners that could not be opened, and for which a warning was logged.
@@ -126,9 +126,9 @@ impl Addresses {
         }
     }
 
-    /// Claims a service among the devices that share the addresses; nothing to claim without any.
-    /// The unspecified address means all of the host, but only those of the table when the user named
-    /// them: other devices may have other names.
+    /// Claims a service among the devices that share the addresses, if there are any. The unspecified address
+    /// means all addresses of the host, or the table's if the user named them: other devices may have other
+    /// names.
     pub(super) fn claim_port(
         &self,
         port_space: PortSpace,
@@ -146,9 +146,9 @@ impl Addresses {
         Ok(claims?)
     }
 
-    /// Opens the address, or all free addresses of a wildcard. A wildcard may cover none. As in Linux, whose
+    /// Opens the address, or all free addresses of a wildcard, possibly none. As in Linux, whose
     /// `cma_listen_on_all` does not fail for lack of addresses (drivers/infiniband/core/cma.c), the listener
-    /// then gets nothing until an address appears.
+    /// then gets requests only after an address appears.
     pub(super) fn open_for_listener(
         &mut self,
         shards: &mut Reach<'_>,
@@ -289,8 +289,8 @@ impl Addresses {
         self.host.as_ref().is_some_and(|host| host.is_address_of_the_living(address))
     }
 
-    /// Returns true if nothing receives at an address of this host: no living member has a port there, and no
-    /// program of the host has port 4791. `own` is the socket that packets to the address leave from.
+    /// Returns true if an address of this host is without a receiver: living members do not have a port
+    /// there, and port 4791 is free. `own` is the source socket of packets to the address.
     pub(super) fn is_abandoned(&mut self, address: IpAddr, own: SocketAddr, now: Time) -> bool {
         let Some(host) = &self.host else { return false };
         let holder = host.port_holder(address);
@@ -406,12 +406,12 @@ fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> 
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = above_stdio(|| std::net::UdpSocket::bind((from.unwrap_or(any), 0)))?;
-    // Connecting a UDP socket asks for the route and sends nothing.
+    // Connecting a UDP socket looks up the route without sending.
     socket.connect(remote)?;
     socket.local_addr().map(|address| address.ip())
 }
 
-/// Returns the owner of an address. A simulation has no host to ask.
+/// Returns the owner of an address. A simulation does not query the host.
 pub(in crate::device) fn owner_of(
     host: &Host,
     asks_host: bool,

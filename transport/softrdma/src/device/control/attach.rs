@@ -1,7 +1,6 @@
 //! The QP of an endpoint.
 //!
-//! Owns nothing. It moves QPs through their states with the parameters that both sides of a connection agreed
-//! on.
+//! Moves QPs through their states with the parameters that both sides of a connection agreed on. Stateless.
 
 use super::Control;
 use super::endpoint::to_init;

@@ -1,6 +1,6 @@
 //! Management datagrams, and events of the connection machine.
 //!
-//! Owns nothing. It applies events to an endpoint, its QP and its program.
+//! Applies events to an endpoint, its QP and its program. Stateless.
 
 use super::Control;
 use super::connect::named;
@@ -51,8 +51,8 @@ impl Control {
         }
     }
 
-    /// Passes the machine's messages to the shard, which sends them. Refuses requests to addresses where nothing
-    /// receives, also when they are repeated. Returns true if events of refused requests wait.
+    /// Passes the machine's messages to the shard, which sends them. Refuses requests to addresses without a
+    /// receiver, also when they are repeated. Returns true if events of refused requests wait.
     pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>, now: Time) -> bool {
         let mut refused = false;
         while let Some(transmit) = self.connections.machine().poll_transmit() {
@@ -77,7 +77,7 @@ impl Control {
     fn is_abandoned(&mut self, shards: &mut Reach<'_>, request: &Transmit, now: Time) -> bool {
         let link = shards.first().link();
         let own = link.source(request.from);
-        // Of other ports the registry and the list of sockets say nothing.
+        // The registry and the list of sockets cover only this port.
         request.ports.peer == link.port() && self.qps.addresses().is_abandoned(request.to, own, now)
     }
 
@@ -197,7 +197,7 @@ impl Control {
         }
     }
 
-    /// Ends a connection that was never made, or is over at once.
+    /// Ends a connection that was never established, or ends at once.
     fn end_connection(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, connection: ConnectionId) {
         self.connections.end(id, connection);
         self.fail_attached(shards, id);
@@ -242,13 +242,13 @@ impl Connections {
     }
 }
 
-/// Returns the report that nothing receives a request of this host.
+/// Returns the report that a request of this host has no receiver.
 fn not_sent(request: &Transmit) -> UnreachableReport {
     let transaction = Some(request.mad.header.transaction);
     UnreachableReport { from: request.from, to: request.to, transaction, cause: UnreachableCause::Port }
 }
 
-/// Returns a peer's request or answer as the program sees it.
+/// Returns a peer's request or answer in the form for the program.
 fn offer(peer: &Peer, private_data: Vec<u8>) -> ConnectParameters {
     ConnectParameters {
         private_data,

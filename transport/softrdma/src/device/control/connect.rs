@@ -1,7 +1,7 @@
 //! Connections: requesting, answering, ending.
 //!
-//! Owns nothing. Endpoints of port space UDP, which request a QP or answer with one and are never connected, have
-//! their own steps at the end.
+//! Stateless. Endpoints of port space UDP, which request a QP or answer with one and are never connected,
+//! have separate steps at the end.
 
 use super::Control;
 use super::endpoint::{PendingCmEventKind, Role, refusal, transport};
@@ -209,8 +209,8 @@ impl Control {
     /// Destroys an endpoint that the program has dropped. Its QP is left alone.
     pub(in crate::device) fn drop_endpoint(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, now: Time) {
         let Some(endpoint) = self.connections.remove(id) else { return };
-        // Connection requests that the program has not seen are refused along with their listener, since no
-        // program is left to accept them.
+        // Connection requests that were not delivered to the program are refused along with their listener,
+        // since they can no longer be accepted.
         for event in endpoint.channel.extract(|event| event.id == id) {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
                 self.drop_endpoint(shards, new, now);
@@ -290,7 +290,7 @@ impl Control {
     }
 }
 
-/// Returns the parameters of a request or an answer, as the program sees them; there is no connection.
+/// Returns the parameters of a request or an answer without a connection, in the form for the program.
 pub(super) fn named(qp_number: Option<QpNumber>, q_key: u32, private_data: Vec<u8>) -> ConnectParameters {
     ConnectParameters {
         private_data,

@@ -1,6 +1,6 @@
 //! The endpoints of programs, and the machine that connects them.
 //!
-//! Owns the map from connections and listeners to endpoints. It knows no QP and no address table.
+//! Owns the map from connections and listeners to endpoints. Independent of QPs and address tables.
 
 use super::endpoint::{Endpoint, PendingCmEvent, PendingCmEventKind, Role};
 use super::peer_processes::PeerProcesses;
@@ -240,7 +240,7 @@ impl Connections {
         }
     }
 
-    /// Records that the program has seen the request that created this endpoint.
+    /// Records that the request that created this endpoint was delivered to the program.
     pub(in crate::device) fn request_heard(&mut self, id: CmIdNumber) {
         if let Some(connection) = self.get(id).and_then(|endpoint| endpoint.connection) {
             self.machine.request_delivered(connection);
@@ -257,12 +257,13 @@ impl Connections {
         self.get(id).and_then(|endpoint| endpoint.ports)
     }
 
-    /// Returns the path MTU that a peer has asked for.
+    /// Returns the path MTU that a peer has requested.
     pub(in crate::device) fn asked_mtu(&self, id: CmIdNumber) -> Option<Mtu> {
         self.get(id)?.offered.map(|peer| peer.mtu)
     }
 
-    /// Completes the resolution of a peer's route. The host's routing knows the route, so no request is sent.
+    /// Completes the resolution of a peer's route. The host's routing provides the route, so a request is not
+    /// sent.
     pub(in crate::device) fn resolve_route(&mut self, id: CmIdNumber) -> Result<(), VerbsError> {
         let endpoint = self.endpoint(id)?;
         if !matches!(endpoint.role, Role::Active { .. }) || endpoint.has_route {
@@ -326,7 +327,7 @@ impl Connections {
         u16::try_from(0xc000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0xc000)
     }
 
-    /// Returns a port that no endpoint is bound to.
+    /// Returns a port without a bound endpoint.
     pub(super) fn some_free_port(
         &mut self,
         port_space: PortSpace,
@@ -344,7 +345,7 @@ impl Connections {
 
     /// Checks that an endpoint can be bound. If `shares` is true, the address may be in use by endpoints that
     /// also share it and do not listen. Follows `cma_check_port` of Linux, except that a single IPv6 address
-    /// may have the port of `0.0.0.0`: no request matches both.
+    /// may have the port of `0.0.0.0`: a request cannot match both.
     pub(super) fn check_port(
         &self,
         port_space: PortSpace,

@@ -49,7 +49,7 @@ pub(super) struct Endpoint {
     pub(super) qp_type: QpType,
     pub(super) role: Role,
     pub(super) local: SocketAddr,
-    /// True if the program asked for `local`, so that no other endpoint gets it.
+    /// True if the program requested `local`, which is then exclusive to this endpoint.
     pub(super) is_bound: bool,
     pub(super) has_route: bool,
     /// True if the endpoint has sent a request to its peer. As in the kernel, it can do so only once.
@@ -68,7 +68,7 @@ pub(super) struct Endpoint {
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
-    /// Largest path MTU to ask for.
+    /// Largest path MTU to request.
     pub(super) path_mtu: Option<Mtu>,
     pub(super) one_flow: OneFlow,
     pub(super) retry_refused: bool,

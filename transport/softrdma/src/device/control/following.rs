@@ -2,9 +2,9 @@
 //! adds later.
 //!
 //! Owns the schedule by which the host's addresses are read again, and the record of addresses that could not
-//! be opened. While a wildcard listener exists, a check every second asks the kernel whether addresses or
-//! interfaces have changed, and only then reads them. Sockets at an address that has gone stay open: they
-//! work again when it comes back.
+//! be opened. While a wildcard listener exists, the kernel is queried every second for changes of addresses
+//! or interfaces, and only after a change are they read. Sockets at a removed address stay open: they work
+//! again when it returns.
 
 use super::Control;
 use crate::device::shards::reach::Reach;

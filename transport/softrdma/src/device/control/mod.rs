@@ -65,7 +65,7 @@ pub(super) struct ControlInit {
     pub(super) guid: u64,
     /// UDP port at which the device receives.
     pub(super) udp_port: u16,
-    /// True if the host's routing may be asked for the way to a peer; a simulation has none.
+    /// True if the host's routing may be queried for a peer; false in a simulation.
     pub(super) asks_host: bool,
     /// True if all peers are devices of this process.
     pub(super) is_in_process: bool,
@@ -192,7 +192,7 @@ impl Control {
             }
         }
         while let Some(request) = self.requests.next(now) {
-            // Only a request asks the host, which takes system calls.
+            // Only requests query the host, which takes system calls.
             let owner = self.qps.addresses().owner_of(request.from.ip().to_canonical(), now);
             self.handle_mad(&request, owner, now);
         }
@@ -211,8 +211,8 @@ impl Control {
         }
     }
 
-    /// Checks the ICRC of a management datagram. Returns what it covers in place of the datagram's source and destination,
-    /// or an error if it is wrong.
+    /// Checks the ICRC of a management datagram. Returns the headers that it covers in place of the
+    /// datagram's source and destination, or an error if it is wrong.
     fn check_mad(
         &mut self,
         (from, to): (SocketAddr, SocketAddr),
@@ -250,7 +250,7 @@ impl Control {
         self.qps.gids()
     }
 
-    /// Returns the endpoints, for operations that concern nothing else.
+    /// Returns the endpoints, for operations on them alone.
     pub(super) fn connections(&mut self) -> &mut Connections {
         &mut self.connections
     }

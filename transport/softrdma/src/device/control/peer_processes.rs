@@ -3,8 +3,8 @@
 //! Owns the process that each peer's QP belongs to. A process that is killed sends no DREQ, but the registry
 //! shows at once that it is dead: the lock of its slot is free. Its connections then end as if by a DREQ,
 //! each once, and a bounded number in each turn. A process that is stopped, or whose forked child holds the
-//! lock, is not dead. Processes of another user, registry or host are not known here; their QPs fall silent,
-//! and retries detect that.
+//! lock, is not dead. Processes of another user, registry or host are not recorded here; their QPs fall
+//! silent, and retries detect that.
 
 use super::Control;
 use crate::device::shards::reach::Reach;
@@ -74,7 +74,7 @@ impl PeerProcesses {
         }
     }
 
-    /// Takes the processes to watch again, if their time has come.
+    /// Takes the processes to watch again, if their pause is over.
     fn take_unwatched(&mut self, now: Time) -> BTreeSet<MemberId> {
         if self.watch_again.is_none_or(|again| again > now) {
             return BTreeSet::new();
@@ -100,8 +100,9 @@ impl Control {
     }
 
     /// Returns the uid of the process at the other end of a connection, if it is proved
-    /// ([`CmId::local_user`](trunkline_verbs::CmId::local_user)). The number of a QP in a REQ or REP proves nothing,
-    /// because anyone can write it: the message came from a port of the process that has the QP.
+    /// ([`CmId::local_user`](trunkline_verbs::CmId::local_user)). A QP number in a REQ or REP is not
+    /// sufficient, because it can be forged: the message must come from a port of the process that has the
+    /// QP.
     pub(in crate::device) fn local_user(&self, id: CmIdNumber) -> Option<u32> {
         let endpoint = self.connections.get(id)?;
         let peer = endpoint.offered?;

@@ -122,7 +122,7 @@ impl Qps {
     ) -> Result<(), VerbsError> {
         let before = match shards.attributes(number) {
             Some(attributes) => attributes,
-            // Holders of handles ask that process; the connection manager cannot wait for its answer.
+            // Holders of handles query that process; the connection manager cannot wait for its answer.
             None if self.query_elsewhere(number).is_some() => {
                 return Err(VerbsError::Invalid("another process executes this TGT; connect it there"));
             }
@@ -158,7 +158,7 @@ impl Qps {
         self.sharing.as_mut()?.ask_executor(shards.first(), self.addresses.gids(), number, change)
     }
 
-    /// Returns the progress of a change that another process was asked for.
+    /// Returns the progress of a change requested from another process.
     pub(in crate::device) fn modify_progress(
         &mut self,
         number: QpNumber,
@@ -168,7 +168,7 @@ impl Qps {
         sharing.map_or(ModifyProgress::ExecutorGone, |sharing| sharing.modify_progress(number, ticket))
     }
 
-    /// Drops a change whose outcome is no longer wanted.
+    /// Drops a change whose outcome is no longer awaited.
     pub(in crate::device) fn forget_modify(&mut self, ticket: ModifyTicket) {
         if let Some(sharing) = &mut self.sharing {
             sharing.forget_modify(ticket);
@@ -248,8 +248,8 @@ impl Qps {
         self.sharing.as_ref().map(Sharing::counters).unwrap_or_default()
     }
 
-    /// Leaves the shared TGTs of a removed device to other processes, and tells those processes. No process
-    /// is reached after that.
+    /// Leaves the shared TGTs of a removed device to other processes, and notifies them. Afterwards, other
+    /// processes are unreachable.
     pub(super) fn leave(&mut self, shards: &mut Reach<'_>, now: Time) {
         if let Some(sharing) = &mut self.sharing {
             sharing.close_all(shards.first());

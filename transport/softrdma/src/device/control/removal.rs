@@ -1,7 +1,7 @@
 //! Removal of a device from its slot (contract I5).
 //!
-//! Owns the flag that the device was removed. From then on nothing of the device works: its tables are empty,
-//! so that every call on an object finds nothing, and no packet arrives or leaves. Peers get no message.
+//! Owns the flag that the device was removed. The device then stops working: its tables are empty, so that
+//! calls on its objects fail, and its link is cut. Peers are not notified.
 
 use super::Control;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind};

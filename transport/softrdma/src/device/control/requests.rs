@@ -1,9 +1,9 @@
 //! Requests of peers that wait for the connection machine.
 //!
-//! Anyone can send a request, and the program has to judge it: that costs more than receiving a packet, and holds up the
-//! first shard. So only [`PER_TICK`] of them a tick go on. Hosts take turns, and no host can fill the queue: it may use
-//! an eighth of the places that are free, so hosts with one request find room beside those with many. A request
-//! without a place is dropped as by a full queue, and its sender repeats it.
+//! Any host can send a request, and the program has to judge it: that costs more than receiving a packet, and
+//! delays the first shard. So only [`PER_TICK`] requests are forwarded per tick. Hosts take turns, and a host
+//! may use an eighth of the free places, so a host with one request gets room beside hosts with many. A
+//! request without a place is dropped as in a full queue, and its sender repeats it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::{AddressOwner, PeerHost, PeerView, Time};
 
-/// Interval at which requests go on, their number in each, and their number after a quiet time.
+/// Interval at which requests are forwarded, their number in each, and their number after a quiet time.
 const TICK: Duration = Duration::from_millis(1);
 const PER_TICK: u32 = 4;
 const BURST: u32 = 256;
@@ -50,7 +50,7 @@ pub(super) struct Requests {
     /// Hosts with waiting requests, the next one first.
     turns: VecDeque<PeerHost>,
     count: usize,
-    /// Number of requests that may go on at once, as of a tick.
+    /// Number of requests that may be forwarded at once, as of a tick.
     allowance: u32,
     tick: Time,
     dropped: u64,
@@ -81,7 +81,7 @@ impl Requests {
         self.count += 1;
     }
 
-    /// Takes the next request that may go on.
+    /// Takes the next request that may be forwarded.
     pub(super) fn next(&mut self, now: Time) -> Option<Received> {
         let ticks = now.saturating_duration_since(self.tick).as_nanos() / TICK.as_nanos();
         let ticks = u32::try_from(ticks).unwrap_or(u32::MAX).min(BURST);
@@ -125,7 +125,7 @@ mod tests {
         Received { from, is_member: false, to, view: None, mad: Box::new(mad) }
     }
 
-    /// Takes all requests that may go on. Returns the last bytes of their addresses.
+    /// Takes all requests that may be forwarded. Returns the last bytes of their addresses.
     fn take(requests: &mut Requests, now: Time) -> Vec<u8> {
         let all = std::iter::from_fn(|| requests.next(now));
         all.map(|request| match request.from.ip() {

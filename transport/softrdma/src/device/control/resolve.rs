@@ -1,6 +1,6 @@
 //! Addresses of connection endpoints: creating, binding, resolving.
 //!
-//! Owns nothing. It joins endpoints with the device's addresses.
+//! Connects endpoints with the device's addresses. Stateless.
 
 use super::Control;
 use super::connections::PORTS_TRIED;

@@ -63,8 +63,8 @@ impl SoftCq {
         &self.core
     }
 
-    /// Counts a poll. A program that has armed the CQ is about to sleep: its last poll must not make the
-    /// background thread believe that it continues to poll.
+    /// Counts a poll, unless the CQ is armed: the program is then about to sleep, and its last poll must not
+    /// count as continued polling for the background thread.
     fn note_poll(&self) {
         if self.ring.is_armed() {
             return;

@@ -3,8 +3,8 @@
 //! Owns the bounded queue between the shards, which push, and the program, which takes. It has a separate
 //! lock, so that a program reads its completions while another thread works on the shard. The shard of its
 //! group pushes under that lock. Completions of another shard go through a ring per shard
-//! ([`trunkline_machine::rings::crossing`]). They are moved here when the program polls, or by the other shard if the
-//! program wants an event. It must never take a shard's lock.
+//! ([`trunkline_machine::rings::crossing`]). They are moved here when the program polls, or by the other
+//! shard if the program has requested an event. This code must never take a shard's lock.
 #![forbid(unsafe_code)]
 
 use crate::device::tables::directory::ShardIndex;
@@ -28,7 +28,7 @@ pub(in crate::device) struct CqRing {
     armed: AtomicBool,
     /// The shard of the CQ's group.
     home: ShardIndex,
-    /// Completions of other shards; each is flagged if its sender asked for an event.
+    /// Completions of other shards, each with true if its sender requested an event.
     crossing: Crossing<(Completion, bool)>,
     /// True if a completion was lost because there was no room.
     overflowed: AtomicBool,
@@ -89,7 +89,7 @@ impl CqRing {
         Ok(())
     }
 
-    /// Returns true if the program asked for an event that has not fired yet.
+    /// Returns true if an event that the program requested is pending.
     pub(in crate::device) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
@@ -99,8 +99,8 @@ impl CqRing {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Adds a completion of a shard. Returns false the first time there is no room: the completion is lost
-    /// and the CQ is broken, which its owner learns by an asynchronous event.
+    /// Adds a completion of a shard. Returns false at the first overflow: the completion is lost and the CQ
+    /// is broken, which is reported to its owner through an asynchronous event.
     #[inline]
     pub(in crate::device) fn push(&self, from: ShardIndex, completion: Completion, solicited: bool) -> bool {
         if from == self.home {
@@ -191,7 +191,7 @@ impl CqRing {
         self.take_waiting(completions, has_crossed)
     }
 
-    // Kept out of `take`, which finds nothing in every other poll.
+    // Kept out of `take`, whose every other poll is empty.
     #[inline(never)]
     fn take_waiting(&self, completions: &mut [Completion], has_crossed: bool) -> usize {
         let mut state = lock(&self.state);

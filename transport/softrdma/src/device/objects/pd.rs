@@ -119,7 +119,7 @@ impl MemoryRegion for SoftMr {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         let domain_use = lock(&self.domain_use).take().ok_or(VerbsError::Gone)?;
-        // Returns once no copy is in progress.
+        // Returns after all copies have finished.
         let removed = self.core.tables().keys.remove(self.key);
         drop(domain_use);
         removed

@@ -1,8 +1,8 @@
 //! Queue pairs as programs hold them; for a TGT, each object is one handle.
 //!
-//! A change of a TGT that another process executes is a [`PendingModify`]: it is polled, and nothing
-//! waits inside the device. Only [`QueuePair::modify`], the outermost call, blocks its caller until
-//! the outcome is known; in a simulation, where no caller may wait, it returns an error instead.
+//! A change of a TGT that another process executes is a [`PendingModify`], which is polled, so that the
+//! device does not block. Only [`QueuePair::modify`], the outermost call, blocks its caller until the outcome
+//! arrives; in a simulation, where callers must not wait, it returns an error instead.
 #![forbid(unsafe_code)]
 
 use super::cq::SoftCq;
@@ -135,7 +135,7 @@ impl SoftQp {
         }
     }
 
-    /// Drops a change whose outcome is no longer wanted.
+    /// Drops a change whose outcome is no longer awaited.
     fn forget_modify(&self, pending: &PendingModify) {
         self.core.control().qps().forget_modify(pending.ticket);
     }

@@ -1,8 +1,8 @@
 //! Posted receives.
 //!
-//! Owns the requests of one SRQ or of one RC receive queue, or those that an SRQ has lent to a shard. The ring
-//! is allocated when the queue is created, and nothing is allocated per request. A shard takes one request for
-//! each message.
+//! Owns the requests of one SRQ or of one RC receive queue, or the requests lent by an SRQ to a shard. The
+//! ring is allocated when the queue is created, without further allocations per request. A shard takes one
+//! request for each message.
 #![forbid(unsafe_code)]
 
 use crate::device::tables::keys::{KeyView, PdNumber, Refused};
@@ -14,15 +14,14 @@ use trunkline_verbs::{PostError, ReceiveRequest, Sge, VerbsError};
 #[derive(Debug)]
 pub(in crate::device) struct ReceiveQueue {
     requests: Vec<(u64, usize)>,
-    /// Maximum number of posted requests. The ring grows beyond it when lent requests come back to a full
-    /// queue.
+    /// Maximum number of posted requests. The ring grows beyond it when lent requests return to a full queue.
     capacity: usize,
     /// `stride` entries per request.
     sges: Vec<Sge>,
     stride: usize,
     head: usize,
     length: usize,
-    /// True if its CQ lost a completion: nothing is taken any more.
+    /// True if the queue's CQ lost a completion: requests are no longer taken.
     broken: bool,
 }
 

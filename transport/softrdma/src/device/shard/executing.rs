@@ -1,7 +1,7 @@
 //! Work of other processes on the shard's QPs and SRQs.
 //!
-//! Owns nothing. `device::sharing` calls these methods on the shard; the shard calls `device::sharing`
-//! through the trait [`SharedTgt`].
+//! `device::sharing` calls these methods on the shard; the shard calls `device::sharing` through the trait
+//! [`SharedTgt`].
 
 use super::Shard;
 use super::outbox::MemberOutbox;
@@ -54,7 +54,7 @@ impl Shard {
         self.qps.get_mut(number)?.handle_request(packet, joined, now, &mut self.resources)
     }
 
-    /// Asks other processes to end, or forget, the receive that the message in progress holds there.
+    /// Requests that other processes end, or drop, the receive of the message in progress.
     pub(in crate::device) fn end_remote_message(&mut self, number: u32, is_error: bool) {
         let Self { qps, resources, .. } = self;
         if let Some(qp) = qps.get_mut(number) {
@@ -62,8 +62,8 @@ impl Shard {
         }
     }
 
-    /// Places a packet of a TGT that another process executes; `on_placed` is called before the program
-    /// can see what was placed.
+    /// Places a packet of a TGT that another process executes; `on_placed` is called before the program can
+    /// observe the placement.
     pub(in crate::device) fn place_for_member(
         &mut self,
         tgt: QpNumber,
@@ -85,7 +85,7 @@ impl Shard {
         QpTarget::new(tgt, reception, &mut self.resources).read(piece, out)
     }
 
-    /// Completes in error what a TGT of another process has begun here (contract I2).
+    /// Completes in error the message that a TGT of another process has begun here (contract I2).
     pub(in crate::device) fn flush_for_member(&mut self, tgt: QpNumber, reception: &mut Reception) {
         let mut split = self.resources.split();
         let (intake, completer) = split.intake();

@@ -40,8 +40,8 @@ pub(in crate::device) struct LinkEndpoint {
     polled: Time,
     /// Time at which something was sent or has arrived last.
     used: Time,
-    /// True if nothing waited when the shard's poller went to sleep last, and it knows that no descriptor has been
-    /// readable since: what arrives later wakes it, because it watches edge-triggered.
+    /// True if the sockets were empty when the shard's poller last went to sleep, and its descriptors have
+    /// not been readable since: later datagrams wake it, because it watches edge-triggered.
     is_watched: bool,
     /// True until the first poll after such a sleep.
     woke_quietly: bool,
@@ -124,14 +124,14 @@ impl LinkEndpoint {
         !self.is_watched || !self.tap.wire.link.is_drained()
     }
 
-    /// Notes that the thread that slept for the shard is awake. `by_link` is true unless it knows that no descriptor
-    /// has woken it.
+    /// Records that the thread that slept for the shard is awake. `by_link` is false only if the wake-up did
+    /// not come from a descriptor.
     pub(in crate::device) fn woken(&mut self, by_link: bool) {
         self.is_watched &= !by_link;
         self.woke_quietly = self.is_watched;
     }
 
-    /// Returns true once after a sleep during which nothing has arrived here.
+    /// Returns true once after a sleep without arrivals.
     pub(super) fn take_quiet_wake(&mut self) -> bool {
         std::mem::take(&mut self.woke_quietly) && self.tap.wire.link.is_drained()
     }
@@ -254,7 +254,7 @@ impl LinkEndpoint {
         self.tap.counters(into);
     }
 
-    /// Disconnects the shard: nothing arrives or leaves from now on.
+    /// Disconnects the shard from its link.
     pub(super) fn cut(&mut self) {
         self.tap = Tap::new(Box::new(NoLink::after(&self.tap)));
         self.descriptors_changed += 1;

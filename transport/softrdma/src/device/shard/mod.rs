@@ -2,8 +2,8 @@
 //!
 //! Owns QPs, their timers and the shard's end of the link. It reads SRQs and keys, which all shards of the
 //! device share. Threads that poll or post, the shard's background machine, and control call it in a turn of
-//! the shard. It must never wait, and knows nothing of connections: events for control are queued
-//! in order as [`ControlEvent`].
+//! the shard. It must never wait, and does not handle connections: events for control are queued in order as
+//! [`ControlEvent`].
 //!
 //! ```text
 //! link -> receive -> engine halves -> completions -> CQs
@@ -192,7 +192,7 @@ impl Shard {
         more || self.has_work()
     }
 
-    /// Returns the time of the next call if nothing arrives before; it may have passed.
+    /// Returns the time of the next call unless packets arrive before; it may have passed.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
         if !self.link.is_idle() || !self.resources.outbox.is_empty() || self.local.waits_for_room() {
             return Some(now + NO_ROOM_RETRY);
@@ -217,7 +217,7 @@ impl Shard {
         self.resources.outbox.has_messages()
     }
 
-    /// Returns true if QPs want service and the link has room.
+    /// Returns true if QPs are ready and the link has room.
     pub(super) fn has_work(&self) -> bool {
         (self.qps.ready() > 0 || self.resources.paths.has_released()) && self.link.is_idle()
     }
@@ -334,7 +334,7 @@ impl Shard {
         }
     }
 
-    /// Returns what READs that are posted to a QP now may ask for; `None` without congestion control.
+    /// Returns the amount that new READs of a QP may request; `None` without congestion control.
     pub(super) fn read_allowance(&mut self, number: u32, now: Time) -> Option<ReadAllowance> {
         self.qps.get_mut(number)?.read_allowance(&mut self.resources.paths, now)
     }
@@ -377,14 +377,13 @@ impl Shard {
         qps.get_mut(number).ok_or(NO_QP)?.post_receive(requests, resources)
     }
 
-    /// Returns the counters of the shard and of its QPs; appends those of its link.
+    /// Returns the counters of the shard and of its QPs; appends its link's counters to `link`.
     pub(super) fn counters(&self, link: &mut Vec<Counter>) -> (&ShardCounters, QpCounters) {
         self.link.counters(link);
         (&self.resources.counters, self.qps.counters())
     }
 
-    /// Shuts down the shard of a removed device: it destroys all QPs, and nothing arrives or leaves from now
-    /// on.
+    /// Shuts down the shard of a removed device: destroys all QPs and cuts the link.
     pub(super) fn shut_down(&mut self) {
         self.link.cut();
         self.resources.outbox.cut();

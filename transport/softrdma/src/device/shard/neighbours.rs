@@ -1,10 +1,10 @@
 //! Packets that arrive at a shard other than their QP's.
 //!
 //! Owns an inbox per shard, with one bounded ring per sending shard, and the handle that wakes the shard's
-//! machine. Peers send to port 4791, which belongs to the first shard, until they know the QP's port, or
+//! machine. Peers send to port 4791, which belongs to the first shard, until they have the QP's port, or
 //! always if they are not software devices. The first shard checks such a packet, and the QP's shard handles
-//! it as if its own link had received it. A packet that finds no room is dropped, and the peer retransmits
-//! it.
+//! it as if its own link had received it. If the ring is full, the packet is dropped, and the peer
+//! retransmits it.
 
 use crate::device::tables::directory::{QpDirectory, ShardIndex};
 use crate::device::threads::wake_up::WakeUp;

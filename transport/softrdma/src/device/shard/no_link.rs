@@ -1,13 +1,13 @@
 //! The link of a removed device.
 //!
-//! Owns the last counts of the real link. It receives, sends and opens nothing.
+//! Keeps the last counts of the real link, without sending or receiving.
 
 use crate::link::{Link, LinkError, ReceiveBatch, SendBatch, Tap};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use trunkline_verbs::{Counter, Time};
 
-/// A link that does nothing.
+/// A link that drops all datagrams.
 #[derive(Debug)]
 pub(super) struct NoLink {
     name: &'static str,

@@ -162,7 +162,7 @@ impl MemberOutbox {
         self.members.as_ref().is_some_and(|members| members.has_queued())
     }
 
-    /// Returns true if no message is queued.
+    /// Returns true if the queue is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

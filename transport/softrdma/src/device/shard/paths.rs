@@ -1,8 +1,9 @@
 //! Congestion control of the paths to other hosts.
 //!
-//! Owns a window for each direction of a path, which all QPs of the shard with the same two addresses share, and the
-//! QPs that wait for room in one. Acknowledgements tell about the packets that a QP sends. Nothing acknowledges the
-//! responses to its READs, so their requests are bounded instead. Packets that stay on their host have no path.
+//! Owns a window for each direction of a path, which all QPs of the shard with the same two addresses share,
+//! and the QPs that wait for room in one. Acknowledgements report on the packets that a QP sends. Responses
+//! to its READs are not acknowledged, so their requests are bounded instead. Packets that stay on their host
+//! do not use a path.
 
 use super::qp::route::Route;
 use slab::Slab;
@@ -62,7 +63,7 @@ impl Direction {
         Self { congestion: Congestion::new(mtu), waiting: VecDeque::new() }
     }
 
-    /// Returns the number of packets that a QP may send: nothing while another QP waits longer.
+    /// Returns the number of packets that a QP may send: 0 while another QP has waited longer.
     fn room_of(&self, qp_number: u32, now: Time) -> u32 {
         if self.is_turn_of(qp_number) { self.congestion.room(now) } else { 0 }
     }
@@ -76,7 +77,7 @@ impl Direction {
         (self.congestion.whole_window() / PARTS).min(self.congestion.burst() / 2).max(1)
     }
 
-    /// Takes note that a QP was served. A QP that `has_sent` and still `waits` comes last.
+    /// Records that a QP was served. A QP that `has_sent` and still `waits` moves to the end.
     fn served(&mut self, qp_number: u32, has_sent: bool, waits: bool) {
         if (has_sent || !waits) && !self.waiting.is_empty() {
             self.waiting.retain(|number| *number != qp_number);
@@ -131,7 +132,7 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Tells the requester of a QP what the path of its packets admits. A QP that is not the first to wait gets nothing.
+    /// Passes the path's room to the requester of a QP. Only the first waiting QP gets room.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -166,8 +167,8 @@ impl Paths {
         }));
     }
 
-    /// Returns what READs posted to a QP now may ask for: the room of the window, whatever its pace, but no more than the
-    /// QP's share. `None` on a path without congestion control.
+    /// Returns the amount that new READs of a QP may request: the room of the window, whatever its pace, limited to the QP's
+    /// share. `None` on a path without congestion control.
     pub(super) fn read_allowance(
         &mut self,
         qp: &mut OnPath,
@@ -221,7 +222,7 @@ impl Paths {
         }
     }
 
-    /// Takes note of what the requester of a QP has received, and of what it has sent if it `was_served`.
+    /// Records the packets that the requester of a QP has received, and sent if it `was_served`.
     #[inline]
     pub(super) fn observe(
         &mut self,

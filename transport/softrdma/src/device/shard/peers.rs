@@ -1,13 +1,13 @@
 //! Peers whose ICRC may be solved for.
 //!
-//! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show
-//! (contract rocev2 5.7). Software devices send 0, so 0 is tried first, or segments with 0 to 63. For other senders, a
-//! NIC or the kernel's rxe, any identification is solved for. This is done only for addresses that never sent a packet
-//! of a software device, and a solution is believed only if it is close to the identification of another
-//! packet. Owns the state of each sender, separately for each local address: a kernel counts one
-//! identification for all its packets between two addresses. The link has each packet judged as it arrives,
-//! also those that it forwards to other processes at the address. So the process with port 4791, to which
-//! foreign peers send everything, sees all that the peer counts; the others inherit its judgement.
+//! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show (contract
+//! rocev2 5.7). Software devices send 0, so 0 is tried first, or segments with 0 to 63. For other senders, a
+//! NIC or the kernel's rxe, any identification is solved for. This is done only for addresses that never sent
+//! a packet of a software device, and a solution is believed only if it is close to the identification of
+//! another packet. Owns the state of each sender, separately for each local address: a kernel counts one
+//! identification for all its packets between two addresses. The link has each packet judged on arrival,
+//! including packets that it forwards to other processes at the address. So the process with port 4791, to
+//! which foreign peers send all packets, observes the complete count; the others inherit its judgement.
 //!
 //! | known as | packet with identification 0 | packet that solves |
 //! |---|---|---|
@@ -31,8 +31,8 @@
 //! Soft is permanent by choice. An attacker that forges one packet with identification 0 in the name of a NIC
 //! or of rxe, before that peer's own first packets, keeps the device from solving for that address until it
 //! is opened again, or until the table is full. With the opposite choice, a forger could make a soft peer
-//! foreign and so weaken the check of its packets. A connection that cannot be made is the lesser harm, and
-//! it is counted (`drop_bad_icrc`). An address that is foreign stays foreign.
+//! foreign and so weaken the check of its packets. A failed connection is the lesser harm, and it is counted
+//! (`drop_bad_icrc`). An address that is foreign stays foreign.
 
 use crate::device::tables::guid::is_soft;
 use crate::link::{Datagram, Judge, Verdict};
@@ -42,7 +42,7 @@ use trunkline_roce::wire::IpUdp;
 use trunkline_roce::wire::icrc::{self, Flow, MAX_SEGMENTS, SegmentDifferences};
 use trunkline_verbs::Time;
 
-/// Maximum number of address pairs remembered. Forged sources can fill the table, but not grow it.
+/// Maximum number of stored address pairs. Forged sources can fill the table, but not grow it.
 const MAX_PEERS: usize = 4096;
 /// Maximum distance of the identifications of two consecutive packets.
 const WINDOW: u64 = 64;
@@ -70,7 +70,7 @@ struct Identification {
     at: Time,
 }
 
-/// Judges what a link receives.
+/// Judges the datagrams that a link receives.
 #[derive(Debug)]
 pub(super) struct Checker<'a> {
     pub(super) peers: &'a mut Peers,
@@ -118,7 +118,7 @@ impl LastSoft {
         }
     }
 
-    /// Returns true if the ICRC is right for identification 0, or for that of a segment.
+    /// Returns true if the ICRC is right for identification 0 or a segment's identification.
     fn check(&mut self, bytes: &[u8]) -> bool {
         match self.flow.difference(bytes) {
             Some(0) => {
@@ -146,15 +146,16 @@ impl LastSoft {
 }
 
 impl Peers {
-    /// Returns true if a sender is known to be a software device: only identifications of segments are accepted.
+    /// Returns true if a sender was identified as a software device: only identifications of segments are
+    /// accepted.
     pub(super) fn is_soft(&self, pair: AddressPair) -> bool {
         let is_last =
             self.last_soft.as_ref().is_some_and(|last| (last.source.ip(), last.destination.ip()) == pair);
         is_last || matches!(self.known.get(&pair), Some(SenderKind::Soft))
     }
 
-    /// Checks the ICRC of a datagram; `None` when it is wrong. It is right for the headers of the datagram, or for those
-    /// of the last [`Peers::check_translated`].
+    /// Checks the ICRC of a datagram; `None` when it is wrong. It is right for the headers of the datagram,
+    /// or for the headers of the last [`Peers::check_translated`].
     pub(super) fn check(&mut self, datagram: &Datagram<'_>, now: Time) -> Option<Verdict> {
         let Datagram { source, destination, bytes } = *datagram;
         let taken = Verdict::Taken { is_soft: true };
@@ -223,7 +224,7 @@ impl Peers {
 
     fn remember(&mut self, pair: AddressPair, peer: SenderKind) {
         if self.known.len() >= MAX_PEERS && !self.known.contains_key(&pair) {
-            // Candidates are the cheapest to forge and the cheapest to learn again.
+            // Candidates are the cheapest to forge and the cheapest to add again.
             self.known.retain(|_, known| !matches!(known, SenderKind::Candidate { .. }));
             if self.known.len() >= MAX_PEERS {
                 self.known.clear();

@@ -1,7 +1,7 @@
 //! The QPs of the shard: by number, in service order, by deadline.
 //!
-//! Owns the QPs, the list of QPs that want service, each at most once, and their timers. It keeps the
-//! device's directory of QPs up to date.
+//! Owns the QPs, the list of ready QPs, each at most once, and their timers. It keeps the device's directory
+//! of QPs up to date.
 
 use super::neighbours::Neighbours;
 use super::qp::Qp;
@@ -26,7 +26,7 @@ struct ScheduledQp {
     scheduled: Scheduled,
 }
 
-/// Adds a QP to the list of QPs that want service.
+/// Adds a QP to the list of ready QPs.
 #[derive(Debug)]
 pub(super) struct ReadyMark<'a> {
     slot: usize,
@@ -43,7 +43,7 @@ impl ReadyMark<'_> {
     }
 }
 
-/// A QP that was taken from the list of QPs that want service.
+/// A QP taken from the list of ready QPs.
 #[derive(Debug)]
 pub(super) struct ServedQp<'a> {
     pub(super) number: u32,
@@ -71,7 +71,7 @@ pub(in crate::device) struct QpTable {
     /// Slots of the QPs by number.
     slots: NumberMap<usize>,
     entries: Slab<Box<ScheduledQp>>,
-    /// Slots of the QPs that want service.
+    /// Slots of the ready QPs.
     ready: VecDeque<usize>,
     timers: Timers,
     /// Counters of QPs that were destroyed.
@@ -165,19 +165,19 @@ impl QpTable {
         Some((qp, mark))
     }
 
-    /// Adds a QP to the list of QPs that want service.
+    /// Adds a QP to the list of ready QPs.
     pub(in crate::device) fn mark_ready(&mut self, number: u32) {
         if let Some((_, mark)) = self.get_marked(number) {
             mark.set();
         }
     }
 
-    /// Returns the number of QPs that want service.
+    /// Returns the number of ready QPs.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// Takes the next QP that wants service.
+    /// Takes the next ready QP.
     pub(super) fn pop_ready(&mut self) -> Option<ServedQp<'_>> {
         let Self { entries, ready, timers, .. } = self;
         let slot = ready.pop_front()?;

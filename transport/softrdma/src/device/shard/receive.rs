@@ -2,8 +2,8 @@
 //!
 //! Owns the checks of a packet before it reaches an engine (contract rocev2 8.8): ICRC, form, QP, P_Key,
 //! address, service. Each failure is silent on the wire and counted by cause. A packet for a QP of another
-//! shard is handed over after the ICRC check. If an address translator has changed the packet, the QP or the connection
-//! knows what its ICRC covers, so a second check follows there.
+//! shard is handed over after the ICRC check. If an address translator has changed the packet, the QP or the
+//! connection has the headers that its ICRC covers, so a second check follows there.
 
 use super::Shard;
 use super::outbox::ControlEvent;
@@ -38,8 +38,8 @@ impl Shard {
         more
     }
 
-    /// Passes the report that a packet for QP 1 was not delivered to control. A report on any other packet proves
-    /// nothing about a connection, whose retries end it if the peer is gone.
+    /// Passes the report that a packet for QP 1 was not delivered to control. Reports on other packets are
+    /// ignored: retries end a connection whose peer is gone.
     #[cold]
     fn handle_icmp_error(&mut self, error: &IcmpError) {
         let (from, to, cause) = (error.source.ip(), error.destination.ip(), error.cause);
@@ -128,8 +128,9 @@ impl Shard {
         }
     }
 
-    /// Checks the ICRC of a packet whose ICRC does not cover its headers. Returns `None` if it is wrong, or if the shard
-    /// that has the QP checks it. A management datagram passes for now: control knows the connection that it is about.
+    /// Checks the ICRC of a packet whose ICRC does not cover its headers. Returns `None` if it is wrong, or
+    /// if the shard that has the QP checks it. A management datagram passes for now: control has its
+    /// connection and checks it later.
     #[cold]
     fn check_translated(
         &mut self,

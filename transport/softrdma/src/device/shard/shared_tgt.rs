@@ -1,8 +1,8 @@
 //! The seam to TGTs that processes share.
 //!
 //! A TGT of an XRC domain that a file names has, besides its engine half, a [`SharedTgt`]: it places packets
-//! in the SRQs of other processes and publishes the TGT's state. `device::sharing` implements it; nothing
-//! else of that module is known here. QPs that are not shared have none and pay nothing for it.
+//! in the SRQs of other processes and publishes the TGT's state. `device::sharing` implements it; the shard
+//! uses only this trait. QPs that are not shared do not have one, without any cost.
 
 use super::outbox::MemberOutbox;
 use crate::device::objects::async_events::AsyncEvents;
@@ -45,10 +45,10 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// the TGT.
     fn settled(&mut self, serial: u64) -> Option<RemoteOutcome>;
 
-    /// Asks the owner of the SRQ for a placement; returns false if no other process owns the SRQ.
+    /// Requests a placement from the owner of the SRQ; returns false unless another process owns the SRQ.
     fn place(&mut self, call: RemoteCall<'_>, request: &PlacementRequest<'_>) -> bool;
 
-    /// Appends bytes for a READ's answer, or asks the owner of the SRQ for them; `None` when no other
+    /// Appends bytes for a READ's answer, or requests them from the owner of the SRQ; `None` unless another
     /// process owns it.
     fn read(
         &mut self,
@@ -60,10 +60,10 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// Records a placement in this process. Called before the program can see the packet.
     fn note_placed(&self, serial: u64);
 
-    /// Returns true if a process that has ended placed this packet, so that it only has to be acknowledged.
+    /// Returns true if an ended process has placed this packet, so that it only has to be acknowledged.
     fn was_placed(&self, serial: u64, request: &PlacementRequest<'_>) -> bool;
 
-    /// Publishes the TGT's state. Nothing that reveals the new state may leave before. `image` is scratch
+    /// Publishes the TGT's state. Packets that reveal the new state must not leave before. `image` is scratch
     /// space.
     fn publish(
         &self,
@@ -85,6 +85,6 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// Returns the time of the next [`SharedTgt::ask_again`].
     fn next_timeout(&self) -> Option<Time>;
 
-    /// Drops the message in progress, and asks the owner of its receive to end or forget the receive.
+    /// Drops the message in progress, and requests that the owner end or drop its receive.
     fn end_message(&mut self, tgt: QpNumber, is_error: bool, outbox: &mut MemberOutbox);
 }

@@ -1,8 +1,8 @@
 //! Deadlines of QPs.
 //!
 //! Owns a heap of the QPs' deadlines. When a deadline is put off, which happens with each acknowledgement,
-//! its entry is not moved: the entry expires early, the engine does nothing, and the QP is entered again at
-//! its new deadline.
+//! its entry is not moved: the entry expires early, without effect on the engine, and the QP is entered again
+//! at its new deadline.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,7 +31,7 @@ impl Timers {
         self.0.peek().map(|Reverse((when, _))| *when)
     }
 
-    /// Takes the next entry whose time has come.
+    /// Takes the next expired entry.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<Due> {
         let Reverse((when, number)) = *self.0.peek().filter(|Reverse((when, _))| *when <= now)?;
         self.0.pop();

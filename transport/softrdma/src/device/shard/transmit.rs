@@ -16,7 +16,7 @@ const PACKETS_AT_ONCE: usize = 64;
 const FINAL_ACK_QUEUE_LIMIT: usize = 4 * PACKETS_AT_ONCE;
 
 impl Shard {
-    /// Serves QPs until none wants more, the link has no room, or each had a fair number of turns.
+    /// Serves QPs until all are idle, the link is full, or each has had a fair number of turns.
     #[inline]
     pub(in crate::device) fn flush(&mut self, now: Time) {
         let has_overflowed = self.overflows_served != self.resources.tables.overflows();
@@ -30,7 +30,7 @@ impl Shard {
         }
     }
 
-    // Kept out of `flush`, which mostly finds nothing to do.
+    // Kept out of `flush`, which mostly returns at once.
     #[inline(never)]
     fn flush_some(&mut self, now: Time) {
         let turns = self.qps.ready() + 4;
@@ -85,13 +85,13 @@ impl Shard {
     pub(super) fn send_final_ack(&mut self, number: u32) {
         let Self { qps, link, local, resources, packet, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };
-        // Nothing is lost in memory, and published packets stay there.
+        // Shared memory does not lose packets, and published packets stay there.
         if !qp.send_final_ack_by_memory(local, packet, resources) {
             qp.send_final_ack(link.outgoing(), |outgoing| outgoing.len() < FINAL_ACK_QUEUE_LIMIT);
         }
     }
 
-    /// Serves the next QP that wants it. Returns false if there is none.
+    /// Serves the next ready QP. Returns false if all are idle.
     fn serve_next(&mut self, now: Time) -> bool {
         let Self { qps, link, local, resources, packet, .. } = self;
         let Some(served) = qps.pop_ready() else { return false };

@@ -92,8 +92,8 @@ impl Shards {
         &self.tables
     }
 
-    /// Returns the shard of a group of CQs. If the group is new, `make` creates and starts its shard; `make`
-    /// returns `None` where the link cannot be divided.
+    /// Returns the shard of a group of CQs. If the group is new, `make` creates and starts its shard, or
+    /// returns `None` if the link cannot be divided.
     pub(super) fn of_group(
         &self,
         group: u32,

@@ -2,8 +2,8 @@
 //!
 //! Owns the turn of the first shard for the length of an operation of control, since most operations need its
 //! link. Other shards are taken when an operation needs them, and released at once. Created with control's
-//! lock held, so that no two threads wait for shards in different orders. A thread at work on a shard never
-//! waits for another thread.
+//! lock held, so that two threads cannot wait for shards in different orders. A thread at work on a shard
+//! never waits for another thread.
 #![forbid(unsafe_code)]
 
 use super::Shards;
@@ -103,8 +103,7 @@ impl<'a> Reach<'a> {
         self.first.flush(now);
     }
 
-    /// Shuts down all shards of a removed device: nothing arrives or leaves from now on, and all tables are
-    /// empty.
+    /// Shuts down all shards of a removed device: their links are cut, and all tables are empty.
     pub(in crate::device) fn shut_down(&mut self) {
         for lock in self.shards.others() {
             visit(lock, self.now, Shard::shut_down);

@@ -10,7 +10,7 @@
 //! | [`Sharing`]: open, close, query, change a TGT; a message has arrived; a member may have died | control |
 //! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that have one |
 //!
-//! It must never be called for a TGT of a private domain, which pays nothing for sharing.
+//! It must never be called for a TGT of a private domain, which has no costs for sharing.
 //!
 //! ```text
 //! peer --packet--> executor: responder --place (serial)--> owner of the SRQ: places, remembers the serial
@@ -33,13 +33,13 @@
 //! The executor publishes its state before it requests a placement, and again before an answer leaves. The
 //! published state is therefore at most one placement old, and the successor starts from it. The peer repeats
 //! the packets that were not answered. The first of them has the serial number of the placement that may
-//! already have been done. In that case the owner of the SRQ, which remembers the last serial number with its
+//! already have been done. In that case the owner of the SRQ, which stores the last serial number with its
 //! outcome, returns the outcome instead of placing the packet again. This holds for atomics too. A serial
 //! number is never reused, not even after a reset.
 //!
 //! The owner may have ended as well. A process that places a SEND or a WRITE records the serial number in the
-//! shared table before its program can see the message, so that the successor acknowledges it instead of
-//! reporting an unknown SRQ.
+//! shared table before the message is visible to its program, so that the successor acknowledges it instead
+//! of reporting an unknown SRQ.
 #![forbid(unsafe_code)]
 
 mod attributes;

@@ -140,7 +140,7 @@ impl Sharing {
         ModifyProgress::ExecutorGone
     }
 
-    /// Drops a change whose outcome is no longer wanted.
+    /// Drops a change whose outcome is no longer awaited.
     pub(in crate::device) fn forget_modify(&mut self, ticket: ModifyTicket) {
         self.tickets.forget(ticket.ticket);
     }

@@ -14,7 +14,7 @@ use crate::host::{MemberId, Targets};
 use trunkline_roce::engine::{Placement, PlacementRequest, ReadOutcome, ReadPiece};
 use trunkline_verbs::{QpNumber, SrqNumber};
 
-/// Number of receptions of other processes' TGTs beyond which those of destroyed TGTs are dropped.
+/// Number of receptions of other processes' TGTs beyond which receptions of destroyed TGTs are dropped.
 const MANY: usize = 256;
 /// Maximum number of bytes fetched at once.
 pub(super) const MAX_FETCH: u32 = 24 * 1024;
@@ -48,7 +48,7 @@ impl Remote {
     }
 
     fn note(&mut self, serial: u64, outcome: RemoteOutcome) {
-        // Nothing was changed if no receive was posted, so the request may be repeated.
+        // An RNR outcome leaves the state unchanged, so the request may be repeated.
         if outcome != RemoteOutcome::Done(Placement::Rnr) {
             self.last = Some((serial, outcome));
         }

@@ -1,6 +1,6 @@
 //! Answers of other processes to the requests of an executor here.
 //!
-//! Owns nothing. It joins the executor's state with the shard, which executes the TGT.
+//! Connects the executor's state with the shard, which executes the TGT.
 #![forbid(unsafe_code)]
 
 use super::executor::{Pending, executor_of};

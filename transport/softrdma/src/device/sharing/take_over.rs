@@ -104,7 +104,7 @@ impl Sharing {
         dead: MemberId,
         now: Time,
     ) {
-        // From now on no member owns its QP and SRQ numbers.
+        // Its QP and SRQ numbers are unowned from now on.
         self.targets.host().sweep();
         for (number, record) in self.handles.records() {
             if self.targets.executor(record) == Some(dead) {

@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, Weak};
 use trunkline_verbs::{VerbsError, XrcdFlags};
 
-/// Identifies a domain; the same for all members of a host.
+/// Identifies a domain among all members of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::device) struct DomainNumber(pub(in crate::device) u64);
 

@@ -26,8 +26,7 @@ pub(in crate::device) struct GidTable {
     addresses: Vec<IpAddr>,
     /// Number of addresses that the user named. The others are loopback addresses that were bound.
     named: Option<usize>,
-    /// Addresses that the host no longer has. They keep their indices, so that these are the same when the
-    /// addresses come back.
+    /// Addresses that the host no longer has. They keep their indices in case the addresses return.
     gone: Vec<IpAddr>,
     /// Addresses of the host that the table has no room for. A warning was logged for each.
     left_out: BTreeSet<IpAddr>,
@@ -204,7 +203,7 @@ fn host_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(found.into_iter().map(|(_, _, address)| address).collect())
 }
 
-/// Returns the rank of an address's kind in the table; `None` if no packet can come from the address.
+/// Returns the rank of an address's kind in the table; `None` if the address cannot be a source of packets.
 fn rank(address: IpAddr) -> Option<u8> {
     match address {
         IpAddr::V4(v4) if v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() => None,
@@ -281,7 +280,7 @@ mod tests {
         let [left_out, unknown] = [129, 130].map(|number| table.reason_without([10, 1, 0, number].into()));
         assert!(left_out.contains("128 other addresses") && left_out.contains("TRUNKLINE_ADDRESS"));
         assert!(unknown.contains("no port of the device has it"));
-        // Each floating address takes the place of an address that has gone.
+        // Each floating address takes the place of a removed address.
         for start in 1..1000 {
             table.follow(&of(start..start + 100));
             assert_eq!(

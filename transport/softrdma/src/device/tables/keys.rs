@@ -1,8 +1,8 @@
 //! Registered memory by key.
 //!
-//! Owns the table of lkeys and rkeys and every check of an access: key, protection domain,
-//! rights, bounds. Shards ask it for each SGE and each remote range, without a lock; deregistration waits until
-//! no shard can still use the key. Nothing outside of a range that passed all checks is ever touched.
+//! Owns the table of lkeys and rkeys and every check of an access: key, protection domain, rights, bounds.
+//! Shards call it for each SGE and each remote range, without a lock; deregistration waits until all shards
+//! have stopped using the key. Only memory in a range that passed all checks is accessed.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
@@ -52,9 +52,9 @@ const REST: usize = 64;
 /// The table of registered memory.
 ///
 /// A key is a slot and its generation, permuted by a secret of the device. The next registration in the slot
-/// has another generation, so a key that outlived its region names nothing. A peer that has seen some keys
-/// learns nothing about others. The permutation is computed at registration only: accesses look up the region
-/// by its key.
+/// has another generation, so a key that outlived its region is invalid. Peers cannot derive other keys from
+/// the ones they have. The permutation is computed at registration only: accesses look up the region by its
+/// key.
 #[derive(Debug)]
 pub(in crate::device) struct Keys {
     table: Keyed<Region>,
@@ -113,7 +113,7 @@ impl Keys {
         Ok(key)
     }
 
-    /// Invalidates a key. When this returns, no shard uses the key or its memory any more.
+    /// Invalidates a key. Returns after all shards have stopped using the key and its memory.
     pub(in crate::device) fn remove(&self, key: u32) -> Result<(), VerbsError> {
         if mutant!(deregistered_key_stays_valid) {
             return Ok(());

@@ -68,13 +68,13 @@ impl Tables {
         self.srqs.posted(&self.reader().enter())
     }
 
-    /// Runs an action while no thread can register memory or create an SRQ.
+    /// Runs an action while other threads are kept from registering memory and creating SRQs.
     #[cfg(test)]
     pub(super) fn with_writers_locked(&self, action: impl FnOnce()) {
         self.keys.with_writers_locked(|| self.srqs.with_writers_locked(action));
     }
 
-    /// Closes the tables of a removed device: every look-up fails, and nothing can be added.
+    /// Closes the tables of a removed device: look-ups and additions then fail.
     pub(super) fn close(&self) {
         self.srqs.close();
         self.keys.close();

@@ -3,8 +3,8 @@
 //! Owns the order in which numbers are assigned: by index, upwards from a random start, so that a number is
 //! reused only after all others, far longer than TIMEWAIT (contract rocev2 12.5). A number is the permutation
 //! of its index by a key, so that peers cannot derive other numbers from their own. A member of a host takes
-//! indices in blocks from its registry, separately for each shard, so that no two members have the same index
-//! and each knows the shard of a number.
+//! indices in blocks from its registry, separately for each shard, so that indices are unique and each member
+//! can determine the shard of a number.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
@@ -137,7 +137,7 @@ impl Blocks {
 /// A map keyed by numbers that this device assigned. Peers choose which keys are looked up, never which are
 /// inserted, so a cheap hash is safe.
 ///
-/// Nothing may depend on the order of its entries: code that visits each entry uses [`NumberMap::numbers`].
+/// Code must not depend on the order of entries, and visits them through [`NumberMap::numbers`].
 #[derive(Debug)]
 pub(in crate::device) struct NumberMap<V>(HashMap<u32, V, BuildHasherDefault<NumberHasher>>);
 
@@ -172,7 +172,7 @@ impl<V> NumberMap<V> {
         self.0.remove(&number)
     }
 
-    /// Returns the value of a number, created by `make` if it does not exist.
+    /// Returns the value of a number, created with `make` if missing.
     pub(in crate::device) fn get_or_insert_with(&mut self, number: u32, make: impl FnOnce() -> V) -> &mut V {
         self.0.entry(number).or_insert_with(make)
     }

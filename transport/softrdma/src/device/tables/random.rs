@@ -1,8 +1,8 @@
 //! Random initial values.
 //!
 //! Owns the seed of a device. QP, SRQ and comm-id numbers, PSNs and keys start at random in each process, so
-//! that leftovers of an earlier incarnation do not match this one, and peers learn nothing from the values
-//! that they see.
+//! that leftovers of an earlier incarnation do not match this one, and peers cannot derive further values
+//! from received ones.
 #![forbid(unsafe_code)]
 
 use siphasher::sip::SipHasher24;

@@ -2,9 +2,9 @@
 //!
 //! Owns the SRQs' posted requests and limits. Programs post receives, and the responders of all shards take
 //! them: an SRQ belongs to no shard. Its receives are lent to the shards in small batches
-//! ([`trunkline_machine::rings::lending`]), so that shards which deliver into the same SRQ contend once per batch
-//! only. While a limit is armed, none is lent. Lent receives count as posted, but take no room: a program may
-//! post the same number in addition.
+//! ([`trunkline_machine::rings::lending`]), so that shards which deliver into the same SRQ contend once per
+//! batch only. While a limit is armed, lending stops. Lent receives count as posted, but do not occupy the
+//! queue: a program may post the same number in addition.
 #![forbid(unsafe_code)]
 
 use super::directory::ShardIndex;
@@ -87,8 +87,8 @@ impl Srq {
     }
 
     /// Takes a receive for a message that arrived at a shard, and raises the limit event (contract D6).
-    /// Returns false if none is posted. `borrower` is `None` if the device has one shard, to which nothing is
-    /// lent.
+    /// Returns false if the queue is empty. `borrower` is `None` on a device with one shard, which does not
+    /// borrow.
     #[inline]
     pub(in crate::device) fn take(
         &self,

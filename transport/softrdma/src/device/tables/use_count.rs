@@ -47,8 +47,8 @@ impl UseCount {
         }
     }
 
-    /// Marks the object as destroyed regardless of the count, when its last `Arc` is dropped and no user can
-    /// be left. Returns true if it was destroyed before.
+    /// Marks the object as destroyed regardless of the count, when its last `Arc` is dropped and users cannot
+    /// exist. Returns true if the object was destroyed before.
     pub(in crate::device) fn retire_at_drop(&self) -> bool {
         // SYNC: use_count
         self.0.swap(DESTROYED, Ordering::AcqRel) == DESTROYED

@@ -1,4 +1,4 @@
-//! The background machine of a shard, which does the shard's work when no thread polls.
+//! The background machine of a shard, which does the shard's work while pollers are absent.
 //!
 //! Owns the machine's steps and the descriptors it sleeps on; outside of simulations it is a thread. It
 //! starts with the shard. It holds the shard's turn for one round of work, never while it sleeps. The machine
@@ -10,8 +10,8 @@
 //! | leaves the work to a poller that sleeps for the shard | the waker, a tick that doubles | the poller |
 //! | does the work | waker and descriptors | the machine, until the shard's next deadline |
 //!
-//! In a simulation nothing waits on descriptors: a bell wakes the machine, and the simulation asks whether
-//! datagrams have arrived.
+//! In a simulation threads do not wait on descriptors: a bell wakes the machine, and the simulation checks
+//! for arrived datagrams.
 #![forbid(unsafe_code)]
 
 use super::wake_up::Watcher;
@@ -85,7 +85,7 @@ impl Background {
             return self.forget();
         }
         self.lock.progress.stop();
-        // The machine panics only by a bug of ours, and the panic has been printed by then.
+        // The machine panics only through a bug, and the panic was printed before.
         let _panicked = self.machine.join();
     }
 
@@ -168,7 +168,7 @@ impl ShardMachine {
         self.step = Step::Check;
         let (more, mut shard) = self.parts.work_and_stay(&self.lock, Shard::work_and_linger);
         if more || !self.lock.progress.has_handed_over() {
-            // A poller may have gone to sleep for the shard since the last check.
+            // A poller may have begun to sleep for the shard since the last check.
             self.parts.worked(&self.lock, &mut shard, self.parts.now());
             // Other threads wait for the shard, and its lock is not fair.
             return if more { Turn::Yield } else { Turn::Again };
@@ -217,8 +217,8 @@ impl Machine for ShardMachine {
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }
 
-    /// Returns true if the machine should not be asleep: it ticks although the work is its own, or the shard has
-    /// work that wakes nobody.
+    /// Returns true if the machine should not be asleep: it ticks although it has the work, or the shard has
+    /// work without a wake-up.
     fn is_due(&self) -> bool {
         match self.step {
             Step::Tick => self.lock.progress.has_handed_over(),

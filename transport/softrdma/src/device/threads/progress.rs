@@ -2,9 +2,9 @@
 //!
 //! Owns the words by which the work changes hands. While a program polls, the machine checks once per tick
 //! whether it still does, and packets do not wake the machine. A poller that sleeps on the shard's own
-//! descriptors ([`super::wait`]) keeps the work. When no thread has polled since the last check, or a program
-//! arms a CQ to sleep on its channel, the machine does the work ([`super::background`]). It must never take the
-//! shard's lock: callers are in a turn.
+//! descriptors ([`super::wait`]) keeps the work. If there was no poll since the last check, or a program arms
+//! a CQ to sleep on its channel, the machine does the work ([`super::background`]). This code must never take
+//! the shard's lock: callers are in a turn.
 #![forbid(unsafe_code)]
 
 use super::wake_up::{WakePoller, WakeUp, Watcher};
@@ -100,8 +100,8 @@ impl Progress {
         }
     }
 
-    /// Wakes the machine or poller that sleeps for the shard if it must know of a change that another thread made
-    /// to the shard, in its turn. `version` is the version of the link's descriptors, `deadline` the shard's next
+    /// Wakes the machine or poller that sleeps for the shard if another thread's change to the shard, in its
+    /// turn, affects it. `version` is the version of the link's descriptors, `deadline` the shard's next
     /// deadline.
     fn shard_changed(&self, version: u64, deadline: Option<Time>) {
         if version != self.watched_version.load(Ordering::Relaxed) {
@@ -119,8 +119,8 @@ impl Progress {
     }
 
     /// Wakes the machine if necessary after a thread of the program has run an operation on the shard other
-    /// than its work, in its turn. While the machine sleeps, no thread polls the rings that the operation has
-    /// made active.
+    /// than its work, in its turn. While the machine sleeps, the rings that the operation has activated are
+    /// not polled.
     pub(in crate::device) fn acted(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
         if self.waker.is(Watcher::Nobody) {
             return;
@@ -178,7 +178,7 @@ impl Progress {
         self.waker.release(Watcher::Poller);
     }
 
-    /// Returns true if nobody sleeps for the shard.
+    /// Returns true unless a thread sleeps for the shard.
     pub(in crate::device) fn is_unwatched(&self) -> bool {
         self.waker.is(Watcher::Nobody)
     }

@@ -18,7 +18,7 @@ use trunkline_verbs::descriptors::above_stdio;
 #[derive(Debug)]
 pub(in crate::device) struct Signal<T> {
     events: Mutex<VecDeque<T>>,
-    /// `None` in a simulation, where no thread waits on descriptors.
+    /// `None` in a simulation, where threads do not wait on descriptors.
     fd: Option<EventFd>,
     bound: usize,
 }

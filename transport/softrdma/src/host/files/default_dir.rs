@@ -55,7 +55,7 @@ impl Private {
         read_dir(&self.path).is_ok_and(|mut inside| inside.next().is_some())
     }
 
-    /// Waits for the lock. Returns `None` if the directory is gone.
+    /// Waits for the lock. Returns `None` if the directory was removed.
     fn lock(&self) -> Result<Option<Flock<File>>, HostError> {
         let failed = |source| HostError::Os { doing: "lock", path: self.path.clone(), source };
         let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
@@ -88,7 +88,7 @@ impl DefaultDirectory {
         self.parent.join(&self.name)
     }
 
-    /// Returns the chosen directory, or else one that may be chosen. Creates nothing.
+    /// Returns the chosen directory, or else a candidate, without creating it.
     pub(in crate::host) fn existing(&self) -> Result<Option<PathBuf>, HostError> {
         if let Some(plain) = self.chosen_plain() {
             return Ok(Some(plain));
@@ -98,7 +98,7 @@ impl DefaultDirectory {
         Ok((chosen < all.len()).then(|| all.swap_remove(chosen).path))
     }
 
-    /// Returns the chosen directory. If there is none, creates it with a folder of this name.
+    /// Returns the chosen directory, after creating it with a folder of this name if necessary.
     pub(in crate::host) fn choose(&self, folder: &str) -> Result<PathBuf, HostError> {
         if let Some(plain) = self.chosen_plain() {
             return Ok(plain);
@@ -136,7 +136,7 @@ impl DefaultDirectory {
     /// Lists the directories of this user, the one without a suffix first.
     fn list(&self) -> Result<Vec<Private>, HostError> {
         let names = match read_dir(&self.parent) {
-            // It may be writable only. Then there is one name that all processes know.
+            // It may be writable only. All processes then use one fixed name.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && !self.is_plain_taken() => {
                 return Ok(Private::find(self.plain_path()).into_iter().collect());
             }
@@ -204,7 +204,7 @@ mod tests {
         DefaultDirectory::new(folder.path().to_owned())
     }
 
-    /// Checks that the plain name is passed over, and that its removal and return change nothing.
+    /// Checks that the plain name is passed over, and that its removal and return have no effect.
     fn is_passed_over(folder: &Folder, kind: &str) {
         let (directory, plain) = (directory(folder), directory(folder).plain_path());
         assert_eq!(directory.existing().unwrap(), None, "{kind}");

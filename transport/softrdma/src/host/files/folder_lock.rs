@@ -4,10 +4,10 @@
 //! that changes its user or its root directory may not be able to open them again. A lock file that a cleaner
 //! of old files has removed is created again. Called by `member`, and by `tidy` for other folders.
 //!
-//! A holder keeps the lock for microseconds, but it may be stopped meanwhile, as by SIGSTOP. The lock file names its
-//! holder. Once one holder has kept the lock for [`PAUSES`] pauses, a member that waits renames the file, and a new
-//! one replaces it. The old holder may continue later, so changes under the lock must leave records valid when two
-//! members make them at once.
+//! A holder keeps the lock for microseconds, but it may be stopped meanwhile, as by SIGSTOP. The lock file
+//! names its holder. Once one holder has kept the lock for [`PAUSES`] pauses, a member that waits renames the
+//! file, and a new one replaces it. The old holder may continue later, so records must stay valid when two
+//! members change them at once.
 #![forbid(unsafe_code)]
 
 use super::private_file::{is_at, open_private};
@@ -46,8 +46,8 @@ pub(in crate::host) struct FolderLock {
     file: Mutex<Option<File>>,
 }
 
-/// The host's lock, held; the kernel frees it if this process dies. In a simulation it is empty: a process
-/// holds it for a part of a turn, in which no other process runs.
+/// The held lock of the host; the kernel frees it if this process dies. In a simulation it is empty: a
+/// process holds it for a part of a turn, and runs alone during that time.
 #[derive(Debug)]
 pub(in crate::host) struct Locked<'a> {
     held: Option<Flock<File>>,

@@ -36,7 +36,7 @@ const UNFINISHED_FOR: Duration = Duration::from_secs(60);
 const MAX_ANSWERS: usize = 16;
 /// Number of sockets among which a starting node looks for stale ones.
 const MAX_EXAMINED: usize = 16;
-/// Maximum number of nodes asked at the same time: each takes a descriptor.
+/// Maximum number of nodes queried at the same time: each takes a descriptor.
 const MAX_ASKED: usize = 64;
 
 /// Maximum size of a node's description, in bytes.
@@ -54,10 +54,11 @@ pub enum NodeRequest {
 }
 
 impl NodeRequest {
-    /// Beginning of the abstract name of a socket that asks for the record. One that asks for the status has no name.
+    /// Prefix of the abstract name of a socket that requests the record. A socket that requests the status is
+    /// unnamed.
     const RECORD: &[u8] = b"trunkline-record-";
 
-    /// Returns the address of a socket that makes the request; `random` keeps it unique.
+    /// Returns the client socket's address for the request; `random` keeps it unique.
     fn address(self, random: u64) -> std::io::Result<Option<SockAddr>> {
         match self {
             Self::Status => Ok(None),
@@ -68,7 +69,7 @@ impl NodeRequest {
         }
     }
 
-    /// Returns the request that a connection makes.
+    /// Returns the request of a connection.
     fn of(socket: &Socket) -> Self {
         let peer = socket.peer_addr().ok();
         let name = peer.as_ref().and_then(SockAddr::as_abstract_namespace);
@@ -109,7 +110,7 @@ impl NodeSocket {
     /// Answers the waiting connections with the text that `describe` returns, truncated to
     /// [`MAX_NODE_BYTES`]. Returns true if there was a connection: call it again then.
     pub fn answer(&self, describe: impl Fn(NodeRequest) -> String) -> bool {
-        // Nearly always no connection waits: then this is the only system call.
+        // Connections are rare: usually this is the only system call.
         let is_asked = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO);
         if is_asked.is_ok_and(|ready| ready == 0) {
             return false;
@@ -117,7 +118,8 @@ impl NodeSocket {
         let mut texts = [None, None];
         let mut answered = false;
         for _ in 0..MAX_ANSWERS {
-            // No connection waits, or it cannot be accepted. A later connection wakes the node again.
+            // The queue is empty, or the connection cannot be accepted. A later connection wakes the node
+            // again.
             let Ok(accepted) = self.folder.accept(&self.listener) else { break };
             answered = true;
             let Some(socket) = accepted else { continue };
@@ -170,9 +172,9 @@ impl FoundNode {
     }
 }
 
-/// Asks the running nodes of this user to describe themselves: the nodes in this network namespace and
-/// runtime directory (`None` takes it from the environment). Waits at most `patience` for each group of 64
-/// nodes, and asks at most [`MAX_NODES`]. Removes the sockets of dead nodes, and creates nothing.
+/// Requests descriptions from the running nodes of this user in this network namespace and runtime directory
+/// (`None` takes it from the environment). Waits at most `patience` for each group of 64 nodes, and queries
+/// at most [`MAX_NODES`]. Removes the sockets of dead nodes.
 ///
 /// # Errors
 /// The runtime directory cannot be used, or does not exist ([`HostError::Absent`]).
@@ -195,7 +197,8 @@ pub fn ask_nodes(
     let runtime = Runtime::threads();
     let mut found = Vec::new();
     for names in names.chunks(MAX_ASKED) {
-        // All are asked before any answer is awaited, so that a stopped node takes no time from the others.
+        // All requests are sent before any answer is awaited, so that a stopped node does not delay the
+        // others.
         let ask = |name: &String| connect(&folder, &path, name, request, runtime.random());
         let asked: Vec<_> = names.iter().filter_map(ask).collect();
         let until = runtime.clock().now() + patience;
@@ -279,7 +282,7 @@ fn receive(socket: &Socket, runtime: &Runtime, until: Time) -> Option<String> {
     loop {
         let mut reader = socket;
         match reader.read(&mut bytes) {
-            // The node has closed the connection without an answer.
+            // The node closed the connection without an answer.
             Ok(0) => return None,
             Ok(length) => {
                 bytes.truncate(length);

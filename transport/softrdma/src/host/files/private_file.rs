@@ -28,7 +28,7 @@ pub(in crate::host) fn open_private(directory: BorrowedFd<'_>, path: &Path) -> i
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let open = || above_stdio(|| Ok(File::from(openat(directory, path, flags, mode)?)));
     let file = match open() {
-        // The umask of the process that made the file had removed the permissions.
+        // The umask of the creating process had removed the permissions.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             let found = fstatat(directory, path, AtFlags::AT_SYMLINK_NOFOLLOW)?;
             let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
@@ -99,8 +99,8 @@ pub(in crate::host) fn is_private_directory(path: &Path) -> Result<bool, HostErr
         };
         return Err(HostError::Unsafe { path: path.to_owned(), fault, remedy });
     }
-    // The umask of the process that made the directory may have removed its user's permissions. Any process
-    // that finds it so restores them: its maker may not have done so yet, or may have died.
+    // The umask of the creating process may have removed its user's permissions. Any process that detects
+    // this restores them: the creator may be late or dead.
     if found.mode() & PRIVATE != PRIVATE {
         std::fs::set_permissions(path, Permissions::from_mode(PRIVATE))
             .map_err(failed("set the permissions of"))?;

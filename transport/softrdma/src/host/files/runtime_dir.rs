@@ -70,7 +70,7 @@ pub(in crate::host) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf,
     Ok(folder)
 }
 
-/// Like [`namespace_folder`], but creates nothing. Returns `None` if no process of this network namespace has
+/// Like [`namespace_folder`], without creating the folder. Returns `None` if this network namespace has not
 /// used the directory.
 ///
 /// # Errors
@@ -80,7 +80,7 @@ pub(in crate::host) fn existing_folder(named: Option<&Path>) -> Result<Option<Pa
     Ok(is_private_directory(&folder)?.then_some(folder))
 }
 
-/// Returns the runtime directory (`None`: the environment's). Creates nothing.
+/// Returns the runtime directory (`None`: the environment's), without creating it.
 ///
 /// # Errors
 /// [`HostError::Absent`] if it does not exist, and others if it cannot serve.

@@ -1,7 +1,7 @@
 //! Locks that show which members live.
 //!
-//! A living member holds two locks, which the kernel frees when it dies: a file of its slot, and a byte of the registry,
-//! called its mark. The mark decides if the file is gone or cannot be opened.
+//! A living member holds two locks, which the kernel frees when it dies: a file of its slot, and a byte of
+//! the registry, called its mark. The mark decides if the file is missing or cannot be opened.
 #![forbid(unsafe_code)]
 
 use super::private_file::open_to_check;
@@ -61,9 +61,9 @@ fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words.skip(layout::slot(0) / 8 - 1).collect())
 }
 
-/// Returns true if the lock of a slot is held. If its file is gone or cannot be opened, the slot's mark
-/// decides. If the mark cannot be read either, no member is declared dead. It is called while handling
-/// packets, so it allocates nothing.
+/// Returns true if the lock of a slot is held. If its file is missing or cannot be opened, the slot's mark
+/// decides. If the mark cannot be read either, the member counts as alive. Called while handling packets, so
+/// it does not allocate.
 pub(in crate::host) fn holds_lock(folder: BorrowedFd<'_>, slot: u16, marks: Option<&Marks>) -> bool {
     let mut name = [0; 16];
     let mut rest = &mut name[..];

@@ -1,8 +1,8 @@
 //! Folders of network namespaces that are gone.
 //!
 //! Owns their removal: otherwise a namespace that was used once would keep its registry's memory
-//! indefinitely. Each member that joins calls it, in any namespace. A folder is removed if no member lives
-//! there and none has joined for an hour. A member that joins at that moment finds the folder gone, and
+//! indefinitely. Each member that joins calls it, in any namespace. A folder is removed if all its members
+//! are dead and the last join was an hour ago. A member that joins at that moment detects the removal, and
 //! starts again. The work of one start is bounded, and the next start continues.
 #![forbid(unsafe_code)]
 
@@ -132,8 +132,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(&root).unwrap().count(), 4, "nothing else is left");
     }
 
-    /// Joins in a network namespace that is gone afterwards. Returns `None`, and prints the reason, if this
-    /// process may not create one.
+    /// Joins in a network namespace that is removed afterwards. Returns `None`, and prints the reason, if
+    /// this process may not create one.
     #[expect(clippy::disallowed_methods, reason = "a namespace can be that of one thread")]
     fn joined_in_a_namespace(root: &Path) -> Option<PathBuf> {
         let joined = std::thread::scope(|scope| {

@@ -1,9 +1,9 @@
 //! The sockets that carry messages between members.
 //!
-//! Owns a listening socket per member and the connections, which are made on demand. Each connection carries
-//! messages one way, from the member that made it. A member that has changed its user or its root directory
-//! since can make none, and answers on the connections of the others. Called by [`Members`](super::Members)
-//! only. It never waits and never queues a message that a socket has no room for: the message is dropped and
+//! Owns a listening socket per member and the connections, which are opened on demand. Each connection
+//! carries messages one way, from the member that opened it. A member that has changed its user or root
+//! directory since cannot open connections, and answers on the connections of the others. Called by
+//! [`Members`](super::Members) only. It never waits. A message without room in the socket is dropped and
 //! counted, and retransmission repairs the loss.
 //!
 //! ```text
@@ -68,19 +68,19 @@ pub(super) enum Arrived<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionPeer {
-    /// The peer made the connection and has not identified itself.
+    /// The peer opened the connection and has not identified itself.
     Unnamed,
-    /// The peer made the connection.
+    /// The peer opened the connection.
     From(MemberId),
-    /// This member made the connection.
+    /// This member opened the connection.
     To(MemberId),
 }
 
-/// State of the system's refusals to provide what a connection needs.
+/// State of the system's refusals to provide resources for connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     None,
-    /// The system refuses: nothing is attempted, and the listener is not watched, until [`Connections::resume`].
+    /// The system refuses: attempts stop, and the listener is not watched, until [`Connections::resume`].
     Now,
     /// The system refused at the last attempt; the next one shows whether it still does.
     Before,
@@ -120,7 +120,7 @@ pub(super) struct Connections {
     /// True once it was logged that this process may not connect to others.
     is_cut_off: bool,
     folder: Folder,
-    /// Last, so that the slot stays ours until the socket in it is gone.
+    /// Last field, so that the slot stays ours until its socket is closed.
     host: Arc<Host>,
 }
 
@@ -239,8 +239,8 @@ impl Connections {
         socket::process_of(&self.connections.get(*key)?.socket)
     }
 
-    /// Returns the process that listens in a member's slot. A connection that the member made does not show it: its
-    /// maker has only named itself.
+    /// Returns the process that listens in a member's slot. A connection from the member is no proof: the
+    /// other end has only claimed its name.
     pub(super) fn listening(&mut self, member: MemberId) -> Option<Listening> {
         let key = self.connection_to(member).ok()?;
         let connection = self.connections.get(key)?;
@@ -335,7 +335,7 @@ impl Connections {
         Ok(key)
     }
 
-    /// Returns the connection that a member has made, if this process may not connect to that member.
+    /// Returns the connection from a member, if this process may not connect to that member.
     #[cold]
     fn connection_from(&mut self, member: MemberId, error: &io::Error) -> Result<usize, Undelivered> {
         if !self.folder.is_closed_to_us(error) {
@@ -374,8 +374,8 @@ impl Connections {
         self.is_paused.store(shortage == Shortage::Now, Ordering::Relaxed);
     }
 
-    /// Records that the system refuses what a connection needs. A listener that stays readable would not let
-    /// this process sleep, so it is not watched meanwhile.
+    /// Records that the system refuses resources for connections. A listener that stays readable would keep
+    /// this process awake, so it is not watched meanwhile.
     fn pause(&mut self, error: &io::Error) {
         if self.shortage == Shortage::None {
             tracing::warn!(
@@ -390,7 +390,7 @@ impl Connections {
         }
     }
 
-    /// Records that a connection was made.
+    /// Records a successful connection.
     fn recovered(&mut self) {
         if self.shortage == Shortage::Before {
             self.set(Shortage::None);
@@ -438,7 +438,7 @@ impl Connections {
                 if is_shortage(&error) {
                     self.pause(&error);
                 }
-                // With any other error, no connection is waiting.
+                // On any other error, the queue is empty.
                 self.end_those_ending();
                 return;
             }
@@ -483,7 +483,7 @@ impl Connections {
         self.readable.push_back(readable);
         match connection.peer {
             _ if length == 0 => None,
-            // The peer of a connection that we made answers on it if it cannot connect to us.
+            // A peer that cannot connect to us answers on our connection.
             ConnectionPeer::From(from) | ConnectionPeer::To(from) if length < self.buffer.len() => {
                 self.counts.received();
                 Some((from, length, descriptor))
@@ -492,7 +492,7 @@ impl Connections {
                 self.name(key, length);
                 None
             }
-            // No member sends a message that is too long.
+            // Members never send messages that are too long.
             ConnectionPeer::From(_) | ConnectionPeer::To(_) => {
                 self.counts.nonsense();
                 None
@@ -503,7 +503,7 @@ impl Connections {
     /// Handles a hello.
     fn name(&mut self, key: usize, length: usize) {
         let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
-        // The messages of a member that has left meanwhile are read, and then its end.
+        // A member that has left: its messages are read before the end of its connection.
         let Some(from) = from.filter(|from| self.host.has_joined(*from)) else {
             self.counts.nonsense();
             self.end(key);
@@ -513,7 +513,7 @@ impl Connections {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.peer = ConnectionPeer::From(from);
         }
-        // The member has made a new connection, so it sends nothing more on the old one.
+        // The member has opened a new connection and no longer sends on the old one.
         if let Some(old) = self.from.insert(from, key) {
             self.empty(old);
             if self.to.get(&from) == Some(&old) {
@@ -528,7 +528,7 @@ impl Connections {
         match connection.peer {
             ConnectionPeer::Unnamed => self.unnamed.retain(|unnamed| *unnamed != key),
             ConnectionPeer::From(member) if self.from.get(&member) == Some(&key) => self.lose(member),
-            // The member has made a newer one.
+            // The member has opened a newer one.
             ConnectionPeer::From(_) => {}
             ConnectionPeer::To(member) => {
                 self.to.remove(&member);
@@ -558,8 +558,8 @@ impl Connections {
         }
     }
 
-    /// Ends the connections of the members in `ending` once they are empty. All connections that these members
-    /// made have been accepted, and their hellos read.
+    /// Ends the connections of the members in `ending` once they are empty. All connections from these
+    /// members are accepted, and their hellos read.
     fn end_those_ending(&mut self) {
         for member in std::mem::take(&mut self.ending) {
             match self.from.get(&member).copied() {

@@ -131,7 +131,7 @@ impl SimulatedInbox {
         self.memory.lives(self.host.me())
     }
 
-    /// Returns a member that has ended since it exchanged messages with this one.
+    /// Returns a member that ended after exchanging messages with this one.
     fn ended(&self) -> Option<MemberId> {
         self.to.union(&self.from).find(|member| !self.memory.is_open(**member)).copied()
     }

@@ -220,8 +220,8 @@ impl Members {
     }
 
     /// Reads the next message. The body of a message of `kind` replaces the content of the buffer; any other
-    /// message is queued for the device. Returns `None` if no message has arrived, or if the queue for the device
-    /// is full.
+    /// message is queued for the device. Returns `None` if the sockets are empty, or if the queue for the
+    /// device is full.
     pub(crate) fn receive(&self, kind: u8, into: &mut Vec<u8>) -> Option<Received> {
         let mut state = self.lock();
         let MessageQueues { way, queued, spare } = &mut *state;
@@ -283,7 +283,7 @@ impl Members {
         }
     }
 
-    /// Returns true if nothing that was taken off the sockets waits here.
+    /// Returns true if all messages read from the sockets were delivered.
     pub(crate) fn is_drained(&self) -> bool {
         match &self.lock().way {
             Way::Sockets(connections) => connections.is_drained(),

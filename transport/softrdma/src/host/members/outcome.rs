@@ -45,7 +45,7 @@ impl Counts {
         self.received += 1;
     }
 
-    /// Counts data that no member sends.
+    /// Counts invalid data.
     pub(super) const fn nonsense(&mut self) {
         self.nonsense += 1;
     }

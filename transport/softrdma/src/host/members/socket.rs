@@ -1,7 +1,7 @@
 //! The sockets between members: SEQPACKET, so that a message arrives whole or not at all.
 //!
-//! Owns the creation of the sockets and the check of the peer's identity. Called by `connections` only.
-//! Nothing here ever waits.
+//! Owns the creation of the sockets and the check of the peer's identity. Called by `connections` only. Never
+//! blocks.
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
@@ -102,7 +102,7 @@ impl Folder {
         self.connect_from(None, name)
     }
 
-    /// Connects to the socket of this name from an address, which the listener sees.
+    /// Connects to the socket of this name from an address that is visible to the listener.
     pub(in crate::host) fn connect_from(&self, own: Option<&SockAddr>, name: &str) -> io::Result<Socket> {
         let socket = new_socket()?;
         own.map_or(Ok(()), |own| socket.bind(own))?;
@@ -141,7 +141,7 @@ pub(super) fn process_of(socket: &Socket) -> Option<u32> {
     u32::try_from(pid).ok().filter(|pid| *pid != 0)
 }
 
-/// Sends a whole message or nothing.
+/// Sends a message completely, or fails without sending.
 pub(in crate::host) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Result<()> {
     socket.send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_whole| ())
 }

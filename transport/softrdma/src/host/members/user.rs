@@ -1,8 +1,8 @@
 //! The user of the process at the other end of a member's socket.
 //!
-//! The socket shows the user and the PID that the process had when it began to listen. `/proc` shows what the process
-//! is now, if it is still that process. A pidfd of the socket shows that (Linux 6.5). Without it, the process must have
-//! begun before the connection was made. Everything that cannot be read counts against the peer.
+//! The socket shows the user and the PID that the process had when it began to listen. `/proc` shows what the
+//! process is now, if it is still that process. A pidfd of the socket shows that (Linux 6.5). Without it, the
+//! process must have started before the connection was opened. An unreadable value counts against the peer.
 #![forbid(unsafe_code)]
 
 use nix::sys::socket::getsockopt;
@@ -83,7 +83,8 @@ fn is_like_us_by_pidfd(pidfd: &OwnedFd, own: u32) -> bool {
     pid().is_some_and(|first| is_like_us(first, own) && pid() == Some(first))
 }
 
-/// Returns true if the process runs with this effective uid in this user namespace, and began before `made`.
+/// Returns true if the process runs with this effective uid in this user namespace, and started before
+/// `made`.
 fn is_like_us_by_start(pid: u32, made: Ticks, own: u32) -> bool {
     // A `/proc` of another PID namespace would show another process.
     let is_our_proc =
@@ -92,7 +93,7 @@ fn is_like_us_by_start(pid: u32, made: Ticks, own: u32) -> bool {
     pid != 0 && is_our_proc && is_like_us(pid, own) && began_before(&stat(), made)
 }
 
-/// Returns true if a process that began before `made` has this `/proc/PID/stat`.
+/// Returns true if `/proc/PID/stat` shows a process that started before `made`.
 fn began_before(stat: &[u8], made: Ticks) -> bool {
     // The name in parentheses, the second field, may contain anything.
     let after_name = stat.rsplit(|byte| *byte == b')').next().and_then(|text| str::from_utf8(text).ok());

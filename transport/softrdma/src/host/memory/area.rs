@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_verbs::{Memory, MemoryError, headroom};
 
-/// The areas of one process: creates its own, and maps those of others.
+/// The areas of one process: creates its own, and maps areas of others.
 #[derive(Debug, Clone)]
 pub(crate) struct Areas(AreaSource);
 

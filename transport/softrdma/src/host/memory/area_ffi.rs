@@ -1,8 +1,8 @@
 //! System calls for areas that the standard library lacks.
 //!
-//! Owns all `unsafe` of the memory that members hand to each other, and of the descriptors that carry it.
-//! Called by `area` and by the sockets of `members`. A mapping belongs to the process that made it: a child
-//! after a fork does not have it ([`Fork`]), and must not touch or unmap what may be at its address instead.
+//! Owns all `unsafe` of the memory that members hand to each other, and of its descriptors. Called by `area`
+//! and by the sockets of `members`. A mapping belongs to the process that created it: a child after a fork
+//! does not have it ([`Fork`]), and must not touch or unmap other memory at its address.
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_verbs::Memory;
 use trunkline_verbs::descriptors::{above_stdio, lift};
 
-/// Seals of an area's file: nobody may change its length, and only its maker may change its bytes, through
-/// the mapping that it already has.
+/// Seals of an area's file: its length is fixed, and its bytes can be changed only by its creator, through
+/// the existing mapping.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE;
 /// Size of the page that holds the word of [`Fork`].
 const PAGE: usize = 4096;
@@ -62,7 +62,7 @@ impl Fork {
 
 impl Drop for Fork {
     fn drop(&mut self) {
-        // SAFETY: `new` mapped this page, and nothing else unmaps it.
+        // SAFETY: `new` mapped this page, and it is unmapped only here.
         unsafe { libc::munmap(self.page.as_ptr().cast(), PAGE) };
     }
 }
@@ -98,8 +98,8 @@ impl Mapping {
     }
 
     /// Maps another process's file for reading. Fails unless the file has this length, is sealed and has all
-    /// of its memory: then its maker cannot take the memory away, and no page is missing that the system may
-    /// be unable to supply (SIGBUS).
+    /// of its memory: then its creator cannot shrink it, and accesses cannot fail for lack of a page
+    /// (SIGBUS).
     pub(in crate::host) fn read_only(file: OwnedFd, length: usize, fork: &Arc<Fork>) -> io::Result<Self> {
         let file = File::from(file);
         // SAFETY: a call without pointers.
@@ -132,7 +132,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.fork.is_own_process() {
-            // SAFETY: `of` made this mapping, of this length, in this process, and nothing else unmaps it.
+            // SAFETY: `of` created this mapping, of this length, in this process, and it is unmapped only
+            // here.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
         }
     }
@@ -146,7 +147,7 @@ fn memory_file() -> io::Result<OwnedFd> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call above has just made the descriptor, and nobody else knows it.
+    // SAFETY: the call above has just made the descriptor, and it is not shared.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
@@ -156,7 +157,7 @@ fn map(file: Option<&File>, length: usize, protection: i32) -> io::Result<NonNul
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: a new mapping at an address of the kernel's choice: it aliases nothing that this process knows of.
+    // SAFETY: a new mapping at an address of the kernel's choice: it does not alias memory in use.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, kind, file, 0) };
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -187,9 +188,10 @@ pub(in crate::host) fn receive(
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    // Without the padding: the kernel would put a second descriptor there, which nobody would close.
+    // Without the padding, in which the kernel would put a second descriptor that is never closed.
     message.msg_controllen = with_one_descriptor();
-    // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which nothing else borrows.
+    // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which are not borrowed
+    // elsewhere.
     let received = unsafe {
         libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
     };
@@ -219,7 +221,7 @@ fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     }
     // SAFETY: the header is followed by at least one descriptor, as its length shows.
     let descriptor = unsafe { libc::CMSG_DATA(header).cast::<i32>().read_unaligned() };
-    // SAFETY: the kernel has just made the descriptor for this message, and nobody else knows it.
+    // SAFETY: the kernel has just made the descriptor for this message, and it is not shared.
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -256,9 +258,9 @@ pub(in crate::host) fn can_map_for_writing(file: &File, length: usize) -> io::Re
 pub(in crate::host) fn can_make_writable(file: &File, length: usize) -> io::Result<()> {
     let start = map(Some(file), length, libc::PROT_READ)?;
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the first line has mapped the range, and nothing refers to it.
+    // SAFETY: the first line has mapped the range, and there are no references to it.
     let changed = Errno::result(unsafe { libc::mprotect(start.as_ptr().cast(), length, writable) });
-    // SAFETY: as above; nothing uses it any more.
+    // SAFETY: as above; the range is no longer used.
     unsafe { libc::munmap(start.as_ptr().cast(), length) };
     Ok(changed.map(drop)?)
 }

@@ -113,7 +113,7 @@ impl Life {
         self.stores_left.store(stores, Ordering::Relaxed);
     }
 
-    /// Accounts for `wanted` stores that are about to be made; returns how many of them take effect.
+    /// Accounts for the next `wanted` stores; returns the number that take effect.
     pub(in crate::host) fn permit(&self, wanted: u64) -> u64 {
         if !self.is_alive() {
             return 0;
@@ -135,10 +135,10 @@ impl Life {
 unsafe impl Send for Segment {}
 // SAFETY: the methods of this type give out shared references to atomics only.
 unsafe impl Sync for Segment {}
-// SAFETY: a mapping belongs to the process, not to a thread, and `Mapping` itself reads nothing
-// through `start`.
+// SAFETY: a mapping belongs to the process, not to a thread, and `Mapping` itself does not read through
+// `start`.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference to a `Mapping` gives access to nothing that changes.
+// SAFETY: a shared reference to a `Mapping` gives access to constant fields only.
 unsafe impl Sync for Mapping {}
 
 impl Segment {
@@ -182,7 +182,7 @@ impl Segment {
     fn has_format(&self, magic: u64) -> bool {
         let length = self.length as u64;
         if self.word64(MAGIC).load(Ordering::Acquire) == 0 {
-            // The segment is new, or its maker died before this line: nothing else was written yet.
+            // The segment is new, or its creator died before this line, so the rest is still unwritten.
             self.word64(LENGTH).store(length, Ordering::Relaxed);
             self.word64(MAGIC).store(magic, Ordering::Release);
         }
@@ -354,8 +354,8 @@ impl<'a> Word64<'a> {
 impl Mapping {
     /// Maps a file that is `length` bytes long.
     fn new(file: &File, path: &Path, length: usize) -> io::Result<Self> {
-        // SAFETY: a new shared mapping at an address of the kernel's choice: it aliases nothing that
-        // this process knows of. The caller has checked or set the file's length.
+        // SAFETY: a new shared mapping at an address of the kernel's choice: it does not alias memory in use.
+        // The caller has checked or set the file's length.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -391,8 +391,8 @@ fn allocate(file: &File, start: usize, length: usize) -> io::Result<()> {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `new` made this mapping, of this length, and nothing else unmaps it; the `Segment`
-        // that owns it lends out words for no longer than it lives itself.
+        // SAFETY: `new` created this mapping, of this length, and it is unmapped only here; words that the
+        // owning `Segment` lends out do not outlive it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

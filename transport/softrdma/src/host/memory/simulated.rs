@@ -167,7 +167,7 @@ impl HostMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, HostTables> {
-        // Nothing that could panic runs between the statements of a change.
+        // Changes are free of panics between their statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -75,7 +75,7 @@ impl Host {
         Ok(DomainClaim { id, _record: record })
     }
 
-    /// Returns a number for a domain that no file names (contract A6).
+    /// Returns a number for a domain without a file (contract A6).
     pub(crate) fn new_domain_id(&self) -> u64 {
         self.registry.word64(LAST_DOMAIN).fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }

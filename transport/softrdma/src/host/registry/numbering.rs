@@ -1,8 +1,8 @@
 //! The host's key, which turns table indices into numbers on the wire.
 //!
-//! Owns the permutations of QP and SRQ numbers and of communication ids. They are the same for all members,
-//! so each can tell whose a number is. `numbers` and the relay use them for each packet that is handed on, so
-//! computed indices are cached.
+//! Owns the permutations of QP and SRQ numbers and of communication ids. All members share them, so each can
+//! determine the owner of a number. `numbers` and the relay use them for each forwarded packet, so computed
+//! indices are cached.
 #![forbid(unsafe_code)]
 
 use super::layout::NUMBER_KEY;

@@ -4,16 +4,17 @@
 //! Only the UDP link calls it. Another user cannot bind a port that a socket of ours has, so a packet from a
 //! recorded address and port was sent by a member of this registry. At an address where members have ports,
 //! every other packet was sent by another program. Each member records a port before the first packet leaves
-//! it. No change takes the host's lock: a link opens an address in a turn of its shard, and a process that is
-//! stopped under the lock must not stop the shard. A member records port 4791 before it binds it, as unsettled.
+//! it. Changes do not take the host's lock: a link opens an address in a turn of its shard, and a process
+//! that is stopped under the lock must not stop the shard. A member records port 4791 before it binds it, as
+//! unsettled.
 //!
-//! The view is read without a system call while its owners are connected with this member: the end of a connection
-//! shows a death, and is read before the first shard's next batch of packets. The lock of any other owner is
-//! checked every [`ALIVE_FOR`] while it sends. A record is void without a living member, since another user may
-//! bind the port as soon as its owner has died. Packets that a member sent just before it released its ports may
-//! still wait in our sockets, among them acknowledgements that are not repeated. So released ports count until the
-//! sockets have been read empty once, for [`LAST_PACKETS_FOR`] at most. A program that binds such a port in this
-//! time still has to know a PSN.
+//! The view is read without a system call while its owners are connected with this member: the end of a
+//! connection shows a death, and is read before the first shard's next batch of packets. The lock of any
+//! other owner is checked every [`ALIVE_FOR`] while it sends. A record is void without a living member, since
+//! another user may bind the port as soon as its owner has died. Packets that a member sent just before it
+//! released its ports may still wait in our sockets, among them acknowledgements that are not repeated. So
+//! released ports count until the sockets have been read empty once, for [`LAST_PACKETS_FOR`] at most. A
+//! program that binds such a port in this time still has to guess a PSN.
 #![forbid(unsafe_code)]
 
 use super::layout::{PORT_CHANGES, PORTS};
@@ -103,7 +104,7 @@ impl Host {
     /// Records a port other than 4791 that this member has bound at an address.
     ///
     /// # Errors
-    /// The registry's error; no member accepts packets from the port then.
+    /// The registry's error; other members then drop packets from the port.
     pub(crate) fn record_port(&self, local: SocketAddr) -> Result<(), HostError> {
         self.put(&PORTS, record_of(local.ip(), local.port()))?;
         self.ports_changed();
@@ -227,13 +228,13 @@ fn is_same(record: &[u64; 3], words: &[u64; 3]) -> bool {
 pub(crate) enum Source {
     /// A member of this registry.
     Member,
-    /// A sender at an address where no member has a port.
+    /// A sender at an address without a member's port.
     Stranger,
     /// Another program that uses an address where members have ports.
     Forged,
 }
 
-/// A member's view of the ports of all members. The module docs state what it believes and for how long.
+/// A member's view of the ports of all members. The module docs state how long its entries are valid.
 #[derive(Debug)]
 pub(crate) struct MemberPorts {
     members: Arc<Members>,
@@ -540,7 +541,7 @@ mod tests {
         let mut view = view(&one);
         view.follow(at(0));
         assert_eq!(view.source(from, at(0)), Source::Member);
-        // The member ends without releasing its port, and nothing in the table changes.
+        // The member ends without releasing its port, so the table stays the same.
         drop(two);
         view.follow(at(1));
         assert_eq!(view.source(from, at(1)), Source::Forged);

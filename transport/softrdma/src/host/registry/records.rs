@@ -22,7 +22,7 @@ use std::sync::atomic::{Ordering, fence};
 const MEMBER: u64 = (1 << 48) - 1;
 /// Bit of a tag, of no member's slot: the record is being written.
 const IS_WRITTEN: u64 = 1 << 15;
-/// Number of places of a table up to which new records leave those of dead members alone.
+/// Number of places up to which new records do not overwrite records of dead members.
 const KEPT: usize = 256;
 
 /// A record whose member is in its slot, checked without a system call.
@@ -105,7 +105,7 @@ impl Host {
         Some(Record { index, tag, owner: self.me(), words })
     }
 
-    /// Returns true if the place with this tag has no record of a member, and no member writes one there.
+    /// Returns true if the place with this tag has neither a member's record nor one being written.
     fn is_free(&self, tag: u64) -> bool {
         MemberId::unpack(tag & MEMBER & !IS_WRITTEN).is_none_or(|owner| !self.is_member(owner))
     }
@@ -122,8 +122,8 @@ impl Host {
         Ok(Claim { host: Arc::clone(self), table, index, tag })
     }
 
-    /// Returns true if a member that died has left a record for whose words `wanted` is true. The record may
-    /// be overwritten at any time.
+    /// Returns true if a dead member has left a record whose words satisfy `wanted`. The record may be
+    /// overwritten at any time.
     pub(in crate::host) fn was_left(
         &self,
         table: &'static Table,

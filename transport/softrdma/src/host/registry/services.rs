@@ -1,6 +1,6 @@
 //! Listeners for CM services among the members.
 //!
-//! Owns the claims on services across members. Lookups take no lock and make no system call; claims are made
+//! Owns the claims on services across members. Lookups work without locks and system calls; claims are added
 //! under the lock.
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Bit of a record's service: the listener is at every address of its device, which has only some of the
-/// host's addresses, and this record is for one of them. No service has this bit.
+/// host's addresses, and this record is for one of them. Services never have this bit.
 const IS_PART: u64 = 1 << 63;
 
 /// A service that this member serves; dropping it releases the service.

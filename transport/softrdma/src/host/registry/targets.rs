@@ -72,7 +72,7 @@ pub(crate) struct TargetRecord {
 pub(crate) enum Left {
     /// Other handles remain.
     Others,
-    /// No handle remains: the TGT is destroyed. Its executor, if it lives and is another member, must be
+    /// The last handle was closed: the TGT is destroyed. Its executor, if alive and another member, must be
     /// notified.
     Nobody(Option<MemberId>),
 }
@@ -218,7 +218,7 @@ impl Targets {
         Published::new(self.word64(record, SEQUENCE).get(), buffers)
     }
 
-    /// Publishes the image. Returns false, and changes nothing, if the image does not fit.
+    /// Publishes the image. Returns false, without a change, if the image does not fit.
     pub(crate) fn publish(&self, record: TargetRecord, image: &[u64]) -> bool {
         // Stores of the length, the words, and the sequence.
         let stores = image.len() + 2;
@@ -237,8 +237,8 @@ impl Targets {
     }
 
     /// Records that the placements up to this serial number have been executed. The member that places a
-    /// packet calls this before the program can see the message, so that the placement is known even if
-    /// that member and the TGT's executor both end before the state is published.
+    /// packet calls this before the message is visible to the program, so that the placement is recorded even
+    /// if that member and the TGT's executor both end before the state is published.
     pub(crate) fn note_placement(&self, record: TargetRecord, serial: u64) {
         // SYNC: target-placements
         self.word64(record, PLACEMENTS).fetch_max(serial.saturating_add(1), Ordering::Release);
@@ -279,7 +279,7 @@ impl Targets {
         if !is_last {
             return;
         }
-        // No record follows, so searches may end at this place and at the free places before it.
+        // This is the last record, so searches may end at this place and at the free places before it.
         let mut start = record.start;
         for _ in 0..PROBES {
             let word = self.segment.word32(number_of(start));

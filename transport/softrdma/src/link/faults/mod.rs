@@ -166,7 +166,7 @@ impl Faults {
         }
     }
 
-    /// Sends the held datagrams that have been overtaken often enough or whose time has come.
+    /// Sends the held datagrams that were overtaken often enough or held long enough.
     fn release(&mut self, now: Time) {
         let mut position = 0;
         while let Some(held) = self.reordered.get(position) {
@@ -191,8 +191,8 @@ impl Faults {
         self.again_at = (!self.out.is_empty()).then_some(now + AGAIN_AFTER);
     }
 
-    /// Takes datagrams from the front of a batch, and passes those that leave now to `send`, which leaves in
-    /// its batch what the link has no room for.
+    /// Takes datagrams from the front of a batch, and passes those that leave now to `send`, which keeps in
+    /// its batch the datagrams without room on the link.
     pub(super) fn send(&mut self, batch: &mut SendBatch, now: Time, mut send: impl FnMut(&mut SendBatch)) {
         self.flush(now, &mut send);
         while self.out.is_empty() && !batch.is_empty() {
@@ -211,7 +211,7 @@ impl Faults {
         }
     }
 
-    /// Passes the held datagrams whose time has come to `send`.
+    /// Passes the held datagrams whose delay has ended to `send`.
     pub(super) fn poll(&mut self, now: Time, mut send: impl FnMut(&mut SendBatch)) {
         self.release(now);
         self.flush(now, &mut send);

@@ -8,7 +8,7 @@ fn address(last: u8) -> SocketAddr {
     SocketAddr::new(IpAddr::from([127, 0, 0, last]), 4791)
 }
 
-/// Returns a faulty link at .1 and a plain one at .2, on their own hub.
+/// Returns a faulty link at .1 and a plain one at .2, on a new hub.
 fn pair(plan: &str) -> (Tap, Box<dyn Link>) {
     let hub = Hub::new();
     let mut sender = Tap::new(Box::new(hub.link().unwrap()));

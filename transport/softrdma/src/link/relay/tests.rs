@@ -219,7 +219,7 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
     let pick = |places: &[usize]| places.iter().map(|place| messages[*place].clone()).collect::<Vec<_>>();
     let expected = [pick(&[1, 2, 3, 6, 7, 8, 9, 11, 12, 14]), pick(&[0, 4, 5, 10, 13])];
     assert_eq!(payloads(&mut holder, &mut other, [10, 5]), expected);
-    // A withdrawal by a peer that does not know our id yet goes to the member that got the request.
+    // A withdrawal by a peer that has not received our id yet goes to the member that got the request.
     let withdrawal = |local_id| {
         let (reason, answered) = (RejectReason::TIMEOUT, Answered::OTHER);
         cm_packet(&CmMessage::Rej(Rej {
@@ -259,7 +259,7 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
     assert!(remembered > 0 && remembered <= MAX_REQUESTS, "{remembered}");
 }
 
-/// Time after which, once a member has taken the port, the others have nothing left to do.
+/// Time after which the others are idle once a member has taken the port.
 const SETTLED: Duration = Duration::from_secs(2);
 
 /// A thread that polls shared memory receives rarely.

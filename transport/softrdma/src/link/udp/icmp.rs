@@ -1,7 +1,7 @@
 //! Reports on datagrams that were not delivered: the kernel's error queue of a socket.
 //!
-//! The kernel queues an ICMP error for the socket whose addresses and ports the error quotes. Anyone can forge one.
-//! Besides, the next call on the socket fails with the error and does nothing else, whatever its datagrams are.
+//! The kernel queues an ICMP error for the socket whose addresses and ports the error quotes. Such errors can
+//! be forged. The next call on the socket only returns the error, whatever its datagrams are.
 #![forbid(unsafe_code)]
 
 use crate::link::sockets::IcmpError;

@@ -41,7 +41,8 @@ const RESUME_WAIT: Duration = Duration::from_millis(100);
 /// A link over UDP.
 #[derive(Debug)]
 pub(crate) struct UdpLink {
-    /// Declared before the relay, so that port 4791 is free when the other members learn that we left.
+    /// Declared before the relay, so that port 4791 is free when the other members are notified that this one
+    /// left.
     ports: Ports,
     /// Index of the socket that is read first next time, so that a busy address does not starve others.
     turn: usize,

@@ -1,9 +1,9 @@
 //! The ports of the UDP link, and which member holds port 4791.
 //!
 //! Owns the sockets. Several processes of one host share an address: the first has port 4791 and forwards
-//! datagrams to the others (`relay`). Each of the others has a port chosen by the system, which it sends from
-//! and to which peers send once they know it. When the holder dies, the first member to detect that also
-//! takes 4791, and keeps its other socket, since peers know that port.
+//! datagrams to the others (`relay`). Each of the others sends from a port chosen by the system, and peers
+//! send to that port after its first packet. When the holder dies, the first member to detect this also takes
+//! 4791, and keeps its other socket, since peers use that port.
 //!
 //! In a device of several shards, each shard but the first has a port chosen by the system at each address
 //! ([`Ports::leave_roce_port`]).
@@ -15,10 +15,10 @@
 //! | bound, and the member that held it is dead | binds another port; takes over 4791 as soon as possible |
 //! | bound, and no member has held it | fails: a program that is not a member serves RoCE there |
 //!
-//! A member records each port in the registry before it sends from it, since the others drop packets from a
-//! port that is not recorded. It binds 4791 and records that in one step for all members, so the last row is
-//! certain without waiting. Nothing here waits: a failed attempt is repeated at the time that
-//! [`Ports::next_attempt`] returns.
+//! A member records each port in the registry before it sends from it, since the others drop packets from
+//! unrecorded ports. For other members, binding 4791 and recording it is one step, so the last row is certain
+//! without waiting. A failed attempt is repeated, without blocking, at the time that [`Ports::next_attempt`]
+//! returns.
 #![forbid(unsafe_code)]
 
 use crate::host::{Members, PortHolder, PortRefused};
@@ -76,7 +76,7 @@ pub(super) struct Ports {
     members: Option<Arc<Members>>,
     /// True if port 4791 belongs to another shard.
     leaves_roce_port: bool,
-    /// Sockets of the first shard, and handles on those of them that this shard sends from.
+    /// Sockets of the first shard, and handles on the ones that this shard sends from.
     first: Arc<FirstSockets>,
     shared: Vec<Bound>,
     attempt: Option<Attempt>,
@@ -244,7 +244,7 @@ impl Ports {
     }
 
     /// Schedules an immediate attempt to take port 4791 at each address, since a member that may have held it
-    /// is gone.
+    /// has left.
     pub(super) fn attempt_now(&mut self) {
         self.attempt = Some(Attempt { at: Time(0), wait: FIRST_WAIT });
     }
@@ -254,7 +254,7 @@ impl Ports {
         self.attempt.map(|attempt| attempt.at)
     }
 
-    /// Tries to take over port 4791 if its time has come.
+    /// Tries to take over port 4791 if an attempt is due.
     pub(super) fn poll(&mut self, now: Time) {
         let Some(Attempt { wait, .. }) = self.attempt.take_if(|attempt| attempt.at <= now) else { return };
         if !self.take_over() {

@@ -24,8 +24,8 @@ use trunkline_verbs::descriptors::above_stdio;
 pub const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Requested size of the receive buffer in bytes. Linux counts about 8 KiB for a packet of 4 KiB.
 pub const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
-/// Time for which the interface of an own address is known without listing all interfaces. A stranger's request needs
-/// its MTU.
+/// Time for which the interface of an own address is cached, which avoids listing all interfaces. Requests of
+/// unknown peers need its MTU.
 const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// Number of datagrams that are expected in a message before one was received.

@@ -27,7 +27,7 @@ pub(super) struct Losses {
     too_long: u64,
     forged: u64,
     icmp_errors: u64,
-    /// Datagrams sent and received in messages of several, and sockets that have stopped sending these.
+    /// Datagrams sent and received in messages of several, and sockets that no longer send these.
     segmented: u64,
     joined: u64,
     not_segmenting: u64,
@@ -121,15 +121,16 @@ pub(super) fn send(
                         losses.no_room += 1;
                         return;
                     }
-                    // With IP_RECVERR the system tells what the queue of the interface has dropped (ip(7)). It may drop all
-                    // datagrams of a kind, so they are not repeated.
+                    // With IP_RECVERR the system reports drops in the interface's queue (ip(7)). It may drop
+                    // all datagrams of a kind, so they are not repeated.
                     Some(libc::ENOBUFS) => {
                         let count = batch.first_message().min(left);
                         losses.queue_full += count as u64;
                         batch.remove_first(count);
                         (left, repeats) = (left - count, 0);
                     }
-                    // The error of an earlier datagram comes once, and nothing was sent. It is no reason to drop this one.
+                    // The error of an earlier datagram, reported once. This datagram was not sent, and is
+                    // tried again.
                     _ if (losses.read_icmp_errors(&mut *bound.socket) || repeats == 0)
                         && repeats < MAX_REPEATS =>
                     {
@@ -183,14 +184,15 @@ pub(super) struct Gate<'a, 'judge> {
 
 impl Gate<'_, '_> {
     /// Receives from one socket into the batch, drops datagrams forged in the name of a member, and forwards
-    /// those of other members. Returns the number of slots used, or `None` if the socket is empty.
+    /// datagrams for other members. Returns the number of slots used, or `None` if the socket is empty.
     pub(super) fn receive(&mut self, bound: &mut Bound, batch: &mut ReceiveBatch) -> Option<usize> {
         let (used, before) = (batch.used(), batch.len());
         let received = match bound.socket.receive(batch) {
             Ok(received) => received,
             Err(error) if error.kind() == ErrorKind::Interrupted => return Some(0),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-            // The error of an earlier datagram, which comes before those that have arrived. `arm` finds what is left.
+            // The error of an earlier datagram, reported before any received ones. `arm` detects the
+            // remaining datagrams.
             Err(_) => {
                 self.losses.read_icmp_errors(&mut *bound.socket);
                 self.losses.receive_errors += 1;

@@ -1,8 +1,9 @@
 //! Wake-up of a shard by the members that share memory with it: one system call there, and none here.
 //!
-//! Owns a shard's eventfd, which the thread that sleeps for the shard watches edge-triggered, and copies of other
-//! shards' eventfds. Nothing is read from one, so a thread that wakes looks into all rings whose senders have
-//! the bell. A process of the same user can stop this one by an eventfd that blocks, as it can by a signal.
+//! Owns a shard's eventfd, which the thread that sleeps for the shard watches edge-triggered, and copies of
+//! other shards' eventfds. The eventfds are never read, so a thread that wakes polls all rings whose senders
+//! have the bell. A process of the same user can stop this one through a blocking eventfd, as it can with a
+//! signal.
 #![forbid(unsafe_code)]
 
 use crate::device::threads::signal::event_fd;

@@ -59,7 +59,7 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> bool {
-        // A child of a fork forgets the shared memory, and refuses offers.
+        // A child of a fork drops the shared memory, and refuses offers.
         self.is_own_process();
         let read = Message::read(kind, bytes)
             .filter(|(ends, _)| ends.to == self.shard && usize::from(ends.from) < MAX_SHARDS);
@@ -109,13 +109,13 @@ impl LocalPaths {
         true
     }
 
-    /// Returns the pair that a message of another member ends: the peer writes nothing more into its ring.
+    /// Returns the pair that a message of another member ends: the peer no longer writes into its ring.
     pub(in crate::device::shard) fn ended_by(
         &mut self,
         member: MemberId,
         (kind, bytes): (u8, &[u8]),
     ) -> Option<usize> {
-        // A child of a fork forgets the shared memory.
+        // A child of a fork drops the shared memory.
         self.is_own_process();
         let (ends, message) = Message::read(kind, bytes)?;
         let from = Partner { member, shard: ends.from };
@@ -156,8 +156,8 @@ impl LocalPaths {
             return Ok(());
         }
         if let Some(index) = pair {
-            // The peer no longer knows the old pair. If no new pair can be made now, the choice of its QPs is
-            // not final.
+            // The peer has dropped the old pair. If a new pair cannot be created now, the choice of its QPs
+            // is not final.
             drop(self.drop_pair(index));
             self.remember(from, "the peer has begun to share memory again", now);
         }
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(scene.outbox.waiting_for_tests().count(), count);
     }
 
-    /// Nobody has the numbers of a member that left, but its last packets are in the pair.
+    /// The numbers of a member that left are unowned, but its last packets are in the pair.
     #[test]
     fn pair_of_member_that_left_is_chosen_until_it_is_dropped() {
         let mut scene = scene();

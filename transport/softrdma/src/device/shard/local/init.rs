@@ -1,6 +1,6 @@
 //! Parts from which a device's shards build their shared memory.
 //!
-//! Owns what the shards have in common: the maker of areas, and the count of pairs. Each shard gets a clone.
+//! State shared by the shards: the allocator of areas, and the count of pairs. Each shard gets a clone.
 
 use super::pair::AREA_BYTES;
 use super::{PathPolicy, Refusal};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const MAX_PAIRS: usize = 512;
 /// Maximum memory that a device shares with other processes, in bytes.
 pub const MAX_SHARED_BYTES: usize = MAX_PAIRS * AREA_BYTES;
-/// Pairs reserved for members that have none with the shard yet, so that no member takes all.
+/// Pairs reserved for members without a pair, so that one member cannot take all.
 const FOR_OTHERS: usize = 128;
 
 /// Parts that a shard's [`LocalPaths`](super::LocalPaths) is created from.

@@ -1,7 +1,7 @@
 //! Packets through memory that processes of the host share.
 //!
 //! Owns the order in which rings are polled, and the checks of a packet before it reaches an engine. A packet
-//! that does not come from the process of its QP's peer is dropped. Bytes that no device writes end the ring.
+//! that does not come from the process of its QP's peer is dropped. Invalid bytes end the ring.
 
 use super::{Ends, KINDS, LocalPaths, RING_BYTES, Taken};
 use crate::device::shard::Shard;
@@ -18,8 +18,8 @@ use trunkline_verbs::{AsyncEventKind, Counter, PKEY_DEFAULT, QpPath, Time, Verbs
 
 /// Maximum number of packets taken from a ring in one turn.
 const PACKETS_IN_TURN: usize = 64;
-/// Number of bytes after which a ring's turn ends. A READ asks for its next piece at the end of a turn, while
-/// the rest of its window is still on the way.
+/// Number of bytes after which a ring's turn ends. A READ requests its next piece at the end of a turn, while
+/// the rest of its window is still in flight.
 const BYTES_IN_TURN: usize = 48 << 10;
 
 impl Shard {
@@ -53,7 +53,7 @@ impl Shard {
                 count += 1;
             }
             more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
-            // A pair that has ended is no longer at this index.
+            // An ended pair is no longer at this index.
             if local.active(at) == Some(pair) && !(count == 0 && local.park_idle(at, now)) {
                 at += 1;
             }
@@ -86,8 +86,8 @@ impl Shard {
         self.local.member_gone(member, now);
     }
 
-    /// Handles the packets in the ring of a pair that is about to end: among them may be acknowledgements that
-    /// nobody repeats.
+    /// Handles the packets in the ring of a pair that is about to end: among them may be acknowledgements
+    /// that are not repeated.
     fn receive_last(&mut self, pair: usize, now: Time) {
         let Self { local, qps, resources, taken, .. } = self;
         let mut bytes = 0;
@@ -99,7 +99,7 @@ impl Shard {
         }
     }
 
-    /// Releases the memory shared with other processes, and tells them. Called when the device is removed.
+    /// Releases the memory shared with other processes, and notifies them. Called when the device is removed.
     pub(in crate::device) fn leave_memory(&mut self) {
         self.local.leave(&mut self.resources.outbox);
     }
@@ -116,8 +116,8 @@ impl Shard {
         self.link.arm() | self.local.park_again() | self.local.look_at_rung(now)
     }
 
-    /// Looks into the rings that a thread may have been woken for. `by_link` is true unless the thread knows that no
-    /// descriptor of the link has woken it.
+    /// Polls the rings that may have woken a thread. `by_link` is false only if the wake-up did not come from
+    /// a descriptor of the link.
     pub(in crate::device) fn woken(&mut self, by_link: bool, now: Time) {
         self.link.woken(by_link);
         self.local.look_at_rung(now);
@@ -128,8 +128,8 @@ impl Shard {
         self.local.descriptor()
     }
 
-    /// Parks all rings after another thread's work, for the thread that sleeps. Returns true if something has
-    /// arrived meanwhile.
+    /// Parks all rings after another thread's work, for the thread that sleeps. Returns true if packets have
+    /// arrived in the meantime.
     pub(in crate::device) fn has_control_events_more_in_memory(&mut self) -> bool {
         self.local.park_again()
     }
@@ -196,7 +196,8 @@ pub(in crate::device::shard) fn serve_without_memory(
     served.finish(false);
 }
 
-/// Handles the next packet of a ring. Returns its length, or `None` if there is none or the pair has ended.
+/// Handles the next packet of a ring. Returns its length, or `None` if the ring is empty or the pair has
+/// ended.
 #[inline]
 fn receive_one(
     local: &mut LocalPaths,
@@ -216,7 +217,7 @@ fn receive_one(
     Some(length)
 }
 
-/// Handles a packet out of a ring. Returns false if no device can have written it.
+/// Handles a packet out of a ring. Returns false if the packet is invalid.
 fn handle(
     local: &mut LocalPaths,
     qps: &mut QpTable,
@@ -247,7 +248,7 @@ fn handle(
         qp.handle_request(packet, true, now, resources).map(trunkline_roce::engine::Handled::is_proof)
     } else {
         let payload_at = bytes.len() - packet.payload.len() - usize::from(packet.bth.pad);
-        // The pair may have ended meanwhile.
+        // The pair may have ended.
         let Some(arrived) = local.arrived(pair, payload_at) else { return true };
         let arrived = is_read_response(bytes).then_some(arrived);
         qp.handle_response(packet, true, arrived, now, resources).map(Response::is_proof)

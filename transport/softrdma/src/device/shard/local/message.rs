@@ -154,7 +154,7 @@ impl Message {
             33 => Self::Accept { version: from.u32()?, area: from.u64()?, offered: from.u64()? },
             34 => {
                 let _version = from.u32()?;
-                // A later version may know other reasons.
+                // A later version may have other reasons.
                 let reason = Refusal::ALL.get(usize::from(from.u8()?));
                 Self::Refuse { reason: reason.copied().unwrap_or(Refusal::OtherVersion) }
             }

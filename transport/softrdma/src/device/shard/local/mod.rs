@@ -24,12 +24,12 @@
 //! then on. Until then, and whenever a pair ends, QPs use the network.
 //!
 //! # Polling and parking
-//! Rings that received something lately are polled in each turn. The others are parked: one of them is polled
-//! per turn, and their senders wake this side by its bell, an eventfd. All rings are parked before a thread
-//! sleeps for the shard, and it looks once more into those whose senders have the bell. A poller that waits for no
-//! acknowledgement is not woken for one: it finds it with the next packet or timer. The other senders, beyond
-//! [`MAX_BELLS`] or without a descriptor left, wake this side by a message between members. That message arrives
-//! at the first shard; the thread that receives it there also runs the shard that it is for.
+//! Recently active rings are polled in each turn. The others are parked: one of them is polled per turn, and
+//! their senders wake this side by its bell, an eventfd. All rings are parked before a thread sleeps for the
+//! shard, and it looks once more into those whose senders have the bell. A poller that does not await
+//! acknowledgements is not woken for one, and handles it with the next packet or timer. The other senders,
+//! beyond [`MAX_BELLS`] or without a descriptor left, wake this side by a message between members. That
+//! message arrives at the first shard; the thread that receives it there also runs the shard that it is for.
 
 mod bell;
 mod choice;
@@ -66,8 +66,8 @@ use trunkline_verbs::{Counter, QpNumber, Time};
 
 /// Time without messages after which a ring is parked.
 const IDLE_NS: u64 = 1_000_000;
-/// Time after which a receiver that takes nothing out of a ring counts as stopped, while QPs wait for room or
-/// for an answer. The QPs then return to the network.
+/// Time without a packet taken out of a ring after which its receiver counts as stopped, while QPs wait for
+/// room or for an answer. The QPs then return to the network.
 const STALLED_NS: u64 = 100_000_000;
 /// Time until a pair that ended is created again, doubled each time.
 const AGAIN_NS: u64 = 100_000_000;
@@ -81,7 +81,7 @@ const MAX_BELLS: usize = 64;
 /// Time for which the background machine keeps polling after the last message, before it sleeps.
 const LINGER_NS: u64 = 50_000;
 
-/// Reason why there is no pair with a member now.
+/// Reason for a missing pair while an offer is pending.
 const AWAITED: &str = "the peer's answer to an offer of shared memory is awaited";
 const UNANSWERED: &str = "the peer has not answered an offer of shared memory";
 
@@ -96,7 +96,7 @@ struct Partner {
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pair: Option<usize>,
-    /// Reason why there is no pair.
+    /// Reason for the missing pair.
     why: &'static str,
     /// Time at which a pair may be offered again; `None` means never.
     again: Option<Time>,
@@ -225,9 +225,9 @@ impl LocalPaths {
         Some(Partner { member, shard })
     }
 
-    /// Chooses the path to the QP of this number at an address. `before` is the last choice for this peer: the
-    /// numbers and ports of a member that has died belong to nobody, but its last packets are in the pair until
-    /// the pair is dropped.
+    /// Chooses the path to the QP of this number at an address. `before` is the last choice for this peer:
+    /// the numbers and ports of a dead member are unowned, but its last packets are in the pair until the
+    /// pair is dropped.
     pub(super) fn choose(
         &mut self,
         peer: QpNumber,
@@ -236,7 +236,7 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> Choice {
-        // A child of a fork offers nothing in its parent's name.
+        // A child of a fork does not offer areas in its parent's name.
         self.is_own_process();
         if let PathPolicy::Network(reason) = self.policy {
             return Choice::network(reason.ours());
@@ -340,14 +340,14 @@ impl LocalPaths {
         }
     }
 
-    /// Ends a pair and tells the other side.
+    /// Ends a pair and notifies the other side.
     fn end(&mut self, index: usize, why: &'static str, outbox: &mut MemberOutbox, now: Time) {
         let Some(pair) = self.drop_pair(index) else { return };
         let (partner, number) = (pair.partner(), pair.number());
         drop(pair);
         tracing::debug!(member = ?partner, cause = why, "shared memory no longer used with a member");
         self.remember(partner, why, now);
-        // If the message finds no room, the other side notices that its ring is no longer emptied.
+        // If the queue is full, the other side detects that its ring is no longer emptied.
         let _full = self.send(partner, Message::End { area: number }, outbox);
     }
 
@@ -369,7 +369,7 @@ impl LocalPaths {
 
     /// Returns the pairs with a member whose areas are mapped.
     pub(super) fn pairs_with(&mut self, member: MemberId) -> Vec<usize> {
-        // They are not mapped in a child of a fork, which forgets them here.
+        // They are not mapped in a child of a fork, which drops them here.
         self.is_own_process();
         let with = |(_, pair): &(usize, &MemoryPair)| pair.partner().member == member && pair.has_other();
         self.pairs.iter().filter(with).map(|(index, _)| index).collect()
@@ -387,7 +387,7 @@ impl LocalPaths {
             if let Some(index) = known.and_then(|known| known.pair) {
                 drop(self.drop_pair(index));
             } else if known.is_some_and(|known| known.again.is_none()) {
-                // What was final for its QPs no longer is.
+                // Final choices of its QPs are open again.
                 self.changed();
             }
             if self.host.as_ref().is_some_and(|host| host.is_alive(member)) {
@@ -416,7 +416,7 @@ impl LocalPaths {
         self.changed();
     }
 
-    /// Returns true if this process made the areas. A child of a fork forgets them.
+    /// Returns true if this process created the areas. A child of a fork drops them.
     fn is_own_process(&mut self) -> bool {
         let is_own = self.areas.as_ref().map_or(true, Areas::is_own_process);
         if !is_own && !matches!(self.policy, PathPolicy::Network(Refusal::Forked)) {
@@ -425,7 +425,7 @@ impl LocalPaths {
         is_own
     }
 
-    /// Returns true if there is no pair and no change that QPs have to learn of.
+    /// Returns true if there are neither pairs nor changes to pass on to QPs.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.pairs.is_empty() && self.again.is_none() && !self.has_changed
@@ -502,7 +502,7 @@ impl LocalPaths {
     }
 
     /// Lets QPs choose again if the peer has stopped emptying the ring. Called when a QP that sends through
-    /// this pair had no answer in time, or received a packet from the network.
+    /// this pair timed out, or received a packet from the network.
     pub(super) fn note_silence(&mut self, index: usize, now: Time) {
         let pair = if self.is_own_process() { self.pairs.get_mut(index) } else { None };
         if pair.is_some_and(|pair| !pair.is_drained() && pair.has_stopped(now, STALLED_NS)) {
@@ -534,7 +534,7 @@ impl LocalPaths {
         }
     }
 
-    /// Ends a pair whose memory contains values that no member writes.
+    /// Ends a pair whose memory contains invalid values.
     pub(super) fn is_nonsense(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) {
         self.counts.nonsense += 1;
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);
@@ -630,7 +630,8 @@ impl LocalPaths {
         }
     }
 
-    /// Parks the ring of the active pair at a position if nothing came lately. Returns true if it is no longer active.
+    /// Parks the ring of the active pair at a position if it was idle lately. Returns true if the pair is no
+    /// longer active.
     pub(super) fn park_idle(&mut self, at: usize, now: Time) -> bool {
         let pair = self.active.get(at).and_then(|index| self.pairs.get_mut(*index));
         let parks = pair.is_none_or(|pair| now.since(pair.heard()) >= IDLE_NS && pair.park(Wanted::All));
@@ -640,8 +641,8 @@ impl LocalPaths {
         parks
     }
 
-    /// Parks all rings before a thread sleeps that wants to be woken for these packets. Returns true if something has
-    /// arrived meanwhile.
+    /// Parks all rings before a thread sleeps that must be woken for these packets. Returns true if packets
+    /// have arrived in the meantime.
     pub(super) fn park(&mut self, wanted: Wanted) -> bool {
         let was_less = std::mem::replace(&mut self.wanted, wanted) == Wanted::Urgent && wanted == Wanted::All;
         if self.active.is_empty() && !was_less {
@@ -661,8 +662,8 @@ impl LocalPaths {
         !active.is_empty()
     }
 
-    /// Parks all rings again after another thread's work, for the thread that sleeps. Returns true if something has
-    /// arrived meanwhile.
+    /// Parks all rings again after another thread's work, for the thread that sleeps. Returns true if packets
+    /// have arrived in the meantime.
     pub(super) fn park_again(&mut self) -> bool {
         self.park(self.wanted)
     }

@@ -1,7 +1,7 @@
 //! Memory shared by a shard of this process and a shard of another: a ring each way.
 //!
-//! Owns the layout of areas, and the known state of the peer. Only [`super::LocalPaths`] calls it. Nothing in
-//! the peer's area is trusted before it was checked, and a fault there ends only this pair.
+//! Owns the layout of areas, and the known state of the peer. Only [`super::LocalPaths`] calls it. Values in
+//! the peer's area are checked before use, and a fault there ends only this pair.
 //!
 //! ```text
 //! area:  produced 8 | consumed 8 | parked 8 | attached 8 | (to 4096) | ring
@@ -31,7 +31,7 @@ pub(super) const ATTACHED: usize = 256;
 /// Length of the longest packet: headers, payload, and pad.
 pub(super) const LONGEST: usize = HEADERS_LENGTH_MAX + JOINED_BYTES as usize + 3;
 
-/// Number of bytes of each packet that are copied out of the ring before its kind is known: all headers, and short
+/// Number of bytes of each packet that are copied out of the ring before parsing: all headers, and short
 /// packets as a whole.
 const HEAD_BYTES: usize = 512;
 
@@ -54,7 +54,7 @@ fn offset(word: Word) -> usize {
 /// State of the other side of a pair.
 #[derive(Debug)]
 enum Other {
-    /// The peer's area is not known yet.
+    /// The peer's area has not arrived yet.
     Awaited,
     /// The peer's area, and the area's number.
     Mapped(MappedArea, u64),
@@ -88,10 +88,10 @@ pub(super) struct MemoryPair {
     pub(super) gave_bell: bool,
     /// QPs that wait for room.
     pub(super) waiting: Vec<u32>,
-    /// Time since which the peer has taken nothing out, and its position then. Set while QPs wait for room or
+    /// Time since which the peer has not taken packets, and its position then. Set while QPs wait for room or
     /// responses.
     full: Option<(Time, u64)>,
-    /// True if the peer has taken nothing out for a long time.
+    /// True if the peer has not taken packets for a long time.
     is_stalled: bool,
 }
 
@@ -142,8 +142,8 @@ impl RingPayload<'_> {
     }
 }
 
-/// Payload of the packet that was taken last, in the ring. It is copied once, to registered memory. The peer may change
-/// it meanwhile, so nothing may depend on its content.
+/// Payload of the packet that was taken last, in the ring. It is copied once, to registered memory. The peer
+/// may change it at any time, so code must not depend on its content.
 #[derive(Debug)]
 pub(in crate::device::shard) struct ArrivedPayload<'a> {
     pair: &'a MemoryPair,
@@ -208,7 +208,7 @@ impl PeerArea for Shown<'_> {
 }
 
 impl MemoryPair {
-    /// Creates a pair from an area of this side. The peer's area is not known yet.
+    /// Creates a pair from an area of this side. The peer's area arrives later.
     pub(super) fn new(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
         Self {
             partner,
@@ -301,8 +301,8 @@ impl MemoryPair {
         RingPayload { pair: self, written: Cell::default() }
     }
 
-    /// Writes a packet around the payload that is in the ring already. [`MemoryPair::has_room`] must have found room. A
-    /// receiver that polls sees it before [`MemoryPair::publish`] if much was written.
+    /// Writes a packet around the payload that is already in the ring. [`MemoryPair::has_room`] must have
+    /// found room. A receiver that polls sees it before [`MemoryPair::publish`] if much was written.
     pub(super) fn push(&mut self, packet: &[u8], Written { at, length }: Written) {
         let (head, tail) = packet.split_at(at.min(packet.len()));
         let whole = packet.len() + length;
@@ -330,13 +330,14 @@ impl MemoryPair {
         self.must_wake |= self.producer.publish(&Own(&self.own), &Shown(&self.other, &self.own), is_urgent);
     }
 
-    /// Notes that the message that wakes the peer could not be sent. The next publication asks for it again.
+    /// Records that the message that wakes the peer could not be sent. The next publication requests it
+    /// again.
     pub(super) fn was_not_woken(&mut self) {
         self.producer.was_not_woken();
     }
 
-    /// Copies the next packet to the front of `into`. Returns its length; `None` if there is none. Of an answer to a READ
-    /// only the headers are sure to be copied; [`MemoryPair::arrived`] returns its payload.
+    /// Copies the next packet to the front of `into`. Returns its length; `None` if the ring is empty. For an
+    /// answer to a READ, only the headers are always copied; [`MemoryPair::arrived`] returns its payload.
     pub(super) fn pop(&mut self, into: &mut Vec<u8>, now: Time) -> Result<Option<usize>, Violation> {
         let shown = Shown(&self.other, &self.own);
         let Some(length) = self.consumer.pop(&shown, LONGEST, HEAD_BYTES, into)? else { return Ok(None) };
@@ -362,8 +363,8 @@ impl MemoryPair {
         self.consumer.release(&Own(&self.own));
     }
 
-    /// Parks the ring until the peer wakes this side for such a packet. Returns false if something has arrived
-    /// meanwhile; the ring is then not parked.
+    /// Parks the ring until the peer wakes this side for such a packet. Returns false if packets have arrived
+    /// in the meantime; the ring is then not parked.
     pub(super) fn park(&mut self, wanted: Wanted) -> bool {
         self.consumer.park(&Own(&self.own), &Shown(&self.other, &self.own), wanted)
     }
@@ -406,7 +407,7 @@ impl MemoryPair {
         }
     }
 
-    /// Notes that no QP waits for room any more.
+    /// Records that QPs no longer wait for room.
     pub(super) fn is_not_full(&mut self) {
         self.full = None;
     }

@@ -1,6 +1,6 @@
 //! Local memory of a QP's own work requests.
 //!
-//! Owns nothing: it joins the key table with the QP's protection domain for the requester.
+//! Combines the key table with the QP's protection domain for the requester.
 
 use crate::device::shard::local::{ArrivedPayload, RingPayload};
 use crate::device::tables::keys::{KeyRange, KeyView, PdNumber, Refused};

@@ -108,7 +108,7 @@ impl Qp {
     /// Creates a QP in RESET.
     pub(super) fn new(number: QpNumber, parts: QpParts, shared: Option<Box<dyn SharedTgt>>) -> Self {
         let qp_type = parts.qp_type;
-        // A TGT has no PD (contract C3); its keys are those of SRQs.
+        // A TGT has no PD (contract C3) and uses the keys of SRQs.
         let pd = parts.pd.unwrap_or(PdNumber(0));
         let mut domain = None;
         let source = match parts.receive {
@@ -175,16 +175,16 @@ impl Qp {
     }
 
     /// Returns true if the QP may receive this datagram (contract rocev2 8.3: both addresses, not the UDP
-    /// source port). Once a QP has heard from a member of this host, only members count as its peer: when the
-    /// peer dies, another user may take over its address and ports.
+    /// source port). After the first packet from a member of this host, only members count as the QP's peer:
+    /// when the peer dies, another user may take over its address and ports.
     pub(super) fn is_connected(&self, datagram: &Datagram<'_>, origin: Origin) -> bool {
         self.route
             .as_ref()
             .is_some_and(|route| route.is_of(datagram) && (origin.is_member || !route.is_to_member()))
     }
 
-    /// Returns the headers that the ICRC of packets from the peer covers, if an address translator changes those of the
-    /// packets.
+    /// Returns the headers covered by the ICRC of the peer's packets, if an address translator changes the
+    /// headers on the way.
     pub(super) fn covered_by_peer(&self) -> Option<IpUdp> {
         self.route.as_ref()?.covered_by_peer()
     }
@@ -254,7 +254,7 @@ impl Qp {
         if entered && matches!(state, QpState::Error | QpState::Reset) {
             self.end_remote_message(state == QpState::Error, resources);
         }
-        // A process that asks for the state must see the new one as soon as this call returns.
+        // Other processes must read the new state as soon as this call returns.
         self.publish(resources);
     }
 
@@ -320,14 +320,14 @@ impl Qp {
         }
     }
 
-    /// Asks another process to end, or forget, the receive that the message in progress holds there.
+    /// Requests that another process end, or drop, the receive of the message in progress.
     pub(super) fn end_remote_message(&mut self, is_error: bool, resources: &mut Resources) {
         if let Some(shared) = &mut self.shared {
             shared.end_message(self.number, is_error, &mut resources.outbox);
         }
     }
 
-    /// Publishes a TGT's state, if it is shared. Nothing that reveals the new state may leave before.
+    /// Publishes a TGT's state, if it is shared. Packets that reveal the new state must not leave before.
     pub(super) fn publish(&self, resources: &mut Resources) {
         if let (Some(shared), Some(responder)) = (&self.shared, &self.responder) {
             let source = self.route.map(|route| route.source().ip());

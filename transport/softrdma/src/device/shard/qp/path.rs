@@ -1,7 +1,7 @@
 //! The path of a QP's packets: the network, or memory shared with its peer's process.
 //!
-//! Owns when a QP chooses again. The requester and the responder do not know of it: packets that are unanswered
-//! on the old path are sent again on the new one.
+//! Owns when a QP chooses again. The choice is invisible to the requester and the responder: packets without
+//! an answer on the old path are sent again on the new one.
 
 use super::Qp;
 use super::memory::QpMemory;
@@ -69,7 +69,7 @@ impl Qp {
         self.path.choice.pair.filter(|_| self.path.choice.is_used)
     }
 
-    /// Returns what READs posted now may ask for; `None` without congestion control.
+    /// Returns the amount that new READs may request; `None` without congestion control.
     pub(in crate::device::shard) fn read_allowance(
         &mut self,
         paths: &mut Paths,
@@ -165,8 +165,8 @@ impl Qp {
             || self.requester.as_ref().is_some_and(Requester::has_output)
     }
 
-    /// Writes the next packet, which may join the payload of several. The payload goes into `ring` if there is
-    /// one. Returns false if there was nothing to send.
+    /// Writes the next packet, which may join the payload of several. The payload is written into `ring` if
+    /// given. Returns false if there was no packet to send.
     fn next_packet(
         &mut self,
         now: Time,
@@ -192,7 +192,7 @@ impl Qp {
         requester.poll_joined(now, &memory, packet).is_some()
     }
 
-    /// Notes that a packet through memory has proved that its sender is the peer.
+    /// Records that a packet through memory has proved that its sender is the peer.
     pub(in crate::device::shard) fn heard_by_memory(&mut self) {
         if let Some(route) = &mut self.route {
             route.heard_by_memory();

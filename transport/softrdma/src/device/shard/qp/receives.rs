@@ -1,6 +1,6 @@
 //! The receive queue that a message uses.
 //!
-//! Owns nothing. It joins a QP's own queue, or an SRQ, with its protection domains and its CQ.
+//! Combines a QP's own queue, or an SRQ, with its protection domains and its CQ.
 
 use crate::device::objects::async_events::AsyncEvents;
 use crate::device::objects::cq_ring::CqRing;
@@ -86,8 +86,8 @@ impl<'a> Receives<'a> {
         }
     }
 
-    /// Takes a receive for a message, and raises the limit event (contract D6). Returns false if none is
-    /// posted.
+    /// Takes a receive for a message, and raises the limit event (contract D6). Returns false if the queue is
+    /// empty.
     #[inline]
     pub(in crate::device::shard) fn take(&mut self, taken: &mut Taken, events: &AsyncEvents) -> bool {
         match &mut self.queue {
@@ -96,8 +96,7 @@ impl<'a> Receives<'a> {
         }
     }
 
-    /// Takes a receive that is to be flushed; returns false if none is left. Receives of an SRQ are not
-    /// flushed.
+    /// Takes a receive to flush; returns false if the queue is empty. Receives of an SRQ are not flushed.
     pub(in crate::device::shard) fn take_to_flush(&mut self, taken: &mut Taken) -> bool {
         match &mut self.queue {
             Queue::Own(queue) => queue.take(taken),

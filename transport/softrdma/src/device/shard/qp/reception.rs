@@ -16,7 +16,7 @@ use trunkline_verbs::{Completion, CompletionOpcode, CompletionStatus, QpNumber, 
 /// Source of a QP's receives.
 #[derive(Debug)]
 pub(in crate::device::shard) enum ReceiveSource {
-    /// An INI receives nothing.
+    /// An INI does not receive.
     None,
     /// An RC QP with a separate queue.
     Own { queue: ReceiveQueue, pd: PdNumber, cq: Arc<CqRing> },
@@ -54,7 +54,7 @@ impl HeldReceive {
         self.in_use = false;
     }
 
-    /// Takes a receive for a message that names `srq`; returns false if none is posted.
+    /// Takes a receive for a message that names `srq`; returns false if the queue is empty.
     pub(in crate::device::shard) fn begin(
         &mut self,
         receives: &mut Receives<'_>,

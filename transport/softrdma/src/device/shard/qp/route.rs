@@ -6,10 +6,10 @@
 //! the port that the peer's request came from stands for its device's port.
 //!
 //! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
-//! response to a PSN that is outstanding. A QP sends everything to the port it has learned, never to the
-//! source of the packet that it answers, so a forger sees no PSN of the QP. A forger that knows the addresses
-//! and the QP number and guesses the PSN is accepted once in 2^24 packets as a request, and once in 2^24 / n
-//! as a response while n PSNs are outstanding. A duplicate, half of all guesses, changes nothing.
+//! response to a PSN that is outstanding. A QP sends everything to the learned port, never to the source of
+//! the packet that it answers, so a forger does not receive the QP's PSNs. A forger with the addresses and
+//! the QP number that guesses the PSN is accepted once in 2^24 packets as a request, and once in 2^24 / n as
+//! a response while n PSNs are outstanding. A duplicate, half of all guesses, has no effect.
 //!
 //! | time-outs without an answer | destination of the next packets |
 //! |---|---|
@@ -113,7 +113,8 @@ impl Route {
         }
     }
 
-    /// Returns the headers that the ICRC of packets from the peer covers, if they are not those of the packets.
+    /// Returns the headers covered by the ICRC of the peer's packets, if they differ from the received
+    /// headers.
     pub(in crate::device::shard) fn covered_by_peer(&self) -> Option<IpUdp> {
         self.view.map(|PeerView { own, peer }| IpUdp::new(peer, own))
     }

@@ -1,8 +1,9 @@
 //! The target of a QP's responder: receives, SRQs, registered memory.
 //!
-//! Owns nothing: it joins a QP's reception with the shard's resources for one call. The engine's responder
-//! calls it for each packet that passed the engine's own checks. The order of the checks here follows contract
-//! G4. A refused packet writes no byte, except that a SEND may fill some SGEs before another one is refused.
+//! Combines a QP's reception with the shard's resources for one call. The engine's responder calls it for
+//! each packet that passed the engine's own checks. The order of the checks here follows contract G4. A
+//! refused packet leaves memory unchanged, except that a SEND may fill some SGEs before another one is
+//! refused.
 
 use super::memory::append;
 use super::receives::Receives;
@@ -43,7 +44,7 @@ enum Sharing<'a> {
 }
 
 impl Sharing<'_> {
-    /// Notes that a packet was placed. Called before its completion.
+    /// Records that a packet was placed. Called before its completion.
     fn note_placed(&self) {
         match self {
             Self::Alone => {}
@@ -176,7 +177,7 @@ impl QpTarget<'_> {
 }
 
 impl<'a> Here<'a, '_> {
-    /// Takes a receive for a message. Returns false if none is posted.
+    /// Takes a receive for a message. Returns false if the queue is empty.
     fn take(&mut self, srq: Option<SrqNumber>) -> bool {
         self.held.begin(&mut self.receives, srq, self.completer.events)
     }
@@ -207,7 +208,7 @@ impl<'a> Here<'a, '_> {
         first: bool,
     ) -> Result<Placement, Failed> {
         if first {
-            // A message that never ended, because its QP was reset meanwhile, holds nothing.
+            // A message that was cut off by a reset of its QP releases its receive.
             self.held.drop_message();
             if !self.take(request.srq) {
                 return Ok(Placement::Rnr);
@@ -367,8 +368,8 @@ impl Target for QpTarget<'_> {
                 Some(Err(outcome)) => self.placement(outcome),
                 None => self.unknown_srq(),
             };
-            // The SRQ was destroyed between the request and its response. A policy that drops packets has
-            // nothing to drop here.
+            // The SRQ was destroyed between the request and its response. A policy that drops packets does
+            // not apply to a READ's response.
             return ReadOutcome::Nak(match refused {
                 Placement::Nak(code) => code,
                 _ => NakCode::INVALID_RD_REQUEST,

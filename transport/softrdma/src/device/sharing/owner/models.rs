@@ -1,8 +1,8 @@
 //! A model of every order in which two executors, the owner of an SRQ and the peer can act on three packets.
 //!
-//! The first executor may die at any point. A repeated request overtakes nothing, but may be read late.
-//! Answers and acknowledgements may get lost. The executors' handling of answers is modelled here; the
-//! owner's handling of requests is the real code.
+//! The first executor may die at any point. A repeated request stays in order, but may be read late. Answers
+//! and acknowledgements may get lost. The executors' handling of answers is modelled here; the owner's
+//! handling of requests is the real code.
 
 use super::{Admission, Remote};
 use crate::device::shard::{Reception, RemoteOutcome};
@@ -34,7 +34,7 @@ struct World {
     last: Option<u64>,
     /// Placed requests, in order.
     placed: Vec<u64>,
-    /// Number of packets that the peer knows to have arrived.
+    /// Number of packets acknowledged to the peer.
     acknowledged: u64,
     /// True if the executor has placed a packet, or learnt of a placement, that it has not published.
     is_ahead: bool,

@@ -140,7 +140,7 @@ fn last_messages_of_member_arrive_before_its_end() {
     );
     assert_eq!((lost(&mut a), lost(&mut a)), (Some(gone), None));
     assert_eq!(a.connections.len(), 0);
-    // The same if this side learns of the end when it sends.
+    // This side detects the end when it sends.
     let (mut a, mut b) = (member(runtime.path()), member(runtime.path()));
     let gone = me(&b);
     a.send(gone, 1, &[b"x"]).unwrap();
@@ -223,7 +223,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
         assert_eq!(count(&b, "drop_local_nonsense"), index as u64 + 1);
         assert!(b.connections.is_empty());
     }
-    // A known member sends too much, on its own connection and on one that it did not make.
+    // A member sends too much, on the connection that it opened and on the other one.
     let socket = b.folder.connect(of_b.slot).unwrap();
     socket::send(&socket, &[IoSlice::new(&hello(of_a, of_b))]).unwrap();
     socket::send(&socket, &[IoSlice::new(&vec![1; MAX_MESSAGE_BYTES + 2])]).unwrap();
@@ -255,7 +255,7 @@ fn member_that_cannot_connect_answers_on_connection_of_other() {
     assert!(next(&mut a).is_some());
     a.send(of_b, 2, &[b"back"]).unwrap();
     assert_eq!(next(&mut b), Some((of_a, 2, b"back".to_vec())));
-    // The other member makes a new connection, which ends the old one.
+    // The other member opens a new connection, which ends the old one.
     socket::send(&again, &[IoSlice::new(&hello(of_b, of_a))]).unwrap();
     assert_eq!(next(&mut a), None);
     a.send(of_b, 3, &[b"here"]).unwrap();
