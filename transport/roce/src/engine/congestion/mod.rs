@@ -11,9 +11,8 @@
 //! | under 2 ms | the shortest seen, at most 100 us: equal for all senders of a data centre, so that a sender that begins behind a full queue gets no larger share |
 //! | 2 ms or more | the shortest of the last 10 to 20 s |
 //!
-//! Round trips of a millisecond or more are paced: packets leave at 1.25 times the rate of a window per round trip, twice
-//! while it doubles, and what had to wait leaves at once for a millisecond at most. A window of less than one packet is a
-//! pause between packets. If the queue stays although the window is at its
+//! Round trips of a millisecond or more are paced: packets leave at the rate of two windows per round trip, a millisecond of
+//! it at once. A window of less than one packet is a pause between packets. If the queue stays although the window is at its
 //! minimum, other traffic keeps it: the target grows until there is a share, as loss-based TCP has, and shrinks again every 256
 //! rounds, or sooner without a queue.
 
@@ -48,9 +47,8 @@ const STEP: f64 = 0.25;
 const ROUNDS_PER_DOUBLING: i32 = 8;
 /// Round trip from which on packets are paced, and the time for which they may leave ahead of the pace.
 const BURST_NS: f64 = 1_000_000.0;
-/// Factor of the pace, so that the window stays the bound; and while the window doubles.
-const PACE: f64 = 1.25;
-const STARTING_PACE: f64 = 2.0;
+/// Pace in windows per round trip, so that the window stays the bound.
+const PACE: f64 = 2.0;
 /// Round trips that one judgement needs.
 const SAMPLES: u32 = 4;
 /// Rounds at the minimum after which other traffic keeps the queue.
@@ -151,8 +149,7 @@ impl Congestion {
         if self.window < 1.0 {
             return Some(self.smoothed_ns / self.window);
         }
-        let pace = if self.is_starting { STARTING_PACE } else { PACE };
-        (self.smoothed_ns >= BURST_NS).then(|| self.smoothed_ns / (self.window * pace))
+        (self.smoothed_ns >= BURST_NS).then(|| self.smoothed_ns / (self.window * PACE))
     }
 
     /// Returns the time for which packets may leave ahead of the pace.

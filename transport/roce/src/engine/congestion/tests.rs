@@ -257,15 +257,15 @@ fn window_below_one_packet_is_pause() {
 fn window_of_long_round_trip_leaves_in_bursts_of_millisecond() {
     let long =
         Congestion { window: 100.0, smoothed_ns: 10_000_000.0, is_starting: false, ..Congestion::new(1024) };
-    // A packet takes 80 us at 1.25 times the rate of the window.
+    // A packet takes 50 us at twice the rate of the window.
     let mut congestion = long.clone();
-    assert_eq!((congestion.room(Time(5)), congestion.window_room()), (12, 100));
-    congestion.replace(0, 12, Time(5));
-    assert_eq!((congestion.room(Time(5)), congestion.window_room()), (0, 88));
-    assert_eq!(congestion.pause_end(Time(5)), Some(Time(460_005)));
-    assert_eq!((congestion.room(Time(460_005)), congestion.pause_end(Time(460_005))), (6, None));
+    assert_eq!((congestion.room(Time(5)), congestion.window_room()), (20, 100));
+    congestion.replace(0, 20, Time(5));
+    assert_eq!((congestion.room(Time(5)), congestion.window_room()), (0, 80));
+    assert_eq!(congestion.pause_end(Time(5)), Some(Time(500_005)));
+    assert_eq!((congestion.room(Time(500_005)), congestion.pause_end(Time(500_005))), (10, None));
     // What was not used is no more than a burst later.
-    assert_eq!(congestion.room(Time(50_000_000)), 12);
+    assert_eq!(congestion.room(Time(50_000_000)), 20);
     let short = Congestion { smoothed_ns: 900_000.0, ..long };
     assert_eq!((short.room(Time(5)), short.burst()), (100, u32::MAX));
 }
