@@ -311,7 +311,7 @@ fn now_ns(clock: &Clock) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{Hub, Link, LinkError, SendBatch, Tap};
+    use crate::link::{Hub, Link, LinkError, Origin, SendBatch, Tap};
     use nix::sys::resource::{Resource, setrlimit};
     use nix::sys::stat::Mode;
     use nix::unistd::{Uid, chown, mkfifo};
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn sent_and_received_datagrams_are_recorded_with_good_icrc() {
+    fn sent_and_received_datagrams_are_recorded_with_good_icrc_and_marks() {
         let scratch = Scratch::new();
         let hub = Hub::new();
         let open = |last| {
@@ -357,9 +357,14 @@ mod tests {
         a.send(&mut batch, Time(0));
         let mut got = ReceiveBatch::new(8);
         assert_eq!(b.receive(&mut got), 3);
+        got.clear();
+        let marked = Origin { is_marked: true, ..Origin::default() };
+        got.push_from(Datagram { source: address(1), destination: address(2), bytes: &packet }, marked);
+        b.wire.recorder.as_mut().unwrap().record_batch(&got);
         let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
-        for _ in 0..6 {
-            let frame = reader.next_frame().unwrap().expect("six records");
+        for ecn in [[ECT_0; 6].as_slice(), &[CE]].concat() {
+            let frame = reader.next_frame().unwrap().expect("seven records");
+            assert_eq!(frame.bytes[15], ecn, "the byte of ECN behind the header of Ethernet");
             let datagram = Captured::from_frame(&frame).unwrap();
             assert_eq!(datagram, Captured { headers, payload: &packet });
             assert!(icrc::check(&datagram.headers, datagram.payload));
