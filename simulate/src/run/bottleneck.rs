@@ -32,7 +32,8 @@ const GROWING: u32 = 60;
 /// One datagram of so many may be dropped, on a near link and on a far one, where only losses bound a window.
 const DROPPED: u64 = 50;
 const DROPPED_FAR: u64 = 8;
-/// Part of the queue from which on a link marks datagrams, if it does, and the datagrams of which such a link may drop one.
+/// Part of the queue from which on a link marks datagrams, if it does, and the datagrams of which such a near link may drop
+/// one. On a far link the first marks arrive after the queue is full.
 const MARKED: u64 = 4;
 const DROPPED_MARKED: u64 = 100;
 
@@ -63,8 +64,8 @@ impl Run {
         }
         self.within(MINUTE, "a sender does not reach a node", |_| reached.get() == count)?;
         let most = match marks_from {
+            _ if is_far => DROPPED_FAR,
             Some(_) => DROPPED_MARKED,
-            None if is_far => DROPPED_FAR,
             None => DROPPED,
         };
         // Windows find their size in the first round. The third has small calls beside the large ones.
