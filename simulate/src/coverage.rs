@@ -95,6 +95,7 @@ kinds! {
     PacketTooLarge "packet too large for its path" false,
     PacketUntranslated "packet dropped by an address translator" false,
     PacketDropped "packet dropped by a full queue" false,
+    PacketMarked "packet marked by a long queue" false,
     PacketForged "packet of a connection forged" false,
     RequestForged "connection request forged" false,
     MessageForged "other CM message forged" false,

@@ -52,6 +52,7 @@ mutants! {
     messages_do_not_wait_for_silent_peers "keepalive: a message to a peer that has been silent for long leaves before a sign of it",
     paths_have_no_windows "congestion: packets to other hosts are sent without regard to round trips and losses",
     reads_have_no_allowance "congestion: READs are posted before their path admits them, and small messages wait behind them",
+    marks_are_ignored "congestion: marks of the network change no window",
     windows_never_grow "congestion: a window has one packet for ever",
     newcomers_probe_nobody "session end: a client with a new port leaves the session of its dead predecessor unprobed",
     epoch_is_always_the_same "session epoch: a restarted node looks like the one before",

@@ -1,4 +1,4 @@
-//! A link with low bandwidth in front of a host, with a queue that drops the excess.
+//! A link with low bandwidth in front of a host, with a queue that marks or drops the excess.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,6 +12,8 @@ pub(crate) struct Bottleneck {
     pub(crate) byte_ns: u64,
     /// Capacity of the queue, in bytes.
     pub(crate) queue: u64,
+    /// Bytes that wait from which on datagrams are marked (ECN).
+    pub(crate) marks_from: Option<u64>,
     /// Delay of each datagram behind the queue.
     pub(crate) delay: Duration,
 }
@@ -21,6 +23,7 @@ pub(crate) struct Bottleneck {
 pub(crate) struct Passed {
     pub(crate) all: u64,
     pub(crate) dropped: u64,
+    pub(crate) marked: u64,
 }
 
 /// A link in use.
@@ -37,10 +40,11 @@ impl Link {
         Self { of, free: Time(0), passed: Passed::default() }
     }
 
-    /// Returns the time at which a datagram of this length reaches the end of the link; `None` if it is dropped.
-    pub(super) fn pass(&mut self, now: Time, to: IpAddr, bytes: usize) -> Option<Time> {
+    /// Returns the time at which a datagram of this length arrives at the end of the link, and true if it is marked; `None`
+    /// if it is dropped.
+    pub(super) fn pass(&mut self, now: Time, to: IpAddr, bytes: usize) -> Option<(Time, bool)> {
         if to != self.of.host {
-            return Some(now);
+            return Some((now, false));
         }
         self.passed.all += 1;
         let length_ns = self.of.byte_ns * bytes as u64;
@@ -50,6 +54,8 @@ impl Link {
             return None;
         }
         self.free = self.free.max(now).plus_ns(length_ns);
-        Some(self.free + self.of.delay)
+        let is_marked = self.of.marks_from.is_some_and(|from| waiting_ns > from * self.of.byte_ns);
+        self.passed.marked += u64::from(is_marked);
+        Some((self.free + self.of.delay, is_marked))
     }
 }

@@ -54,6 +54,7 @@ struct UnderWay {
     source: SocketAddr,
     destination: SocketAddr,
     bytes: Vec<u8>,
+    is_marked: bool,
 }
 
 struct NetworkState {
@@ -250,7 +251,7 @@ impl Network {
     pub(crate) fn deliver(&self, now: Time, reached: &mut BTreeSet<IpAddr>) {
         let mut state = self.wire.lock();
         while let Some(first) = state.under_way.first_entry().filter(|first| first.key().0 <= now) {
-            let UnderWay { source, destination, bytes } = first.remove();
+            let UnderWay { source, destination, bytes, is_marked } = first.remove();
             let datagram = Datagram { source, destination, bytes: &bytes };
             if !state.firewalls.admits(now, &datagram) {
                 state.coverage.count(EventKind::PacketWalled);
@@ -258,7 +259,8 @@ impl Network {
                 continue;
             }
             let datagram = Datagram { source: state.translators.outward(now, &datagram), ..datagram };
-            let is_taken = self.hosts.get(&destination.ip()).is_some_and(|host| host.deliver(datagram));
+            let is_taken =
+                self.hosts.get(&destination.ip()).is_some_and(|host| host.deliver(datagram, is_marked));
             if is_taken {
                 reached.insert(destination.ip());
             } else {
@@ -358,12 +360,16 @@ impl NetworkState {
         let jitter = u64::try_from(conditions.jitter.as_nanos()).unwrap_or(0);
         let passed = match &mut self.bottleneck {
             Some(link) => link.pass(now, to, bytes.len()),
-            None => Some(now),
+            None => Some((now, false)),
         };
-        let Some(passed) = passed else {
+        let Some((passed, is_marked)) = passed else {
             self.coverage.count(EventKind::PacketDropped);
             return self.tell(now, &datagram, format_args!("dropped by a full queue"));
         };
+        if is_marked {
+            self.coverage.count(EventKind::PacketMarked);
+            self.tell(now, &datagram, format_args!("marked by a long queue"));
+        }
         let mut arrives = passed + conditions.least_delay;
         if self.random.f64() < conditions.overtaken {
             arrives = arrives.plus_ns(self.random.u64(0..=jitter.saturating_mul(20)));
@@ -380,10 +386,10 @@ impl NetworkState {
             self.coverage.count(EventKind::PacketDoubled);
             let again = arrives.plus_ns(self.random.u64(0..=jitter.saturating_mul(4)));
             self.tell(now, &datagram, format_args!("doubled, arrives again at {}", Since(again)));
-            self.put(again, &datagram, bytes.clone());
+            self.put(again, &datagram, bytes.clone(), is_marked);
         }
         self.tell(now, &datagram, format_args!("sent, arrives at {}", Since(arrives)));
-        self.put(arrives, &datagram, bytes);
+        self.put(arrives, &datagram, bytes, is_marked);
     }
 
     /// Returns the changed packet of a datagram from or to a rule-breaking node.
@@ -402,10 +408,10 @@ impl NetworkState {
         self.sent += 1;
         let arrives = at + self.conditions.least_delay;
         self.tell(now, &datagram, format_args!("forged, arrives at {}", Since(arrives)));
-        self.put(arrives, &datagram, bytes.clone());
+        self.put(arrives, &datagram, bytes.clone(), false);
     }
 
-    fn put(&mut self, arrives: Time, datagram: &Datagram<'_>, bytes: Vec<u8>) {
+    fn put(&mut self, arrives: Time, datagram: &Datagram<'_>, bytes: Vec<u8>, is_marked: bool) {
         if self.under_way.len() >= MOST_UNDER_WAY {
             return;
         }
@@ -414,7 +420,7 @@ impl NetworkState {
             key.0 = key.0.plus_ns(1);
         }
         let (source, destination) = (datagram.source, datagram.destination);
-        self.under_way.insert(key, UnderWay { source, destination, bytes });
+        self.under_way.insert(key, UnderWay { source, destination, bytes, is_marked });
     }
 
     fn tell(&self, now: Time, datagram: &Datagram<'_>, what: fmt::Arguments<'_>) {

@@ -32,6 +32,10 @@ const GROWING: u32 = 60;
 /// One datagram of this many may be dropped, on a near link and on a far one, where only losses limit a window.
 const DROPPED: u64 = 50;
 const DROPPED_FAR: u64 = 8;
+/// Part of the queue from which on a link marks datagrams, if it does, and the datagrams of which such a near link may drop
+/// one. On a far link the first marks arrive after the queue is full.
+const MARKED: u64 = 4;
+const DROPPED_MARKED: u64 = 100;
 
 impl Run {
     /// Sends large arguments of several nodes through one link.
@@ -45,7 +49,8 @@ impl Run {
         };
         let server = self.nodes[0].address;
         let count = self.random.usize(2..=5);
-        let bottleneck = Bottleneck { host: server.ip(), byte_ns, queue, delay };
+        let marks_from = self.random.bool().then_some(queue / MARKED);
+        let bottleneck = Bottleneck { host: server.ip(), byte_ns, queue, marks_from, delay };
         let _none = self.scheduler.network.set_bottleneck(Some(bottleneck));
         let mut senders = Vec::new();
         for _ in 0..count {
@@ -58,7 +63,11 @@ impl Run {
             self.add(&reached, client.process, client.until_reached(server));
         }
         self.within(MINUTE, "a sender does not reach a node", |_| reached.get() == count)?;
-        let most = if is_far { DROPPED_FAR } else { DROPPED };
+        let most = match marks_from {
+            _ if is_far => DROPPED_FAR,
+            Some(_) => DROPPED_MARKED,
+            None => DROPPED,
+        };
         // Windows find their size in the first round. The third has small calls beside the large ones.
         for round in ["first", "second", "third"] {
             let _before = self.scheduler.network.set_bottleneck(Some(bottleneck));
@@ -89,7 +98,7 @@ impl Run {
                 self.scheduler.now(),
                 "bottleneck",
                 format_args!(
-                    "{round} round of {count} senders: {byte_ns} ns per byte, queue {queue}, delay {delay:?}, \
+                    "{round} round of {count} senders: {byte_ns} ns per byte, queue {queue}, marks from {marks_from:?}, delay {delay:?}, \
                      {took:?} of {sent:?}, {passed:?}, small calls in {waited:?}"
                 ),
             );

@@ -76,6 +76,28 @@ fn exchange(world: &mut World, connected: &Connected, from: &Process, to: &Proce
     world.note(format!("message {number} by QP {:?}", received.qp_number));
 }
 
+#[test]
+fn marks_of_requests_are_echoed_by_process_behind_holder() {
+    let mut world = World::new(5);
+    let (near, far) = (world.host(NEAR), world.host(FAR));
+    let from = world.process(&near);
+    let [_holder, to] = [(); 2].map(|()| world.process(&far));
+    let listener = listen(&to.node);
+    let connected = connect(&mut world, &from.node, &to.node, &listener);
+    let counts = || {
+        let of_receiver = ["packets_marked", "ecn_echoes_sent"].map(|name| to.node.counter(name));
+        (of_receiver, from.node.counter("ecn_echoes_received"))
+    };
+    exchange(&mut world, &connected, &from, &to, 1);
+    assert_eq!(counts(), ([0, 0], 0));
+    world.mark_datagrams();
+    for number in 2..20 {
+        exchange(&mut world, &connected, &from, &to, number);
+    }
+    let ([marked, echoed], heard) = counts();
+    assert!(marked >= 18 && echoed > 9 && heard > 9 && heard <= echoed, "{marked} {echoed} {heard}");
+}
+
 /// Returns the eventfds and epolls of this process.
 fn event_descriptors() -> Vec<PathBuf> {
     let open = std::fs::read_dir("/proc/self/fd").unwrap();

@@ -55,6 +55,20 @@ impl<W: Write> PcapWriter<W> {
     /// Errors of the output. A record may then be incomplete, so every later call fails. `InvalidInput` if
     /// `payload` is longer than any UDP datagram.
     pub fn write(&mut self, time_ns: u64, headers: &IpUdp, payload: &[u8]) -> io::Result<()> {
+        self.write_with_ecn(time_ns, headers, 0, payload)
+    }
+
+    /// Like [`Self::write`], with the two bits of ECN in the IP header, which no ICRC covers.
+    ///
+    /// # Errors
+    /// Errors of [`Self::write`].
+    pub fn write_with_ecn(
+        &mut self,
+        time_ns: u64,
+        headers: &IpUdp,
+        ecn: u8,
+        payload: &[u8],
+    ) -> io::Result<()> {
         let too_long = |_| io::Error::new(io::ErrorKind::InvalidInput, "longer than any UDP datagram");
         if self.torn {
             return Err(io::Error::other(
@@ -68,13 +82,13 @@ impl<W: Write> PcapWriter<W> {
         if let Some((source, destination)) = headers.v4() {
             let total = u16::try_from(payload.len() + UDP_HEADER + IPV4_HEADER).map_err(too_long)?;
             put_ethernet(record, &source.octets(), &destination.octets(), 0x0800);
-            put_ipv4(record, headers, [source.octets(), destination.octets()], total);
+            put_ipv4(record, headers, ecn, [source.octets(), destination.octets()], total);
             put_udp(record, headers, udp_length, 0); // IPv4 allows a checksum of 0, and rxe sends 0.
         } else {
             let (source, destination) = headers.v6();
             let (source, destination) = (source.octets(), destination.octets());
             put_ethernet(record, &source, &destination, 0x86dd);
-            record.extend_from_slice(&[0x60, 0, 0, 0]);
+            record.extend_from_slice(&[0x60, (ecn & 3) << 4, 0, 0]);
             record.extend_from_slice(&udp_length.to_be_bytes());
             record.extend_from_slice(&[PROTOCOL_UDP, TTL]);
             record.extend_from_slice(&source);
@@ -121,10 +135,10 @@ fn put_ethernet(record: &mut Vec<u8>, source: &[u8], destination: &[u8], etherty
     record.extend_from_slice(&ethertype.to_be_bytes());
 }
 
-fn put_ipv4(record: &mut Vec<u8>, headers: &IpUdp, addresses: [[u8; 4]; 2], total: u16) {
+fn put_ipv4(record: &mut Vec<u8>, headers: &IpUdp, ecn: u8, addresses: [[u8; 4]; 2], total: u16) {
     let start = record.len();
     let flags: u16 = if headers.v4_dont_fragment { 0x4000 } else { 0 };
-    record.extend_from_slice(&[0x45, 0]);
+    record.extend_from_slice(&[0x45, ecn & 3]);
     record.extend_from_slice(&total.to_be_bytes());
     record.extend_from_slice(&headers.v4_identification.to_be_bytes());
     record.extend_from_slice(&flags.to_be_bytes());
@@ -250,18 +264,20 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_right() {
+    fn checksums_and_ecn_bits_are_right() {
         let v4 = headers("10.0.0.1:50000", "10.0.0.2:4791");
         let v6 = headers("[fe80::1]:50001", "[fe80::2]:4791");
         let mut writer = PcapWriter::new(Calls::default()).expect("memory");
-        writer.write(0, &v4, b"odd").expect("memory");
-        writer.write(0, &v6, b"odd").expect("memory");
+        writer.write_with_ecn(0, &v4, 3, b"odd").expect("memory");
+        writer.write_with_ecn(0, &v6, 2, b"odd").expect("memory");
         let calls = writer.into_inner().0;
         let ip = &calls[1][RECORD_HEADER + ETHERNET_HEADER..];
         assert_eq!(fold(sum(&ip[..IPV4_HEADER])), 0xffff);
+        assert_eq!(ip[..2], [0x45, 3]);
         // The pseudo header is the addresses, the length and the protocol; the rest is UDP.
         let ip = &calls[2][RECORD_HEADER + ETHERNET_HEADER..];
         let pseudo = sum(&ip[8..40]) + u32::from(PROTOCOL_UDP) + sum(&ip[4..6]);
         assert_eq!(fold(pseudo + sum(&ip[40..])), 0xffff);
+        assert_eq!(ip[..2], [0x60, 0x20]);
     }
 }

@@ -1,6 +1,7 @@
 //! The headers as plain structs (contract rocev2 1.2, 1.3).
 
 use super::Opcode;
+use super::layout::bth;
 use trunkline_verbs::{IoAddress, Psn, QpNumber, Rkey};
 
 /// Base transport header.
@@ -29,6 +30,24 @@ pub struct Bth {
     pub reserved: u8,
     /// Packet sequence number, 24 bits.
     pub psn: Psn,
+}
+
+impl Bth {
+    /// Bit of BECN in [`Self::congestion`]: a packet in the other direction met congestion.
+    pub const BECN: u8 = 0x40;
+
+    /// Returns true if the packet reports congestion in the other direction.
+    #[must_use]
+    pub const fn has_becn(&self) -> bool {
+        self.congestion & Self::BECN != 0
+    }
+
+    /// Sets BECN in a packet, BTH first. Its ICRC stays valid.
+    pub fn set_becn(packet: &mut [u8]) {
+        if let Some(congestion) = packet.get_mut(bth::CONGESTION) {
+            *congestion |= Self::BECN;
+        }
+    }
 }
 
 /// RDMA extended transport header.

@@ -270,11 +270,24 @@ pub fn is_read_response(packet: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Operation, Service};
+    use super::super::{IpUdp, Operation, Service, icrc};
     use super::*;
 
     fn opcode(operation: Operation) -> Opcode {
         Opcode::new(Service::XRC, operation)
+    }
+
+    #[test]
+    fn becn_is_set_in_packet_whose_icrc_stays_valid() {
+        let [source, destination] =
+            ["10.0.0.1:50000", "10.0.0.2:4791"].map(|text| text.parse().expect("valid"));
+        let headers = IpUdp::new(source, destination);
+        let mut packet = bytes(opcode(Operation::ACKNOWLEDGE), 0, 0);
+        let before = icrc::icrc(&headers, &packet);
+        assert!(!Bth::parse(&packet).expect("whole").has_becn());
+        Bth::set_becn(&mut packet);
+        assert!(Bth::parse(&packet).expect("whole").has_becn());
+        assert_eq!(icrc::icrc(&headers, &packet), before);
     }
 
     /// Returns the bytes of a packet of `opcode` with `length` bytes after its headers.

@@ -27,6 +27,10 @@ pub(super) struct ShardCounters {
     pub(super) not_handed_over: u64,
     /// Times that a QP waited for the window of its path.
     pub(super) congestion_waits: u64,
+    /// Received packets with a mark (ECN), and reports of marks, sent and received.
+    pub(super) packets_marked: u64,
+    pub(super) ecn_echoes_sent: u64,
+    pub(super) ecn_echoes_received: u64,
 }
 
 impl ShardCounters {
@@ -48,6 +52,9 @@ impl ShardCounters {
         self.handed_over += from.handed_over;
         self.not_handed_over += from.not_handed_over;
         self.congestion_waits += from.congestion_waits;
+        self.packets_marked += from.packets_marked;
+        self.ecn_echoes_sent += from.ecn_echoes_sent;
+        self.ecn_echoes_received += from.ecn_echoes_received;
     }
 }
 
@@ -152,6 +159,9 @@ pub(super) fn list(
         ("handed_to_shards", shard.handed_over),
         ("drop_not_handed_over", shard.not_handed_over),
         ("congestion_waits", shard.congestion_waits),
+        ("packets_marked", shard.packets_marked),
+        ("ecn_echoes_sent", shard.ecn_echoes_sent),
+        ("ecn_echoes_received", shard.ecn_echoes_received),
         ("targets_taken_over", members.taken_over),
         ("drop_unknown_message", members.unknown_messages),
         ("drop_stale_psn", requester.stale),

@@ -121,6 +121,8 @@ pub(crate) struct Origin {
     pub(crate) is_member: bool,
     /// Verdict on the ICRC by the process that received the datagram, if there is one.
     pub(crate) verdict: Option<Verdict>,
+    /// True if the network has marked the datagram, because a queue is long (ECN's CE).
+    pub(crate) is_marked: bool,
 }
 
 /// Datagrams to send, in order.
@@ -378,6 +380,8 @@ pub(super) struct ReceivedBytes {
     pub(super) length: usize,
     /// Length of each datagram but the last one.
     pub(super) segment_bytes: usize,
+    /// Mark of all of them.
+    pub(super) is_marked: bool,
 }
 
 /// Received datagrams, up to a fixed number, which the segments that one call receives may exceed.
@@ -452,7 +456,7 @@ impl ReceiveBatch {
     }
 
     /// Like [`Self::push`], with the datagram's origin.
-    pub(super) fn push_from(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
+    pub(crate) fn push_from(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let Datagram { source, destination, bytes } = datagram;
         if self.is_full() || bytes.len() > MAX_DATAGRAM_BYTES {
             return false;
@@ -551,17 +555,18 @@ impl ReceiveBatch {
     pub(super) fn take(&mut self, slot_bytes: usize, received: Option<ReceivedBytes>) -> usize {
         let begin = self.end;
         self.end = (begin + slot_bytes).min(self.bytes.len());
-        let Some(ReceivedBytes { source, destination, length, segment_bytes }) = received else {
+        let Some(ReceivedBytes { source, destination, length, segment_bytes, is_marked }) = received else {
             self.used += 1;
             return 1;
         };
+        let origin = Origin { is_marked, ..Origin::default() };
         let ends = self.ends.index_of(Ends::new(source, destination));
         let (end, segment_bytes) = (self.end.min(begin + length), segment_bytes.max(1));
         let before = self.entries.len();
         let mut start = begin;
         loop {
             let length = segment_bytes.min(end - start);
-            self.entries.push(DatagramRange { ends, start, length, segment: 0, origin: Origin::default() });
+            self.entries.push(DatagramRange { ends, start, length, segment: 0, origin });
             start += length;
             if start >= end {
                 break;
@@ -661,7 +666,8 @@ mod tests {
             assert!(batch.free_bytes().len() >= JOINED_BYTES);
             batch.free_bytes()[..3].copy_from_slice(b"abc");
             let Datagram { source, destination, .. } = datagram(b"");
-            let received = ReceivedBytes { source, destination, length: 3, segment_bytes: 2 };
+            let received =
+                ReceivedBytes { source, destination, length: 3, segment_bytes: 2, is_marked: false };
             assert_eq!(batch.take(JOINED_BYTES, Some(received)), 2);
             taken += 1;
         }

@@ -6,7 +6,7 @@
 //! record that cannot be written ends the capture for all links of the device.
 #![forbid(unsafe_code)]
 
-use super::{Datagram, Judge, ReceiveBatch, Verdict};
+use super::{CE, Datagram, ECT_0, Judge, ReceiveBatch, Verdict};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::unistd::geteuid;
@@ -58,7 +58,7 @@ impl Recorder {
         let time_ns = now_ns(&self.clock);
         for (datagram, v4_identification) in datagrams {
             let headers = IpUdp { v4_identification, ..IpUdp::new(datagram.source, datagram.destination) };
-            self.record(time_ns, &headers, datagram.bytes);
+            self.record(time_ns, &headers, ECT_0, datagram.bytes);
         }
     }
 
@@ -68,32 +68,33 @@ impl Recorder {
             return;
         }
         let time_ns = now_ns(&self.clock);
-        for datagram in batch.iter() {
-            self.record_received(time_ns, datagram);
+        for (datagram, origin) in batch.iter_with_origin() {
+            self.record_received(time_ns, datagram, origin.is_marked);
         }
     }
 
     /// Records a received datagram that is in no batch.
     fn record_dropped(&mut self, datagram: Datagram<'_>) {
         let time_ns = now_ns(&self.clock);
-        self.record_received(time_ns, datagram);
+        self.record_received(time_ns, datagram, false);
     }
 
     /// Records a received datagram. The socket does not report its identification, so for a foreign peer it
-    /// is derived from the ICRC; otherwise readers of the capture would find the ICRC wrong.
-    fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>) {
+    /// is derived from the ICRC; otherwise readers of the capture would find the ICRC wrong. One without a mark is recorded
+    /// as a software device sends it.
+    fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>, is_marked: bool) {
         let mut headers = IpUdp::new(datagram.source, datagram.destination);
         headers.v4_identification = icrc::solve_identification(&headers, datagram.bytes).unwrap_or(0);
-        self.record(time_ns, &headers, datagram.bytes);
+        self.record(time_ns, &headers, if is_marked { CE } else { ECT_0 }, datagram.bytes);
     }
 
-    fn record(&mut self, time_ns: u64, headers: &IpUdp, bytes: &[u8]) {
+    fn record(&mut self, time_ns: u64, headers: &IpUdp, ecn: u8, bytes: &[u8]) {
         if self.has_ended.load(Ordering::Relaxed) {
             // A later, shorter record might fit, and readers would take the capture for complete.
             self.lost += 1;
             return;
         }
-        match self.writer.write(time_ns, headers, bytes) {
+        match self.writer.write_with_ecn(time_ns, headers, ecn, bytes) {
             Ok(()) => self.written += 1,
             Err(error) => {
                 self.lost += 1;
@@ -310,7 +311,7 @@ fn now_ns(clock: &Clock) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::{Hub, Link, LinkError, SendBatch, Tap};
+    use crate::link::{Hub, Link, LinkError, Origin, SendBatch, Tap};
     use nix::sys::resource::{Resource, setrlimit};
     use nix::sys::stat::Mode;
     use nix::unistd::{Uid, chown, mkfifo};
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn sent_and_received_datagrams_are_recorded_with_good_icrc() {
+    fn sent_and_received_datagrams_are_recorded_with_good_icrc_and_marks() {
         let scratch = Scratch::new();
         let hub = Hub::new();
         let open = |last| {
@@ -356,9 +357,14 @@ mod tests {
         a.send(&mut batch, Time(0));
         let mut got = ReceiveBatch::new(8);
         assert_eq!(b.receive(&mut got), 3);
+        got.clear();
+        let marked = Origin { is_marked: true, ..Origin::default() };
+        got.push_from(Datagram { source: address(1), destination: address(2), bytes: &packet }, marked);
+        b.wire.recorder.as_mut().unwrap().record_batch(&got);
         let mut reader = PcapReader::new(File::open(&scratch.0).unwrap()).unwrap();
-        for _ in 0..6 {
-            let frame = reader.next_frame().unwrap().expect("six records");
+        for ecn in [[ECT_0; 6].as_slice(), &[CE]].concat() {
+            let frame = reader.next_frame().unwrap().expect("seven records");
+            assert_eq!(frame.bytes[15], ecn, "the byte of ECN behind the header of Ethernet");
             let datagram = Captured::from_frame(&frame).unwrap();
             assert_eq!(datagram, Captured { headers, payload: &packet });
             assert!(icrc::check(&datagram.headers, datagram.payload));

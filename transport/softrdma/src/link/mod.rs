@@ -56,6 +56,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use trunkline_verbs::{Counter, Time};
 
+/// ECN bits of the IP header (RFC 3168): of datagrams that the network may mark instead of dropping them, and of marked
+/// ones.
+pub(crate) const ECT_0: u8 = 2;
+pub(crate) const CE: u8 = 3;
+
 /// Verdict on a datagram by its ICRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {

@@ -33,8 +33,9 @@ const DATAGRAMS: u8 = 1;
 /// Header of a datagram in a bundle: length 2, family 1, source port 2 and address 16, scope 4,
 /// destination port 2 and address 16, origin 1.
 const HEADER_BYTES: usize = 44;
-/// Bits of the origin: whether a member sent it, and above that the verdict.
+/// Bits of the origin: whether a member sent it, two of the verdict, and whether the network has marked it.
 const IS_MEMBER: u8 = 1;
+const IS_MARKED: u8 = 8;
 const VERDICTS: [Option<Verdict>; 4] = [
     None,
     Some(Verdict::Taken { is_soft: true }),
@@ -149,7 +150,7 @@ impl Relay {
         let PortHolder::Alive(holder) = self.host().port_holder(datagram.source.ip()) else { return false };
         let is_other = holder != self.host().me();
         if is_other {
-            self.hand_on(holder, datagram, Origin { is_member: true, verdict: None });
+            self.hand_on(holder, datagram, Origin { is_member: true, ..Origin::default() });
         }
         is_other
     }
@@ -330,11 +331,17 @@ fn write(datagram: Datagram<'_>, origin: Origin, bundle: &mut Vec<u8>) {
 
 fn byte_of(origin: Origin) -> u8 {
     let verdict = VERDICTS.iter().zip(0u8..).find(|(verdict, _)| **verdict == origin.verdict);
-    verdict.map_or(0, |(_, code)| code << 1) | if origin.is_member { IS_MEMBER } else { 0 }
+    verdict.map_or(0, |(_, code)| code << 1)
+        | if origin.is_member { IS_MEMBER } else { 0 }
+        | if origin.is_marked { IS_MARKED } else { 0 }
 }
 
 fn origin_of(byte: u8) -> Origin {
-    Origin { is_member: byte & IS_MEMBER != 0, verdict: VERDICTS[usize::from(byte >> 1 & 3)] }
+    Origin {
+        is_member: byte & IS_MEMBER != 0,
+        verdict: VERDICTS[usize::from(byte >> 1 & 3)],
+        is_marked: byte & IS_MARKED != 0,
+    }
 }
 
 fn field(ip: IpAddr) -> [u8; 16] {

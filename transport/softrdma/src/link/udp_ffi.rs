@@ -5,8 +5,9 @@
 
 use super::batch::{JOINED_BYTES, MAX_DATAGRAM_BYTES, Message, ReceiveBatch, ReceivedBytes};
 use super::sockets::Received;
+use super::{CE, ECT_0};
 use std::io;
-use std::mem::size_of;
+use std::mem::{size_of, size_of_val};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -25,6 +26,18 @@ pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Resul
         set_option(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
         set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)
     }
+}
+
+/// Sends all datagrams as such that the network may mark (ECN), and requests the marks of received ones. If the system
+/// refuses, round trips and losses remain as signs of congestion.
+pub(super) fn use_ecn(socket: BorrowedFd<'_>, is_v4: bool) {
+    let (level, receive, send) = if is_v4 {
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, libc::IP_TOS)
+    } else {
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, libc::IPV6_TCLASS)
+    };
+    let _refused =
+        set_option(socket, level, receive, 1).and_then(|()| set_option(socket, level, send, ECT_0.into()));
 }
 
 /// Requests a receive buffer, beyond the system's limit if the process may exceed it. A smaller buffer is
@@ -163,6 +176,8 @@ fn empty_header() -> libc::mmsghdr {
 const CONTROL_WORDS: usize = 3;
 /// Room for one such control message.
 type Control = [u64; CONTROL_WORDS];
+/// Maximum number of control messages of a receive: for the length of joined datagrams, and for their ECN bits.
+const RECEIVED_CONTROLS: usize = 2;
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16);
 
 /// Sends up to [`BATCH`] messages with one call. Returns how many datagrams the kernel accepted, or why it refused the
@@ -215,16 +230,30 @@ pub(super) fn send<'a>(
 /// Returns the control message that splits a message into segments of this length.
 fn segment_control(segment_bytes: usize) -> Control {
     // A `cmsghdr`: the length including its data, the level and the type; then the data, 16 bits.
-    let kind = u64::from(libc::SOL_UDP.cast_unsigned()) | u64::from(libc::UDP_SEGMENT.cast_unsigned()) << 32;
+    let kind = control_kind(libc::SOL_UDP, libc::UDP_SEGMENT);
     [18, kind.to_le(), (segment_bytes as u64).to_le()]
 }
 
-/// Returns the length of the datagrams that the kernel has joined, from the control message that it wrote.
-fn joined_segment(control: &Control, length: usize) -> Option<usize> {
-    let [_, kind, data] = *control;
-    let expected = u64::from(libc::SOL_UDP.cast_unsigned()) | u64::from(libc::UDP_GRO.cast_unsigned()) << 32;
-    let is_joined = length >= 20 && kind == expected;
-    is_joined.then(|| usize::try_from(data & 0xffff_ffff).ok()).flatten()
+/// Returns the level and the type of a control message as one word.
+fn control_kind(level: i32, name: i32) -> u64 {
+    u64::from(level.cast_unsigned()) | u64::from(name.cast_unsigned()) << 32
+}
+
+/// Returns the length of the datagrams that the kernel has joined, and whether the network has marked them, from the
+/// control messages that the kernel wrote.
+fn joined_and_marked(controls: &[Control]) -> (Option<usize>, bool) {
+    let (mut segment_bytes, mut is_marked) = (None, false);
+    for [_, kind, data] in controls {
+        if *kind == control_kind(libc::SOL_UDP, libc::UDP_GRO) {
+            segment_bytes = usize::try_from(data & 0xffff_ffff).ok();
+        } else if [(libc::IPPROTO_IP, libc::IP_TOS), (libc::IPPROTO_IPV6, libc::IPV6_TCLASS)]
+            .iter()
+            .any(|(level, name)| *kind == control_kind(*level, *name))
+        {
+            is_marked = data & 3 == u64::from(CE);
+        }
+    }
+    (segment_bytes, is_marked)
 }
 
 /// Receives into the free bytes of `batch` with one call, up to `most` messages and up to [`BATCH`]. The messages
@@ -238,7 +267,7 @@ pub(super) fn receive(
 ) -> io::Result<Received> {
     let mut addresses = [RawAddress::zeroed(); BATCH];
     let mut pieces = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
-    let mut controls: [Control; BATCH] = [[0; _]; _];
+    let mut controls: [[Control; RECEIVED_CONTROLS]; BATCH] = [[[0; _]; _]; _];
     let mut headers = [empty_header(); BATCH];
     let mut count = 0;
     let slot_bytes = if joins { JOINED_BYTES } else { MAX_DATAGRAM_BYTES };
@@ -253,10 +282,8 @@ pub(super) fn receive(
         header.msg_hdr.msg_namelen = LENGTH_OF_V6;
         header.msg_hdr.msg_iov = piece;
         header.msg_hdr.msg_iovlen = 1;
-        if joins {
-            header.msg_hdr.msg_control = (&raw mut *control).cast();
-            header.msg_hdr.msg_controllen = size_of::<Control>();
-        }
+        header.msg_hdr.msg_control = (&raw mut *control).cast();
+        header.msg_hdr.msg_controllen = size_of_val(control);
         count += 1;
     }
     let Ok(length @ 1..) = libc::c_uint::try_from(count) else { return Ok(Received::default()) };
@@ -276,8 +303,9 @@ pub(super) fn receive(
     let (mut too_long, mut most_joined, mut joined) = (0, 1, 0);
     for ((header, address), control) in headers.iter().zip(&addresses).zip(&controls).take(taken) {
         let length = usize::try_from(header.msg_len).unwrap_or(0);
-        let control_bytes = header.msg_hdr.msg_controllen;
-        let segment_bytes = joined_segment(control, control_bytes).unwrap_or(length);
+        let written = header.msg_hdr.msg_controllen / size_of::<Control>();
+        let (segment_bytes, is_marked) = joined_and_marked(&control[..written.min(control.len())]);
+        let segment_bytes = segment_bytes.unwrap_or(length);
         let is_whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0 && segment_bytes <= MAX_DATAGRAM_BYTES;
         too_long += usize::from(!is_whole);
         let received = address.get().filter(|_| is_whole).map(|source| ReceivedBytes {
@@ -285,6 +313,7 @@ pub(super) fn receive(
             destination,
             length,
             segment_bytes,
+            is_marked,
         });
         let count = batch.take(slot_bytes, received);
         most_joined = most_joined.max(count);

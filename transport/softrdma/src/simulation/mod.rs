@@ -54,9 +54,10 @@ impl SimulatedHost {
         Arc::new(SimulatedProcess { host: Arc::clone(self), life: Life::new() })
     }
 
-    /// Delivers a datagram. Returns false if its destination is not bound, or the socket's buffer is full.
-    pub fn deliver(&self, datagram: Datagram<'_>) -> bool {
-        self.ports.deliver(datagram)
+    /// Delivers a datagram, which the network may have marked (ECN): all sockets send such that it may. Returns false if
+    /// no socket is bound at its destination, or the socket's buffer is full.
+    pub fn deliver(&self, datagram: Datagram<'_>, is_marked: bool) -> bool {
+        self.ports.deliver(datagram, is_marked)
     }
 
     pub(crate) fn addresses(&self) -> &[IpAddr] {

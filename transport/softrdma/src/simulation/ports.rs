@@ -7,9 +7,10 @@
 use super::Network;
 use crate::host::Life;
 use crate::link::{
-    Datagram, DatagramSocket, LinkError, MAX_DATAGRAM_BYTES, ReceiveBatch, Received, SendBatch, Sockets,
+    Datagram, DatagramSocket, LinkError, MAX_DATAGRAM_BYTES, Origin, ReceiveBatch, Received, SendBatch,
+    Sockets,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -40,6 +41,8 @@ struct Port {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: SendBatch,
+    /// Marks of those that wait.
+    marks: VecDeque<bool>,
     dropped: u64,
 }
 
@@ -57,13 +60,14 @@ impl Ports {
         &self.addresses
     }
 
-    pub(super) fn deliver(&self, datagram: Datagram<'_>) -> bool {
+    pub(super) fn deliver(&self, datagram: Datagram<'_>, is_marked: bool) -> bool {
         let port = lock(&self.bound).get(&datagram.destination).cloned();
         let Some(port) = port.filter(|port| port.life.is_alive()) else { return false };
         let mut queue = lock(&port.queue);
         let has_room = queue.waiting.len() < QUEUE_DATAGRAMS && datagram.bytes.len() <= MAX_DATAGRAM_BYTES;
         if has_room {
             queue.waiting.push(datagram);
+            queue.marks.push_back(is_marked);
         } else {
             queue.dropped += 1;
         }
@@ -153,13 +157,14 @@ impl DatagramSocket for ProcessSocket {
         }
         let mut queue = lock(&self.0.port.queue);
         let mut taken = 0;
-        for datagram in queue.waiting.iter() {
-            if !batch.push(datagram) {
+        for (datagram, is_marked) in queue.waiting.iter().zip(&queue.marks) {
+            if !batch.push_from(datagram, Origin { is_marked: *is_marked, ..Origin::default() }) {
                 break;
             }
             taken += 1;
         }
         queue.waiting.remove_first(taken);
+        queue.marks.drain(..taken);
         Ok(Received { may_have_more: !queue.waiting.is_empty(), ..Received::default() })
     }
 

@@ -7,7 +7,7 @@ use crate::common::node::{BOUND, Node, bring_up_with, post};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 use trunkline_roce::wire::{
-    Aeth, IpUdp, NakCode, Opcode, Operation, Packet, ROCE_PORT, Service, Syndrome, icrc,
+    Aeth, Bth, IpUdp, NakCode, Opcode, Operation, Packet, ROCE_PORT, Service, Syndrome, icrc,
 };
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_verbs::{Completion, CompletionStatus, Psn, QpNumber, QpType, QueuePair, SendOperation};
@@ -81,6 +81,23 @@ fn fatal_nak_as_first_packet_of_foreign_peer_arrives() {
             assert!(Instant::now() < until, "nothing was sent with that PSN: it proves nothing");
             assert_eq!(setup.node().cq.poll(&mut [Completion::default()]), 0);
         }
+    }
+}
+
+#[test]
+fn congestion_notification_of_connected_peer_is_taken() {
+    let mut setup = Setup::new();
+    setup.send(0);
+    for (number, taken) in [(0x00ab_cdef, 0), (setup.hands.tgt.number().get(), 1)] {
+        let before = setup.node().counter("packets_received");
+        let mut cnp = Packet::new(Opcode::CNP, QpNumber::new(number), Psn::new(0), &[0; 16]);
+        cnp.bth.congestion = Bth::BECN;
+        setup.hands.send_packet(&cnp, |_| {});
+        let until = Instant::now() + BOUND;
+        while setup.node().counter("packets_received") == before {
+            assert!(Instant::now() < until, "the packet was never received");
+        }
+        assert_eq!(setup.node().counter("ecn_echoes_received"), taken);
     }
 }
 

@@ -26,6 +26,8 @@ struct Wire {
     hosts: Mutex<BTreeMap<IpAddr, Weak<SimulatedHost>>>,
     /// True if datagrams between sockets of one host arrive at once and are never lost.
     has_loopback: AtomicBool,
+    /// True if the network marks all datagrams (ECN).
+    is_marking: AtomicBool,
 }
 
 impl Wire {
@@ -38,7 +40,8 @@ impl Network for Wire {
     fn carry(&self, datagram: Datagram<'_>) {
         let is_local = datagram.source.ip() == datagram.destination.ip();
         if is_local && self.has_loopback.load(Ordering::Relaxed) {
-            let _has_room = self.host(datagram.destination.ip()).is_some_and(|host| host.deliver(datagram));
+            let _has_room =
+                self.host(datagram.destination.ip()).is_some_and(|host| host.deliver(datagram, false));
             return;
         }
         if self.stepped.below(50) == 0 {
@@ -87,6 +90,7 @@ impl World {
             carried: Mutex::default(),
             hosts: Mutex::default(),
             has_loopback: AtomicBool::new(false),
+            is_marking: AtomicBool::new(false),
         });
         Self { clock, stepped, runtime, wire, processes: 0, tasks: Vec::new(), log: Vec::new() }
     }
@@ -147,6 +151,11 @@ impl World {
     /// Makes datagrams between sockets of one host arrive at once, as over the loopback interface.
     pub(crate) fn use_loopback(&self) {
         self.wire.has_loopback.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes the network mark all datagrams from now on (ECN).
+    pub(crate) fn mark_datagrams(&self) {
+        self.wire.is_marking.store(true, Ordering::Relaxed);
     }
 
     /// Kills a process: its machines never run again.
@@ -212,10 +221,11 @@ impl World {
     fn deliver(&self, now: Time) {
         let later = self.wire.under_way.lock().unwrap().split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut *self.wire.under_way.lock().unwrap(), later);
+        let is_marked = self.wire.is_marking.load(Ordering::Relaxed);
         for batch in due.values() {
             for datagram in batch.iter() {
                 let host = self.wire.host(datagram.destination.ip());
-                let _has_room = host.is_some_and(|host| host.deliver(datagram));
+                let _has_room = host.is_some_and(|host| host.deliver(datagram, is_marked));
             }
         }
     }

@@ -4,7 +4,7 @@
 //! half and once per round trip, and below the target it grows. The method is Swift's (Kumar et al., SIGCOMM
 //! 2020), designed for RPC over a transport in software. The judgement is by the *shortest* of the last round
 //! trips, because hosts that share their cores delay single packets by milliseconds. A loss shrinks the
-//! window as well, by less while the round trips show no queue.
+//! window as well, by less while the round trips show no queue, and so does a mark (ECN).
 //!
 //! | round trip | base |
 //! |---|---|
@@ -49,6 +49,11 @@ const ROUNDS_PER_DOUBLING: i32 = 8;
 const BURST_NS: f64 = 1_000_000.0;
 /// Pace in windows per round trip, so that the window stays the bound.
 const PACE: f64 = 2.0;
+/// Factors of a shrinking window: of one that doubled since, by a loss with and without a queue, and by a mark (RFC 8511).
+const START_CUT: f64 = 0.5;
+const LOSS_CUT: f64 = 0.7;
+const RANDOM_LOSS_CUT: f64 = 0.9;
+const MARK_CUT: f64 = 0.85;
 /// Round trips that one judgement needs.
 const SAMPLES: u32 = 4;
 /// Rounds at the minimum after which other traffic keeps the queue.
@@ -85,7 +90,7 @@ pub struct Congestion {
     grown: i32,
     rounds_at_least: u32,
     rounds_of_target: u32,
-    /// End of the round trip in which the window does not shrink again for a loss.
+    /// End of the round trip in which the window does not shrink again for a loss or a mark.
     next_cut: Time,
     /// Time at which the pace has sent the packets so far.
     next_send: Time,
@@ -208,18 +213,23 @@ impl Congestion {
 
     /// Records that packets were lost.
     pub fn lost(&mut self, now: Time) {
-        self.grown = 0;
-        if now < self.next_cut {
-            return;
-        }
-        self.next_cut = now.plus_ns(nanoseconds(self.smoothed_ns));
-        let was_starting = std::mem::replace(&mut self.is_starting, false);
         let has_queue = self.samples == 0 || self.shortest() > self.base() + self.queue_target() / 2.0;
-        self.shrink(match (was_starting, has_queue) {
-            (true, _) => 0.5,
-            (_, true) => 0.7,
-            (_, false) => 0.9,
-        });
+        self.cut(if has_queue { LOSS_CUT } else { RANDOM_LOSS_CUT }, now);
+    }
+
+    /// Records that the network marked a packet, because its queue is long.
+    pub fn marked(&mut self, now: Time) {
+        self.cut(MARK_CUT, now);
+    }
+
+    /// Shrinks the window once per round trip, by more if it doubled until now.
+    fn cut(&mut self, factor: f64, now: Time) {
+        self.grown = 0;
+        if now >= self.next_cut {
+            self.next_cut = now.plus_ns(nanoseconds(self.smoothed_ns));
+            let was_starting = std::mem::replace(&mut self.is_starting, false);
+            self.shrink(if was_starting { START_CUT } else { factor });
+        }
     }
 
     fn measure(&mut self, sample: u64, now: Time) {

@@ -242,6 +242,20 @@ fn random_losses_cost_less_than_half() {
 }
 
 #[test]
+fn mark_shrinks_window_once_per_round_trip_and_ends_start() {
+    let mut congestion = Congestion { window: 100.0, smoothed_ns: 1000.0, ..Congestion::new(1024) };
+    let windows = [5, 1004, 1005, 2005].map(|now| {
+        congestion.marked(Time(now));
+        congestion.whole_window()
+    });
+    assert_eq!(windows, [50, 50, 42, 36]);
+    congestion.lost(Time(2006));
+    congestion.limits();
+    congestion.acknowledged(10, None, MAX_WINDOW, Time(2007));
+    assert_eq!(congestion.whole_window(), 36, "one cut for a mark and a loss, and no doubling");
+}
+
+#[test]
 fn window_below_one_packet_is_pause() {
     let mut congestion =
         Congestion { window: LEAST_WINDOW, smoothed_ns: 1_000_000.0, ..Congestion::new(1024) };

@@ -237,6 +237,20 @@ impl Paths {
         }
     }
 
+    /// Notes that the network marked requests of a QP, or responses to it.
+    pub(super) fn marked(&mut self, qp: &OnPath, requests: bool, responses: bool, now: Time) {
+        let Place::Path(number) = qp.place else { return };
+        if mutant!(marks_are_ignored) {
+            return;
+        }
+        let path = &mut self.paths[number];
+        for (direction, is_marked) in [(&mut path.requests, requests), (&mut path.responses, responses)] {
+            if is_marked {
+                direction.congestion.marked(now);
+            }
+        }
+    }
+
     fn observe_path(
         &mut self,
         number: usize,

@@ -16,7 +16,7 @@ use trunkline_roce::cm;
 use trunkline_roce::engine::{Handled, Response, is_request};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::icrc::Flow;
-use trunkline_roce::wire::{Bth, ICRC_LENGTH, IpUdp, Mad, Operation, Packet, QP1, QuotedPacket};
+use trunkline_roce::wire::{Bth, ICRC_LENGTH, IpUdp, Mad, Opcode, Operation, Packet, QP1, QuotedPacket};
 use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
@@ -29,6 +29,7 @@ impl Shard {
         let Some((batch, more)) = link.receive(&mut judge) else { return false };
         for (datagram, origin) in batch.iter_with_origin() {
             self.resources.counters.packets_received += 1;
+            self.resources.counters.packets_marked += u64::from(origin.is_marked);
             self.handle(&datagram, origin, false, now);
         }
         self.link.recycle(batch);
@@ -123,6 +124,8 @@ impl Shard {
             self.handle_mad(packet, datagram, origin, verdict);
         } else if verdict == Verdict::Unsure && !self.proves_itself(packet, datagram, origin) {
             self.resources.counters.unproven += 1;
+        } else if packet.bth.opcode == Opcode::CNP {
+            self.handle_cnp(&packet.bth, datagram, origin, now);
         } else {
             self.handle_for_qp(packet, datagram, origin, now);
         }
@@ -217,6 +220,9 @@ impl Shard {
         };
         let is_request = is_request(packet.bth.opcode);
         let is_proof = if is_request {
+            if origin.is_marked {
+                qp.request_was_marked();
+            }
             if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH], false) {
                 return;
             }
@@ -227,7 +233,11 @@ impl Shard {
                 handled.is_proof()
             })
         } else {
-            qp.handle_response(packet, false, None, now, resources).map(Response::is_proof)
+            let response = qp.handle_response(packet, false, None, now, resources);
+            if response.is_some_and(|response| response != Response::Unexpected) {
+                qp.take_marks(&packet.bth, origin.is_marked, now, resources);
+            }
+            response.map(Response::is_proof)
         };
         match is_proof {
             Some(is_proof) if is_proof || mutant!(route_follows_any_packet) => qp.heard(&source(), soft),
@@ -239,6 +249,17 @@ impl Shard {
         }
         if !is_request || qp.wants_service() {
             mark.set();
+        }
+    }
+
+    /// Handles a congestion notification (contract rocev2 8.7), by which NICs report marks. It is no proof of a route, and
+    /// has no answer.
+    #[cold]
+    fn handle_cnp(&mut self, bth: &Bth, datagram: &Datagram<'_>, origin: Origin, now: Time) {
+        match self.qps.get_mut(bth.destination.get()) {
+            None => self.resources.counters.unknown_qp += 1,
+            Some(qp) if !qp.is_connected(datagram, origin) => self.resources.counters.wrong_address += 1,
+            Some(qp) => qp.take_marks(bth, false, now, &mut self.resources),
         }
     }
 

@@ -16,7 +16,7 @@ use trunkline_verbs::{Clock, PortSpace, Psn, QpNumber, RejectReason, SidrStatus,
 /// Bound of a wait, for a loaded machine.
 const BOUND: Duration = Duration::from_secs(60);
 /// Origin of a datagram whose sender is unknown.
-const ORIGIN: Origin = Origin { is_member: false, verdict: None };
+const ORIGIN: Origin = Origin { is_member: false, verdict: None, is_marked: true };
 
 fn now() -> Time {
     Clock::monotonic().now()
@@ -457,6 +457,16 @@ fn malformed_bundles_of_member_reach_no_batch() {
 }
 
 /// Neither datagrams from UDP nor datagrams from members starve the other kind.
+#[test]
+fn origin_survives_its_byte() {
+    for verdict in VERDICTS {
+        for (is_member, is_marked) in [(false, false), (false, true), (true, false), (true, true)] {
+            let origin = Origin { is_member, verdict, is_marked };
+            assert_eq!(origin_of(byte_of(origin)), origin);
+        }
+    }
+}
+
 #[test]
 fn flood_by_udp_leaves_room_for_members_and_other_way_round() {
     let folder = Folder::new().unwrap();

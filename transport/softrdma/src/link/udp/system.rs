@@ -67,6 +67,7 @@ impl Sockets for SystemSockets {
         }
         udp_ffi::set_roce_options(socket.as_fd(), is_v4)
             .map_err(failed("forbid fragments (IP_MTU_DISCOVER)"))?;
+        udp_ffi::use_ecn(socket.as_fd(), is_v4);
         udp_ffi::ask_receive_buffer(socket.as_fd(), self.receive_buffer);
         // With a smaller buffer, a batch only waits longer.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
@@ -166,9 +167,45 @@ impl DatagramSocket for SystemSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Datagram;
     use crate::link::udp::tests::own_address;
+    use crate::link::{CE, Datagram, ECT_0, Segmentation};
+    use socket2::SockRef;
+    use std::net::Ipv6Addr;
     use std::time::Duration;
+
+    #[test]
+    fn datagrams_may_be_marked_and_marks_of_received_ones_are_seen() {
+        let sockets = SystemSockets::default();
+        for address in [own_address(), Ipv6Addr::LOCALHOST.into()] {
+            let [mut sender, mut receiver] = [(); 2].map(|()| sockets.bind(address, 0).unwrap());
+            let (source, destination) = (sender.local(), receiver.local());
+            let mut got = ReceiveBatch::new(64);
+            for (round, ecn) in [ECT_0, CE, ECT_0].into_iter().enumerate() {
+                let fd = sender.fd().unwrap();
+                let raw = SockRef::from(&fd);
+                if address.is_ipv4() {
+                    assert!(round > 0 || raw.tos_v4().unwrap() == u32::from(ECT_0));
+                    raw.set_tos_v4(ecn.into()).unwrap();
+                } else {
+                    assert!(round > 0 || raw.tclass_v6().unwrap() == u32::from(ECT_0));
+                    raw.set_tclass_v6(ecn.into()).unwrap();
+                }
+                let mut batch = SendBatch::new();
+                batch.push_run(source, destination, Segmentation::Plain, 3, |out| {
+                    out.extend_from_slice(&[0; 400]);
+                    true
+                });
+                batch.segment(|_| true);
+                assert_eq!(sender.send(&batch, 3).unwrap(), 3);
+                trunkline_testkit::wait_until("all to arrive", Duration::from_secs(60), || {
+                    let _empty = receiver.receive(&mut got);
+                    (got.len() == 3 * (round + 1)).then_some(())
+                });
+            }
+            let marks = got.iter_with_origin().map(|(_, origin)| origin.is_marked).collect::<Vec<_>>();
+            assert_eq!(marks, [false, false, false, true, true, true, false, false, false], "{address}");
+        }
+    }
 
     #[test]
     fn datagrams_that_kernel_drops_are_counted() {

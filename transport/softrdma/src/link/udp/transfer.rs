@@ -205,7 +205,7 @@ impl Gate<'_, '_> {
         let is_main = bound.is_main;
         batch.retain_from(before, |datagram, origin| {
             *origin = match self.origin(datagram) {
-                Some(origin) => origin,
+                Some(of) => Origin { is_marked: origin.is_marked, ..of },
                 None => return false,
             };
             !(is_main && self.forward(datagram, *origin))
@@ -230,7 +230,7 @@ impl Gate<'_, '_> {
             },
         };
         let verdict = self.judge.as_mut().and_then(|judge| judge.judge(datagram));
-        Some(Origin { is_member, verdict })
+        Some(Origin { is_member, verdict, is_marked: false })
     }
 
     /// Forwards a datagram if it is for another member; returns true then.

@@ -96,6 +96,8 @@ pub(super) struct Qp {
     awaits_proof: Option<Heard>,
     /// True if the first packet replaces the RTU of its connection.
     awaits_rtu: bool,
+    /// True if the next answer reports that a request was marked (ECN).
+    owes_echo: bool,
     /// Keeps the XRC domain of a TGT alive (contract A12).
     domain: Option<Arc<Domain>>,
     /// Open handles of a QP that is not shared; more than one only for a TGT.
@@ -141,6 +143,7 @@ impl Qp {
             on_path: OnPath::default(),
             awaits_proof: None,
             awaits_rtu: false,
+            owes_echo: false,
             domain,
             handles: 1,
             shared,
@@ -163,6 +166,7 @@ impl Qp {
             on_path: OnPath::default(),
             awaits_proof: None,
             awaits_rtu: false,
+            owes_echo: false,
             domain: Some(domain),
             handles: 1,
             shared: Some(shared),

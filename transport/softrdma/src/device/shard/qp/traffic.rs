@@ -11,7 +11,7 @@ use crate::device::shard::resources::Resources;
 use trunkline_roce::engine::{
     Handled, NakCode, Placement, Requester, RequesterEvent, ResponderEvent, ResponderState, Response,
 };
-use trunkline_roce::wire::{Bth, Packet};
+use trunkline_roce::wire::{Bth, Opcode, Operation, Packet};
 use trunkline_verbs::{AsyncEventKind, QpState, Time};
 
 /// Maximum number of packets that a QP sends per turn.
@@ -95,6 +95,25 @@ impl Qp {
         Some(response)
     }
 
+    /// Notes that the network marked a request.
+    pub(in crate::device::shard) fn request_was_marked(&mut self) {
+        self.owes_echo = true;
+    }
+
+    /// Takes the report of the peer that a request was marked, if the packet is one, and the mark of a response with data.
+    pub(in crate::device::shard) fn take_marks(
+        &mut self,
+        bth: &Bth,
+        is_marked: bool,
+        now: Time,
+        resources: &mut Resources,
+    ) {
+        let is_echo = bth.opcode == Opcode::CNP || bth.has_becn();
+        let has_data = bth.opcode.operation() != Operation::ACKNOWLEDGE;
+        resources.counters.ecn_echoes_received += u64::from(is_echo);
+        resources.paths.marked(&self.on_path, is_echo, is_marked && has_data, now);
+    }
+
     /// Returns true if a response with this header answers a PSN that is outstanding.
     pub(in crate::device::shard) fn has_outstanding(&self, bth: &Bth) -> bool {
         self.requester.as_ref().is_some_and(|requester| requester.has_outstanding(bth))
@@ -149,9 +168,17 @@ impl Qp {
             let (shared, serial) = (self.shared.as_deref_mut(), responder.serial());
             let mut target =
                 QpTarget::of_shared(self.number, &mut self.reception, resources, shared, serial, now);
-            sent +=
-                outgoing.push_run(route, PACKETS_IN_TURN, |out| responder.poll_transmit(&mut target, out));
+            let owed_echo = self.owes_echo;
+            sent += outgoing.push_run(route, PACKETS_IN_TURN, |out| {
+                let start = out.len();
+                let transmit = responder.poll_transmit(&mut target, out)?;
+                if std::mem::take(&mut self.owes_echo) {
+                    Bth::set_becn(&mut out[start..]);
+                }
+                Some(transmit)
+            });
             drop(target);
+            resources.counters.ecn_echoes_sent += u64::from(owed_echo && !self.owes_echo);
         }
         if let Some(requester) = &mut self.requester {
             let Resources { reader, tables, paths, counters, .. } = resources;
