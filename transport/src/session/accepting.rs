@@ -41,7 +41,7 @@ impl CmMachine {
         let (cause, is_proven) = (refusal.own_cause(), refusal.follows_proof());
         self.shared.events.refused(id.peer_address().map(PeerKey::new), cause, is_proven);
         let (now, peer) = (self.now(), id.peer_address().map(tracing::field::display));
-        if let Some(remedy) = refusal.remedy() {
+        if let Some((_, remedy)) = refusal.advice() {
             if let Some(suppressed) = self.refused[usize::from(is_proven)].line(now) {
                 tracing::warn!(peer, ?refusal, cause, remedy, suppressed, "session request refused");
             }

@@ -289,40 +289,46 @@ impl Refusal {
         matches!(self, Self::Crowded | Self::Resources | Self::Setting(_) | Self::IdentityRequired)
     }
 
+    /// Returns cause and remedy for the log of the node that sends this refusal. `None` if the peer retries without
+    /// help, if its request is malformed, or if the cause is logged elsewhere.
+    pub(super) fn advice(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Version(_) => {
+                Some(("the peer speaks other protocol versions", "update the node with the older ones"))
+            }
+            Self::Setting(_) => Some((
+                "the peer has a setting that this node must not ignore and does not know",
+                "update this node",
+            )),
+            Self::IdentityRequired => Some((
+                "the peer proves no name, and this node requires one",
+                "give the peer an identity, or call accept(Level::None) for this node",
+            )),
+            Self::Crowded => Some((
+                "the peer's host has too many sessions, or too many sessions are half-open",
+                "run fewer nodes or pollers on that host",
+            )),
+            Self::UsesXrc => Some((
+                "the peer uses RC connections, this node XRC",
+                "start this node with --connections rc (NodeBuilder::connections)",
+            )),
+            Self::UsesRc => Some((
+                "the peer uses XRC connections, this node RC",
+                "start the peer with --connections rc (NodeBuilder::connections)",
+            )),
+            _ => None,
+        }
+    }
+
     /// Returns the cause in the words of the node that sends this refusal.
     pub(super) fn own_cause(self) -> &'static str {
         match self {
             Self::NotTrunkline => "the request is that of another protocol",
-            Self::Version(_) => "the peer speaks other protocol versions",
             Self::Feature => "this node lacks an identity, or another feature that the peer requires",
-            Self::Stale | Self::ProtocolBroken | Self::Altered | Self::PathMtu(_) => {
-                "the session of the request is over"
-            }
             Self::Malformed => "the request is malformed",
             Self::ShuttingDown => "this node is shutting down",
             Self::Resources => "this node cannot make its end of the session",
-            Self::Crowded => "the peer's host has too many sessions, or too many sessions are half-open",
-            Self::UsesXrc => "the peer uses RC connections, this node XRC",
-            Self::UsesRc => "the peer uses XRC connections, this node RC",
-            Self::Unproven(_) => "the peer has not proved its address",
-            Self::Setting(_) => "the peer has a setting that this node must not ignore and does not know",
-            Self::IdentityRequired => "the peer proves no name, and this node requires one",
-        }
-    }
-
-    /// Returns the remedy for the log of the node that sends this refusal. `None` if the peer retries without
-    /// help, if its request is malformed, or if the cause is logged elsewhere.
-    pub(super) fn remedy(self) -> Option<&'static str> {
-        match self {
-            Self::Version(_) => Some("update the node with the older ones"),
-            Self::Setting(_) => Some("update this node"),
-            Self::IdentityRequired => {
-                Some("give the peer an identity, or call accept(Level::None) for this node")
-            }
-            Self::Crowded => Some("run fewer nodes or pollers on that host"),
-            Self::UsesXrc => Some("start this node with --connections rc (NodeBuilder::connections)"),
-            Self::UsesRc => Some("start the peer with --connections rc (NodeBuilder::connections)"),
-            _ => None,
+            _ => self.advice().map_or("the session of the request is over", |(cause, _)| cause),
         }
     }
 
