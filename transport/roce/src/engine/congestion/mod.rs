@@ -184,9 +184,16 @@ impl Congestion {
         (end > now).then_some(end)
     }
 
-    /// Records that packets wait for room.
+    /// Records that the window limits what is sent.
     pub fn limits(&mut self) {
         self.is_limiting = true;
+    }
+
+    /// Records that packets wait. Those that wait only for the pace are not limited by the window, which must not grow unused.
+    pub fn waits(&mut self, now: Time) {
+        if self.window < 1.0 || self.pause_end(now).is_none() {
+            self.limits();
+        }
     }
 
     /// Replaces the packets in flight of one sender. More packets than before have been sent now.

@@ -44,7 +44,7 @@ impl Sender for Congestion {
     fn sent(&mut self, now: Time) {
         self.replace(0, 1, now);
         if self.room(now) == 0 {
-            self.limits();
+            self.waits(now);
         }
     }
 
@@ -277,6 +277,8 @@ fn window_of_long_round_trip_leaves_in_bursts_of_millisecond() {
     congestion.replace(0, 20, Time(5));
     assert_eq!((congestion.room(Time(5)), congestion.window_room()), (0, 80));
     assert_eq!(congestion.pause_end(Time(5)), Some(Time(500_005)));
+    congestion.waits(Time(5));
+    assert!(!congestion.is_limiting, "only the pace limits");
     assert_eq!((congestion.room(Time(500_005)), congestion.pause_end(Time(500_005))), (10, None));
     // What was not used is no more than a burst later.
     assert_eq!(congestion.room(Time(50_000_000)), 20);

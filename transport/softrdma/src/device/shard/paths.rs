@@ -78,12 +78,12 @@ impl Direction {
     }
 
     /// Records that a QP was served. A QP that `has_sent` and still `waits` moves to the end.
-    fn served(&mut self, qp_number: u32, has_sent: bool, waits: bool) {
+    fn served(&mut self, qp_number: u32, has_sent: bool, waits: bool, now: Time) {
         if (has_sent || !waits) && !self.waiting.is_empty() {
             self.waiting.retain(|number| *number != qp_number);
         }
         if waits {
-            self.congestion.limits();
+            self.congestion.waits(now);
             if !self.waiting.contains(&qp_number) {
                 self.waiting.push_back(qp_number);
             }
@@ -283,8 +283,8 @@ impl Paths {
         if was_served {
             let is_held_back = requester.is_held_back() && !is_on_trial;
             let waits = |is_read| is_held_back && requester.is_reading() == is_read;
-            requests.served(qp_number, after.requests > before.requests, waits(false));
-            responses.served(qp_number, after.responses > before.responses, waits(true));
+            requests.served(qp_number, after.requests > before.requests, waits(false), now);
+            responses.served(qp_number, after.responses > before.responses, waits(true), now);
             qp.pause_end = match is_held_back {
                 false => None,
                 true if requester.is_reading() => responses.congestion.pause_end(now),
@@ -345,20 +345,20 @@ mod tests {
     fn qps_get_room_in_turn() {
         let mut way = direction(&[]);
         assert_eq!(way.room_of(7, Time(0)), 4, "nobody waits");
-        way.served(7, true, true);
-        way.served(8, false, true);
+        way.served(7, true, true, Time(0));
+        way.served(8, false, true, Time(0));
         way.congestion.replace(0, 4, Time(0));
         assert_eq!(way.released(Time(0)), None, "the window is full");
         way.congestion.replace(4, 1, Time(0));
         assert_eq!([7, 8].map(|qp| way.room_of(qp, Time(0))), [3, 0]);
         assert_eq!(way.released(Time(0)), Some(7));
         // It has sent, and waits for more: the other one is next.
-        way.served(7, true, true);
+        way.served(7, true, true, Time(0));
         assert_eq!(([7, 8].map(|qp| way.room_of(qp, Time(0))), way.released(Time(0))), ([0, 3], Some(8)));
         // One that could not send keeps its place.
-        way.served(8, false, true);
+        way.served(8, false, true, Time(0));
         assert_eq!(way.released(Time(0)), Some(8));
-        way.served(8, true, false);
+        way.served(8, true, false, Time(0));
         assert_eq!(way.released(Time(0)), Some(7));
     }
 }
