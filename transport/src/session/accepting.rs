@@ -38,10 +38,11 @@ impl CmMachine {
         if matches!(refusal, Refusal::Unproven(_)) {
             return;
         }
-        let (cause, is_proven) = (refusal.own_cause(), refusal.follows_proof());
+        let (advice, is_proven) = (refusal.advice(), refusal.follows_proof());
+        let cause = advice.map_or_else(|| refusal.own_cause(), |(cause, _)| cause);
         self.shared.events.refused(id.peer_address().map(PeerKey::new), cause, is_proven);
         let (now, peer) = (self.now(), id.peer_address().map(tracing::field::display));
-        if let Some((_, remedy)) = refusal.advice() {
+        if let Some((_, remedy)) = advice {
             if let Some(suppressed) = self.refused[usize::from(is_proven)].line(now) {
                 tracing::warn!(peer, ?refusal, cause, remedy, suppressed, "session request refused");
             }

@@ -320,7 +320,7 @@ impl Refusal {
         }
     }
 
-    /// Returns the cause in the words of the node that sends this refusal.
+    /// Returns the cause of a refusal without advice, in the words of the node that sends it.
     pub(super) fn own_cause(self) -> &'static str {
         match self {
             Self::NotTrunkline => "the request is that of another protocol",
@@ -328,7 +328,7 @@ impl Refusal {
             Self::Malformed => "the request is malformed",
             Self::ShuttingDown => "this node is shutting down",
             Self::Resources => "this node cannot make its end of the session",
-            _ => self.advice().map_or("the session of the request is over", |(cause, _)| cause),
+            _ => "the session of the request is over",
         }
     }
 
