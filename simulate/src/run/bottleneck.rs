@@ -29,8 +29,9 @@ const USED: u32 = 2;
 const BEGIN: Duration = Duration::from_secs(1);
 /// Round trips in which windows grow.
 const GROWING: u32 = 60;
-/// One datagram of this many may be dropped, on a near link and on a far one, where only losses limit a window.
-const DROPPED: u64 = 50;
+/// One datagram of this many may be dropped, on a near link, whose queue may be shorter than the sum of the windows of all
+/// pollers when a round begins, and on a far one, where only losses limit a window.
+const DROPPED: u64 = 30;
 const DROPPED_FAR: u64 = 20;
 /// Part of the queue from which on a link marks datagrams, if it does, and the datagrams of which such a near link may drop
 /// one. On a far link the first marks arrive after the queue is full.
