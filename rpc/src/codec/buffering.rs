@@ -120,7 +120,7 @@ mod tests {
         Map(BTreeMap<String, Self>),
     }
 
-    /// Asserts that as many levels as given are decoded, and one more is refused.
+    /// Asserts that this many levels are decoded, and one more is refused.
     fn deepest<T: DeserializeOwned + Debug>(open: &[u8], levels: usize, leaf: &[u8]) {
         let decoded = |levels| decode::<T>(&nested(open, levels, leaf)).map(drop);
         assert_eq!(decoded(levels), Ok(()), "{}", type_name::<T>());
@@ -270,7 +270,7 @@ mod tests {
         };
     }
 
-    /// Decodes deeper and deeper values on stacks of several sizes. They work or are refused with a reason.
+    /// Decodes values of growing depth on stacks of several sizes. Each is decoded, or refused with a reason.
     fn survives<T: DeserializeOwned>(least: usize, open: &[u8], leaf: &[u8]) {
         for stack in [least, 4 * least, 2 << 20] {
             for levels in (0..8).chain([60, 120]) {

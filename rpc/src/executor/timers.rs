@@ -219,7 +219,7 @@ mod tests {
         let earlier = timers.set(Time(1_000), Waker::noop());
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
-        // As left by threads that the child does not have.
+        // As if held by threads that the child lacks.
         let _held = (timers.waiting.lock(), earlier.timer.waker.lock());
         in_forked_child(|| {
             let set = timers.set(Time(500), &waker);

@@ -982,7 +982,7 @@ mod tests {
     fn waker_that_is_replaced_may_use_stream() {
         let stream = CallStream::of_client(Arc::new(OfProcess { is_forked: false }), Streams::Both, None);
         let (done, wait) = channel();
-        // A deadlock would keep the thread.
+        // A deadlock would block this thread.
         thread::spawn(move || {
             let uses = || Waker::from(Arc::new(Uses(Arc::clone(&stream))));
             let polls: [&dyn Fn(&Context<'_>); 3] = [

@@ -101,7 +101,7 @@ fn listener_of_another_version_is_named_to_callers_at_once() {
     let options = CallOptions::new().connect(Connect::Wait);
     let waiting = client.with(&options);
     let mut calls = 0;
-    // Attempts to connect become rarer and rarer, so that sooner or later a call meets none.
+    // Attempts to connect become rarer, so a call eventually falls between two attempts.
     wait_until("a call without a request", LIMIT, || {
         let waits = calls % 2 == 1;
         let outcome = if waits { early(waiting.ping()) } else { early(client.ping()) };

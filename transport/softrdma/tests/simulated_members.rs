@@ -164,8 +164,8 @@ fn when_holder_of_port_4791_is_killed_others_continue() {
     assert_ne!(runs[0], runs[1]);
 }
 
-/// Makes a process connect to another at its address, perhaps disconnect, and exit. One of the two holds port
-/// 4791. Returns true if the other learns of the exit.
+/// Lets a process connect to another at its address, perhaps disconnect, and exit. One of the two holds port
+/// 4791. Returns true if the other detects the exit.
 fn learns_of_exit(seed: u64) -> bool {
     let mut world = World::new(seed);
     world.use_loopback();
@@ -209,7 +209,7 @@ fn has_ended(channel: &dyn CmChannel) -> bool {
     events.filter(|event| matches!(event.kind, CmEventKind::Disconnected { .. })).count() > 0
 }
 
-/// Maximum time until a death on the host is noticed. The retries of an idle QP never run out.
+/// Maximum time until a death on the host is detected. The retries of an idle QP never run out.
 const NOTICED: Duration = Duration::from_millis(200);
 
 /// Runs until a connection of the channel has ended because of a death.

@@ -550,7 +550,7 @@ mod tests {
             poll(&mut cancelled, Waker::noop());
             sender.send(context.0.waiting.len()).unwrap();
         };
-        // A deadlock would keep the thread.
+        // A deadlock would block this thread.
         std::thread::spawn(polls);
         assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(1));
     }

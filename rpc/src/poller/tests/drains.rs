@@ -1,4 +1,4 @@
-//! A server that drains tells each peer whose calls all had a reply.
+//! DRAINED frames of a draining server: one to each peer whose calls have all been answered.
 
 use super::service::{ECHO, HANG};
 use super::{Frame, Peer, World, frame, parse};

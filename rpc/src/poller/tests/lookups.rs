@@ -47,7 +47,7 @@ impl Slow {
         assert!(self.state().result.is_none(), "it is taken");
     }
 
-    /// Says that the addresses have changed. Returns the number of lookups that have begun.
+    /// Reports a change of the addresses. Returns the number of lookups that have begun.
     fn notify(&self, world: &mut World) -> usize {
         let watcher = self.state().watcher.clone();
         watcher.expect("a channel").notify();

@@ -285,7 +285,7 @@ fn servers_stay_if_all_fail_or_channel_leaves_out_none() {
     assert_eq!((rig.states(), rig.left_out()), (vec!["up"; 2], 0));
 }
 
-/// Sender of an error that the server's node has made after the handler began.
+/// Origin of an error that the server's node reports after the handler has begun.
 fn by_node(reason: Reason) -> RepliedBy {
     RepliedBy::Node { reason: Some(reason), ran: true }
 }

@@ -57,7 +57,7 @@ fn end(peer: &Peer, watch: Arrived, code: u8) {
     peer.answer(0, watch.from, &header, encoded, &[]);
 }
 
-/// Makes calls and gives them up. Returns their numbers at each peer.
+/// Makes calls and drops them. Returns their numbers at each peer.
 fn calls<const N: usize>(world: &mut World, channel: &Channel, peers: [&Peer; N]) -> [usize; N] {
     let options = options(Connect::FailFast);
     let calls = [(); 20].map(|()| channel.call(&options, ECHO, &(), Bytes::new()));

@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(Header::parse(received, &bytes), Err(FrameError::Length));
     }
 
-    /// The examples of `docs/book/src/why/wire.md` that are the RPC layer's, as they are parsed and emitted here.
+    /// The RPC layer's examples of `docs/book/src/why/wire.md`, parsed and emitted.
     #[test]
     fn examples_of_document_are_right() {
         let (mut seen, mut shapes) = (Vec::new(), 0);

@@ -226,15 +226,15 @@ fn calls_that_draining_server_has_not_taken_need_no_budget() {
     for call in calls {
         assert_eq!(block_on(call), Ok(1));
     }
-    // The server reports its drain once, to each poller of the caller that had calls under way.
+    // The server reports its drain once, to each poller of the caller that had calls in flight.
     let refused = replicas.refused(0);
     assert!(refused > 0);
     assert!((500..1000).all(|job| block_on(client.add(job)) == Ok(1)));
     assert_eq!(replicas.refused(0), refused);
 }
 
-/// Makes a call for job 7 that runs when its server gives up its handlers. Returns the call's outcome, and the
-/// number of times that the job ran.
+/// Makes a call for job 7 that runs when its server drops its handlers. Returns the call's outcome, and the number of times
+/// that the job ran.
 fn lose_a_call<F>(call: impl FnOnce(WorkClient) -> F) -> (Result<u64, Status>, u64)
 where
     F: Future<Output = Result<u64, Status>> + Send + 'static,

@@ -99,7 +99,7 @@ fn channel_is_lazy_and_ready_connects_it() {
     until("the session ends", || (!channel.is_connected()).then_some(()));
 }
 
-/// Asks another server through a client that is older than its node.
+/// Calls another server through a client that is older than its node.
 struct Passer(WhoClient);
 
 impl Who for Passer {

@@ -128,7 +128,7 @@ fn hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
     for _ in 0..5 {
         assert_draining(&block_on(client.plain()).unwrap_err());
     }
-    // A peer that connects now is told so, too.
+    // The drain is also reported to a peer that connects now.
     let late = node().start().unwrap();
     let of_late = HopClient::connect(&late, setting.server.local_address()).unwrap();
     assert_draining(&block_on(of_late.plain()).unwrap_err());
@@ -297,7 +297,7 @@ fn handlers_learn_of_drain_and_of_shutdown() {
     for shuts_down in [false, true] {
         let gate = Gate::default();
         let service = EndlessServer::new(UntilDrain(gate.clone()));
-        // A handler that learns nothing ends with the grace period, and its call with an error.
+        // A handler that is not notified ends with the grace period, and its call with an error.
         let server = node().grace(LIMIT).tokio(runtime.handle().clone()).serve(service).start().unwrap();
         let caller = node().start().unwrap();
         let client =

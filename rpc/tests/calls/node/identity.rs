@@ -337,7 +337,7 @@ fn failed_handshakes_are_named_at_both_nodes() {
         let text = format!("this node ended the handshake: {cause}");
         let is_recorded =
             |event: &RecordedEvent| event.kind == EventKind::SessionNotMade && event.cause.starts_with(&text);
-        // The first is of the peer's call, the second of the judge's.
+        // The first status belongs to the peer's call, the second to the judge's call.
         until("the judge records both", || {
             (judge.record().into_iter().filter(is_recorded).count() == 2).then_some(())
         });
@@ -540,7 +540,7 @@ fn every_kind_of_call_is_refused_before_it_leaves() {
             assert_eq!(status.code(), Code::Unauthenticated, "{status}");
         }
         if !is_up {
-            // The session of another channel helps none of these.
+            // These channels cannot use the session of another channel.
             runs(&node, at);
         }
     }
@@ -607,7 +607,7 @@ fn channel_to_caller_expects_its_name() {
     let _second = second.start().unwrap();
     let status = block_on(async {
         loop {
-            // The end of the first session may be found by a call.
+            // The end of the first session may be detected by a call.
             let status = back.caller().await.unwrap_err();
             if status.code() != Code::Unavailable {
                 break status;

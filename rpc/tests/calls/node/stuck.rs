@@ -109,7 +109,7 @@ fn node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
         } else {
             let ends = Arc::clone(&server);
             let errors = returns("the shutdown returns", move || ends.shutdown());
-            // The rest of the node is as after any other end.
+            // Everything else ends as in any other shutdown.
             assert_eq!(server.report().pollers, 2);
             for poller in [0, 1] {
                 let task = server.run_on(PollerIndex(poller), |_| async {});

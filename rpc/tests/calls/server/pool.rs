@@ -284,7 +284,7 @@ fn offloaded_future_is_dropped_with_its_call() {
     let Rig { client, told, gate, .. } = &all;
     let call = client.wait();
     assert_eq!(told.next(), "started");
-    // This call waits, and holds no worker.
+    // This call waits without occupying a worker.
     assert!(block_on(client.here_blocking()).is_ok());
     drop(call);
     assert_eq!(told.next(), "dropped");
@@ -351,7 +351,7 @@ fn timer_is_looked_at_while_any_worker_is_idle() {
     let Rig { client, told, release, .. } = &all;
     let doze = client.doze();
     assert_eq!(told.next(), "started");
-    // They hold two of three workers until the sleep has ended, whichever these are.
+    // They hold any two of the three workers until the sleep ends.
     let blocked = [client.block(), client.block()];
     assert_eq!(told.next(), "started");
     assert_eq!(told.next(), "started");

@@ -43,7 +43,7 @@ impl<I: Iterator + Unpin> Stream for Iterate<I> {
 
 struct Server;
 
-/// Counts, and then ends as it is told.
+/// Counts, and ends in the way that the test chooses.
 struct Counter {
     next: u64,
     to: u64,

@@ -203,7 +203,7 @@ fn oversized_request_names_size_and_limit() {
     assert_eq!(block_on(client.nothing()), Ok(()), "the trunk still works");
 }
 
-/// The first call leaves before the server has told its limit.
+/// The first call leaves before the server has reported its limit.
 #[test]
 fn first_call_that_is_too_large_for_server_says_so() {
     let small = node().max_message_bytes(100_000).serve(ZooServer::new(Keeper(events().0)));

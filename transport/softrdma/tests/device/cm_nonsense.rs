@@ -48,7 +48,7 @@ fn bytes_of(packet: &Packet<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Sends a packet and returns what counted it: the cause of its drop, or `cm_received`.
+/// Sends a packet and returns the counters that it incremented: the cause of its drop, or `cm_received`.
 fn counted(hands: &mut ByHand, bytes: Vec<u8>) -> Vec<&'static str> {
     counted_with(hands, bytes, |_| {})
 }
@@ -259,7 +259,7 @@ fn view_of_peer_opens_its_connection_to_no_other_address() {
     assert_eq!(send(&mut hands, stranger, view, &second), dropped);
     let plain = IpUdp::new(named, SocketAddr::new(hands.node.address, ROCE_PORT));
     assert_eq!(send(&mut hands, named, plain, &second), dropped, "the address that the peer names");
-    // Another program at the peer's address does not know the PSN: the answer goes to the peer.
+    // Another program at the peer's address does not have the PSN: the answer goes to the peer.
     let elsewhere = SocketAddr::new(peer.ip(), 50_000);
     assert_eq!(send(&mut hands, elsewhere, view, &first), acknowledged);
     assert_eq!(send(&mut hands, peer, view, &second), acknowledged);

@@ -44,7 +44,7 @@ fn devices_of_two_registries_or_of_network_of_program_prove_nothing() {
     }
 }
 
-/// A member asks with the number of another member's QP, from the same address and another port.
+/// A member names another member's QP in its request, from the same address and another port.
 #[test]
 fn request_with_number_of_foreign_qp_proves_nothing() {
     let host = Host::new();

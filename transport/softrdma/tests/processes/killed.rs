@@ -74,7 +74,7 @@ fn peer() {
     }
 }
 
-/// A peer, the connections to it, and the connection that it has made.
+/// A peer, the connections to it, and the connection that it has opened.
 struct Peer {
     process: Process,
     /// Address of its listener.

@@ -123,7 +123,7 @@ impl PeeredNode {
     }
 
     /// Returns true if a stopped peer takes as many messages after it has been resumed. On a loaded machine
-    /// it may continue too late, since the sender gives it up after half a second.
+    /// it may continue too late, since the sender abandons the path after half a second.
     fn continues(&self, messages: usize) -> bool {
         for _ in 0..messages {
             match self.node.completion().status {
@@ -228,8 +228,7 @@ fn process_that_may_have_no_files_of_that_size_stays_on_network() {
     assert_eq!(pair.path().0, "udp");
 }
 
-/// The ring is not full, so the sender does not wait for room. Time-outs show that the peer takes nothing
-/// out.
+/// The ring is not full, so the sender does not wait for room. Time-outs show that the peer does not read.
 #[test]
 fn ring_that_nobody_empties_is_left_for_network() {
     wait_until("a peer that continues before it is given up", || {
