@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn another_toolchain_is_reported_and_judges_nothing() {
+    fn counts_of_another_toolchain_are_reported_and_not_compared() {
         let changed = verdict(|now| {
             now.toolchain.rustc = "rustc 2".to_owned();
             now.one_outstanding.udp.server.device *= 2.0;

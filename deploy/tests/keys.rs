@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_private_and_nothing_else_is_left() {
+    fn keys_are_private_without_leftover_files() {
         let folder = authority();
         json(&["issue", "ca", SPIFFE], folder.path());
         let ca = folder.join("ca");

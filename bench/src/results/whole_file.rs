@@ -96,7 +96,7 @@ mod tests {
     use trunkline_testkit::Folder;
 
     #[test]
-    fn file_is_replaced_and_nothing_else_is_left() {
+    fn file_is_replaced_without_leftovers() {
         let folder = Folder::new().unwrap();
         let path = folder.join("out.json");
         for contents in [b"one".as_slice(), b"two"] {

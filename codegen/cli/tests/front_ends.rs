@@ -114,7 +114,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn command_teaches_and_names_what_is_wrong() {
+    fn command_has_help_and_names_errors() {
         let folder = Folder::new().unwrap();
         let help = String::from_utf8(cli(&[Path::new("--help")]).stdout).unwrap();
         for text in ["#[trunkline::service]", "--output src/kv.rs", "--check", "build script", "Exit status"]
@@ -169,7 +169,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn closed_pipe_is_no_error() {
+    fn closed_pipe_does_not_fail() {
         let folder = Folder::new().unwrap();
         let source = file(&folder, "closed_pipe.rs", SOURCE);
         let (reader, writer) = std::io::pipe().unwrap();

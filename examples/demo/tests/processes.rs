@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_pipe_is_no_error() {
+    fn closed_pipe_does_not_fail() {
         let scene = Scene::new();
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

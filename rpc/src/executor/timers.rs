@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_are_fired_in_time_and_once_and_leave_nothing_when_they_are_dropped() {
+    fn timers_fire_once_in_time_and_are_removed_on_drop() {
         let clock = VirtualClock::new();
         clock.set(Time(1_000));
         let wakes = Arc::new(Count::default());

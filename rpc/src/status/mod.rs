@@ -454,7 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_grpc() {
+    fn numbers_match_grpc() {
         for number in 1..=16 {
             assert_eq!(Code::from_number(number).number(), number);
         }

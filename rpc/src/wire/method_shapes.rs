@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn common_part_is_compared_without_what_is_unknown() {
+    fn only_known_common_part_is_compared() {
         let here = traced(number);
         let all = here.fingerprints().to_vec();
         assert_eq!(

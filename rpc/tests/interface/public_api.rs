@@ -15,7 +15,7 @@ use syn::{File, Meta, parse_quote};
 const RENEW: &str = "TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api";
 
 #[test]
-fn public_api_is_one_that_is_listed() {
+fn public_api_matches_listing() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = root.join("public-api.txt");
     let now = listing(root);

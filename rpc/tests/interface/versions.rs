@@ -118,7 +118,7 @@ fn listener_of_another_version_is_named_to_callers_at_once() {
 }
 
 #[test]
-fn who_dials_with_another_version_is_told_ours_at_once() {
+fn dialer_with_another_version_is_refused_at_once_with_ours() {
     let node = Node::builder().listen(fresh_address()).serve(PingServer::new(Pong)).start().unwrap();
     let ip = fresh_address().ip();
     let device = device(ip);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_some_numbers_tells_nothing_of_next() {
+    fn known_numbers_do_not_predict_next() {
         const COUNT: u32 = 1 << 14;
         let permutation = Permutation::new(32, [3, 4]);
         let numbers: Vec<u32> = (0..=COUNT).map(|index| permutation.number_of(index)).collect();

@@ -279,7 +279,7 @@ mod tests {
     /// print(expand(exported, b"trunkline done\0").hex(), expand(exported, b"trunkline renewal\0").hex())
     /// ```
     #[test]
-    fn keys_are_those_of_document() {
+    fn keys_match_document() {
         let examples = key_examples().into_iter().collect::<BTreeMap<_, _>>();
         let value = |name: &str| &examples.get(name).unwrap_or_else(|| panic!("no {name}"))[..];
         assert_eq!(LABEL, value("label of the exporter"));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_export_gives_nothing() {
+    fn failed_export_yields_no_keys() {
         assert_eq!(
             Exported::new(|_| Err::<(), _>("during the handshake")).unwrap_err(),
             "during the handshake"

@@ -301,7 +301,7 @@ fn ambiguous_and_malformed_spiffe_uris_are_unusable() {
 }
 
 #[test]
-fn names_match_as_webpki_has_it() {
+fn names_match_as_in_webpki() {
     let certificates = [
         &[NAME][..],
         &["SHOP.Example", "10.0.0.1"],

@@ -264,7 +264,7 @@ fn peer_without_receives_holds_one_slot_until_its_session_ends() {
 }
 
 #[test]
-fn late_completion_changes_nothing() {
+fn late_completion_is_ignored() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let (b, srq) = (far.key(), far.empty_srq());
     let ends = [1, 2].map(|number| {

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_read_as_it_was_written() {
+    fn text_survives_round_trip() {
         for peers in [0, 1, 5] {
             assert_eq!(NodeStatus::parse(&node(peers).to_text()), Some(node(peers)));
         }

@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_failed_together_do_not_meet_again() {
+    fn retries_of_nodes_that_failed_together_spread() {
         let pause = |seed| pauses(&mut Backoff::new(seed), PeerDown::Unreachable, 1);
         assert_ne!(pause(1), pause(2));
     }
 
     #[test]
-    fn session_that_comes_up_ends_row() {
+    fn established_session_resets_backoff() {
         let mut backoff = Backoff::new(7);
         pauses(&mut backoff, PeerDown::Unreachable, 5);
         backoff.failed(START, PeerDown::Unreachable, false);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_pause_can_mend_has_none() {
+    fn permanent_failures_have_no_pause() {
         let mut backoff = Backoff::new(7);
         let cause = PeerDown::NoAddress { listens_on: ([127, 0, 0, 1], 7471).into() };
         assert!(!backoff.failed(START, cause, false));

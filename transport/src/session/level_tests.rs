@@ -210,7 +210,7 @@ fn reply_has_features_of_its_request() {
 }
 
 #[test]
-fn nothing_else_is_dialled_before_proof() {
+fn no_further_connection_is_dialled_before_proof() {
     let now = Time(1_000_000);
     let (mut machine, mut actions) = (dialling_at(now, Levels::Encrypted), Vec::new());
     machine.unproven(now, 1, 0, &mut actions);

@@ -55,7 +55,7 @@ fn proven(node: &mut TestNode) -> String {
 }
 
 #[test]
-fn both_sides_learn_proven_name_over_all_paths() {
+fn both_sides_get_proven_name_over_all_paths() {
     let root = authority("root");
     let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
     for connections in [Connections::Xrc, Connections::Rc] {
@@ -79,7 +79,7 @@ fn both_sides_learn_proven_name_over_all_paths() {
 }
 
 #[test]
-fn crossing_dials_make_one_session() {
+fn crossing_dials_create_one_session() {
     let root = authority("root");
     let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
     for _ in 0..20 {

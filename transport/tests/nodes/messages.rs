@@ -162,7 +162,7 @@ fn refused_messages_are_not_read_and_hold_nothing() {
 }
 
 #[test]
-fn message_that_cannot_be_registered_is_refused_and_nothing_else() {
+fn only_message_that_cannot_be_registered_is_refused() {
     let mut server = TestNode::start(over_udp(), 1);
     // Regions for the slots of the poller, and for two buffers.
     let device = SoftOptions { max_regions: Some(4), ..SoftOptions::default() };
@@ -205,7 +205,7 @@ fn message_that_cannot_be_registered_is_refused_and_nothing_else() {
 
 /// One message holds the memory, the next one waits for it, and the last one is announced beyond the budget.
 #[test]
-fn receiver_learns_of_message_that_is_announced_beyond_its_budget() {
+fn message_announced_beyond_budget_is_reported_to_receiver() {
     let large = Limit { per_peer: 1, in_all: 8 };
     let options = over_udp().max_message_bytes(640 << 10).rendezvous_bytes(1 << 20).large_messages(large);
     let mut server = TestNode::start(options, 1);

@@ -86,7 +86,7 @@ fn busy_poller_loses_nothing_and_hinders_no_other() {
 /// A message for another poller that has arrived reaches that poller, although the session has ended
 /// meanwhile: its sender was told that it was delivered.
 #[test]
-fn what_has_arrived_is_handed_on_before_session_is_closed() {
+fn arrived_messages_are_delivered_before_session_closes() {
     const LAST: u64 = 4;
     let mut server = TestNode::start(over_rc(), 2);
     let mut client = TestNode::start(over_rc(), 1);
@@ -121,7 +121,7 @@ fn what_has_arrived_is_handed_on_before_session_is_closed() {
 }
 
 #[test]
-fn nodes_of_different_kinds_say_why_they_cannot_speak() {
+fn error_names_difference_of_incompatible_nodes() {
     let xrc = || over_udp().connections(Connections::Xrc);
     for (here, there, remedy) in [(xrc(), over_rc(), "this one with"), (over_rc(), xrc(), "that one with")] {
         let server = TestNode::start(there, 1);

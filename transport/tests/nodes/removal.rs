@@ -161,19 +161,19 @@ fn under_load(connections: Connections, client_loses: bool) {
 }
 
 #[test]
-fn client_whose_device_goes_under_load_goes_on_when_it_is_back() {
+fn client_continues_after_its_device_returns_under_load() {
     under_load(Connections::Xrc, true);
     under_load(Connections::Rc, true);
 }
 
 #[test]
-fn server_whose_device_goes_under_load_goes_on_when_it_is_back() {
+fn server_continues_after_its_device_returns_under_load() {
     under_load(Connections::Xrc, false);
     under_load(Connections::Rc, false);
 }
 
 #[test]
-fn who_sends_without_device_is_told_why() {
+fn send_without_device_fails_with_reason() {
     let slot = Slot::new();
     let mut client = node_in(&slot, 1);
     let mut server = TestNode::start(over_udp(), 1);
@@ -275,9 +275,9 @@ fn holdings() -> (usize, usize) {
 }
 
 #[test]
-fn many_removals_leave_nothing_behind() {
+fn many_removals_do_not_leak() {
     // It counts what the process holds.
-    if !runs_alone(module_path!(), "many_removals_leave_nothing_behind") {
+    if !runs_alone(module_path!(), "many_removals_do_not_leak") {
         return;
     }
     let slot = Slot::new();

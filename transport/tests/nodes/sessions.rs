@@ -19,7 +19,7 @@ fn failed(may_have_arrived: bool, cause: PeerDown) -> SendOutcome {
 }
 
 #[test]
-fn server_hears_of_client_that_went() {
+fn end_of_client_is_reported_to_server() {
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(NodeOptions::new(), 1);
     client.connect(0, server.address);
@@ -35,7 +35,7 @@ fn server_hears_of_client_that_went() {
 
 /// A poller that was busy finds the end of a session, and the messages before it, at once.
 #[test]
-fn what_was_delivered_before_goodbye_is_not_lost() {
+fn messages_before_goodbye_are_delivered() {
     for connections in [Connections::Xrc, Connections::Rc] {
         let mut server = TestNode::start(over_udp().connections(connections), 1);
         let mut client = TestNode::start(over_udp().connections(connections), 1);
@@ -178,7 +178,7 @@ fn message_for_which_no_memory_comes_free_fails_and_others_do_not() {
 /// A request may be answered long after the session that delivered it, when the successor's request numbers
 /// are the same.
 #[test]
-fn answer_does_not_reach_incarnation_after_one_that_asked() {
+fn answer_does_not_reach_later_incarnation_of_caller() {
     let address = fresh_address();
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(NodeOptions::new().listen(address), 1);
@@ -243,7 +243,7 @@ fn node_whose_handler_panics_leaves_its_peers_at_once() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_at_start() {
+fn impossible_options_are_refused_at_start() {
     let start =
         |options| Node::start(options, |_| -> Result<Never, DriverFailure> { unreachable!() }).map(drop);
     let tight = NodeOptions::new().max_message_bytes(1 << 20).rendezvous_bytes(1 << 20);

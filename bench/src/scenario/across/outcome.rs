@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_results_are_named() {
         let mut outcome = outcome();
         outcome.lose(1, "it was killed".to_owned());
         outcome.add(0, 1, &measured(10, 1.0, Some("unreachable")), false);

@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_end_of_call_learns_of_it() {
+    fn waiters_are_woken_at_end_of_call() {
         let context = of_call();
         let mut task = task::Context::from_waker(Waker::noop());
         let mut before = pin!(context.cancelled());

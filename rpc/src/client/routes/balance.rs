@@ -1278,7 +1278,7 @@ mod tests {
     }
 
     #[test]
-    fn call_that_server_has_answered_waits_for_no_dead_one() {
+    fn answered_call_does_not_wait_for_dead_server() {
         let (routes, balanced) = connected(Policy::RoundRobin);
         routes.down(address(2));
         let now = Time(1_000_000_000);
@@ -1298,7 +1298,7 @@ mod tests {
     }
 
     #[test]
-    fn call_waits_for_no_dead_server_while_another_drains() {
+    fn call_does_not_wait_for_dead_server_while_another_drains() {
         for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
             let (routes, balanced) = connected(policy);
             let now = Time(1_000_000_000);

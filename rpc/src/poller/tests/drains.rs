@@ -33,7 +33,7 @@ fn told(peer: &Peer) -> (Vec<usize>, usize) {
 }
 
 #[test]
-fn peers_whose_calls_had_replies_are_told_also_later_ones() {
+fn drain_is_sent_to_peers_without_open_calls_and_to_later_ones() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
     let two = |world: &mut World| world.peer_with(|options| options.pollers(2));

@@ -248,7 +248,7 @@ fn server_that_fails_half_of_its_calls_is_left_out_at_end_of_period() {
 }
 
 #[test]
-fn few_calls_decide_nothing() {
+fn few_calls_do_not_leave_server_out() {
     let mut rig = Rig::new(2, Policy::RoundRobin.into());
     for turn in 0..40 {
         // Four failures in a row, and less than ten calls in two periods.

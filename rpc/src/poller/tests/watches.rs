@@ -208,7 +208,7 @@ fn changes_of_server_are_taken_few_at_a_time() {
 }
 
 #[test]
-fn watch_ends_with_last_channel_and_makes_no_connection() {
+fn watch_ends_with_last_channel_and_does_not_connect() {
     let mut rig = Rig::new();
     let other = rig.world.peer();
     for peer in [&rig.peer, &other] {

@@ -292,7 +292,7 @@ impl Endless for UntilDrain {
 }
 
 #[test]
-fn handlers_learn_of_drain_and_of_shutdown() {
+fn handlers_are_notified_of_drain_and_shutdown() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for shuts_down in [false, true] {
         let gate = Gate::default();
@@ -338,7 +338,7 @@ fn detached_context_never_drains() {
 }
 
 #[test]
-fn tasks_of_run_on_learn_of_drain_and_of_shutdown() {
+fn tasks_of_run_on_are_notified_of_drain_and_shutdown() {
     for end in [Node::begin_drain, Node::shutdown] {
         let server = serve(&HopState::default(), 2, LIMIT);
         let (begun, waits) = mpsc::channel();

@@ -149,7 +149,7 @@ fn node_whose_worker_does_not_return_ends_and_names_it() {
 }
 
 #[test]
-fn shorter_end_of_node_shortens_longer_one() {
+fn shorter_shutdown_shortens_shutdown_in_progress() {
     for stuck in [None, Some("block"), Some("occupy")] {
         let (release, blocked) = channel();
         let (reporter, reported) = events();

@@ -302,7 +302,7 @@ fn offloaded_future_is_dropped_with_its_call() {
 }
 
 #[test]
-fn blocking_method_sees_that_its_call_is_over_and_goes_on() {
+fn blocking_method_detects_end_of_its_call_and_continues() {
     until("a handler starts before the time limit of its call", || {
         let all = rig(|node| node.workers(1));
         let Rig { server, client, told, .. } = &all;
@@ -319,7 +319,7 @@ fn blocking_method_sees_that_its_call_is_over_and_goes_on() {
 }
 
 #[test]
-fn job_that_nobody_waits_for_counts_until_it_has_ended() {
+fn abandoned_job_counts_until_its_end() {
     let all = rig(|node| node.workers(1).grace(LIMIT));
     let Rig { server, client, told, release, .. } = &all;
     let call = client.block();
@@ -346,7 +346,7 @@ fn workers_that_all_wait_for_timers_go_on() {
 }
 
 #[test]
-fn timer_is_looked_at_while_any_worker_is_idle() {
+fn timers_are_checked_while_any_worker_is_idle() {
     let all = rig(|node| node.workers(3));
     let Rig { client, told, release, .. } = &all;
     let doze = client.doze();

@@ -977,7 +977,7 @@ async fn task_that_reads_upload_gets_error_when_its_caller_is_killed() {
 /// The reporter of tonic-health, updated by a task of the node, and by handlers through the context of their
 /// exchange.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_checks_and_handlers_learn_of_drain() {
+async fn health_checks_and_handlers_are_notified_of_drain() {
     use tonic_health::ServingStatus;
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;

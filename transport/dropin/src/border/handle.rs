@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn structure_leads_to_its_object_until_it_is_released() {
+    fn structure_maps_to_its_object_until_release() {
         let held = Arc::new(());
         let pair = UnsafeCell::new(Pair { first: 1, second: 2 });
         let made: Handle<'_, Pair> = hand_out(PairObject { before: 3, pair, held: Arc::clone(&held) });

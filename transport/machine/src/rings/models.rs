@@ -95,7 +95,7 @@ fn spsc_keeps_order_through_full_and_empty() {
 }
 
 #[test]
-fn spsc_frees_what_nobody_popped() {
+fn spsc_frees_items_left_in_ring() {
     model(|| {
         let (mut producer, mut consumer) = spsc::ring(2);
         // loom reports an Arc that outlives the model.

@@ -69,7 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     /// Published bytes come out once, in order and whole; the contents of the ring fit; a sleeper is woken.
     #[test]
-    fn it_is_queue(steps in vec(step(), 0..400)) {
+    fn ring_matches_queue(steps in vec(step(), 0..400)) {
         let (sender, receiver) = (Side::default(), Side::default());
         let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
         let (mut pushed, mut published) = (VecDeque::new(), VecDeque::new());
@@ -167,7 +167,7 @@ proptest! {
 }
 
 #[test]
-fn positions_that_no_honest_side_has_are_nonsense() {
+fn impossible_positions_are_refused() {
     let (local, peer) = (Side::default(), Side::default());
     let mut out = Vec::new();
     for produced in [264, u64::MAX, u64::MAX - 7, 12] {

@@ -68,7 +68,7 @@ fn exchange(from: &Node, to: &Node, ini: &dyn QueuePair) {
 }
 
 #[test]
-fn nothing_is_accepted_that_no_member_sent_from_address_of_members() {
+fn packets_of_other_programs_from_address_of_members_are_dropped() {
     let host = Host::new();
     let (near, far) = (Node::open(host.options(), 4096), Node::open(host.options(), 4096));
     // At each address there is a second member, with a port that the system chose.

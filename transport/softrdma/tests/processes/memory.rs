@@ -170,7 +170,7 @@ fn two_processes_leave_network_as_soon_as_both_share_memory() {
 }
 
 #[test]
-fn process_that_is_to_use_udp_keeps_its_peers_there_and_they_know_why() {
+fn process_set_to_udp_keeps_peers_on_udp_and_reports_reason() {
     let pair = pair(PathChoice::Auto, "udp");
     pair.exchange(0..20);
     wait_until("the peer has refused", || {
@@ -230,7 +230,7 @@ fn process_that_may_have_no_files_of_that_size_stays_on_network() {
 
 /// The ring is not full, so the sender does not wait for room. Time-outs show that the peer does not read.
 #[test]
-fn ring_that_nobody_empties_is_left_for_network() {
+fn ring_without_reader_is_replaced_by_network() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);

@@ -178,7 +178,7 @@ fn error_of_qp_that_may_only_use_memory_names_peers_address() {
 }
 
 #[test]
-fn nonsense_in_shared_memory_ends_its_use_and_no_operation() {
+fn invalid_words_end_use_of_shared_memory_and_not_operations() {
     let mut total = [0; 2];
     for seed in 0..100 {
         let counts = words_are_scribbled(seed);
@@ -221,7 +221,7 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
 
 /// The sender sleeps until its receiver answers, and its device has no timer that would send.
 #[test]
-fn message_whose_sender_finds_nonsense_goes_by_network() {
+fn message_goes_over_network_if_sender_finds_invalid_words() {
     let mut world = World::new(1);
     let host = world.host(HOST);
     let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));

@@ -27,7 +27,7 @@ fn reply(network: &Network) -> Peer {
 }
 
 #[test]
-fn rc_connects_with_everything_turned_round() {
+fn rc_connects_with_attributes_of_each_side_mirrored() {
     let mut network = Network::new();
     let id = network.connect(Transport::Rc, 0x17);
     network.run(milliseconds(10));
@@ -141,7 +141,7 @@ fn node_connects_to_itself() {
 }
 
 #[test]
-fn program_refuses() {
+fn refusal_of_program_reaches_peer() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -164,7 +164,7 @@ fn program_refuses() {
 }
 
 #[test]
-fn backlog_holds_requests_back_until_they_are_heard() {
+fn backlog_drops_requests_until_earlier_ones_are_delivered() {
     let mut network = Network::new();
     network.restart(B, 5);
     network.nodes[B].machine = CmMachine::new(network::config(B));
@@ -275,7 +275,7 @@ fn path_mtu_is_smaller_of_both_ends() {
 }
 
 #[test]
-fn lost_proposal_of_mtu_comes_again() {
+fn lost_mtu_proposal_is_repeated() {
     let mut network = Network::losing(Attribute::REJ, 2);
     network.nodes[B].mtu = Mtu::Mtu512;
     let id = network.connect(Transport::Xrc, 0x17);

@@ -88,7 +88,7 @@ fn judge(network: &Network, seed: u64) {
 }
 
 #[test]
-fn rough_networks_leave_nothing_hanging() {
+fn connections_end_or_establish_over_lossy_networks() {
     for seed in 0..3_000 {
         run(seed);
     }

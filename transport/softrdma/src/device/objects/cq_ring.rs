@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_asked_for_fires() {
+    fn only_armed_notification_fires() {
         let channel = Arc::new(Signal::new(&trunkline_machine::Runtime::threads(), 8).unwrap());
         let ring = CqRing::new(HERE, 8, Some(Arc::clone(&channel)), 7);
         ring.push(HERE, completion(1), true);

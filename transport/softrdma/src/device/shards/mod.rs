@@ -206,7 +206,7 @@ mod tests {
 
     /// An index may come from another process.
     #[test]
-    fn no_index_is_outside() {
+    fn unknown_shard_index_is_refused() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let device =
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();

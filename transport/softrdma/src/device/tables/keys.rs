@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_seen_tell_nothing_of_next() {
+    fn seen_keys_do_not_predict_next() {
         const COUNT: usize = 4096;
         for reuses in [false, true] {
             let keys = table();

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_creates_nothing() {
+    fn query_does_not_create_files() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let error = ask_nodes(Some(&root), NodeRequest::Status, LONG).unwrap_err();

@@ -54,7 +54,7 @@ fn without_probes_every_request_asks() {
 }
 
 #[test]
-fn silence_after_packets_that_asked_nothing_is_no_loss() {
+fn silence_without_ack_request_is_not_loss() {
     let mut rig = Rig::answered(Tuning::default());
     for psn in [101, 103] {
         rig.send_unsignaled(1);

@@ -166,7 +166,7 @@ fn acknowledgement_beyond_gap_counts_when_gap_is_filled() {
 }
 
 #[test]
-fn duplicates_beyond_gap_change_nothing() {
+fn duplicates_beyond_gap_are_ignored() {
     let mut rig = reading(16);
     rig.hear_piece(100, 101..103, 116);
     let missing = rig.missing();

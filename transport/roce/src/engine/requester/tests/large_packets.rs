@@ -105,7 +105,7 @@ impl Dice {
 /// One packet in a hundred is lost at random, and the peer dies at a random time. A dead peer answers no timeout, and
 /// before its death a packet has to be lost about ten times in a row.
 #[test]
-fn death_after_losses_is_no_sign_of_mtu() {
+fn death_after_losses_is_not_attributed_to_mtu() {
     for seed in 0..500 {
         let mut dice = Dice(seed);
         let retry_count = u8::try_from(2 + dice.below(6)).expect("at most 7");

@@ -25,7 +25,7 @@ fn acknowledgement_beyond_read_shows_its_answer_lost() {
 }
 
 #[test]
-fn read_answer_acknowledges_what_came_before() {
+fn read_response_acknowledges_earlier_requests() {
     let mut rig = Rig::new();
     rig.send(1);
     rig.post(2, SendOperation::RdmaRead(remote(0)), 3);

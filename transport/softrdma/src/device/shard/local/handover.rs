@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_device_says_so() {
+    fn removed_device_refuses_offers_as_removed() {
         let mut scene = scene();
         scene.local.leave(&mut scene.outbox);
         let area = scene.offered_area();
@@ -448,7 +448,7 @@ mod tests {
 
     /// Otherwise a device that must use memory breaks queue pairs to peers whose offers are not answered yet.
     #[test]
-    fn one_that_begins_again_and_finds_no_room_leaves_nothing_final() {
+    fn renewed_offer_without_room_is_not_final() {
         let mut scene = scene();
         let offer = Message::Offer { version: VERSION, area: THEIRS };
         let area = scene.offered_area();
