@@ -14,7 +14,7 @@ pub(crate) type FunctionId = usize;
 pub(crate) struct Function {
     /// Demangled name.
     pub(crate) name: String,
-    /// Source file of the function; empty if callgrind does not know it.
+    /// Source file of the function; empty if unknown to callgrind.
     pub(crate) file: String,
     /// Instructions of the function itself, by source file.
     pub(crate) own: BTreeMap<String, u64>,

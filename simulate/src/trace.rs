@@ -19,7 +19,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use trunkline_verbs::Time;
 
-/// Virtual time at which a run begins. It is not 0, where a careless subtraction would go unnoticed.
+/// Virtual time at which a run begins. It is not 0, where a careless subtraction would go undetected.
 pub(crate) const START: Time = Time(1_000_000_000);
 
 /// Second subscriber, beside the run's own. It receives nothing. `tracing` decides once per process whether a log line is

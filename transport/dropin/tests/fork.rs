@@ -91,7 +91,7 @@ fn in_child(work: impl FnOnce()) -> c_int {
         }
         child => {
             let mut status = -1;
-            // SAFETY: the child that was just made.
+            // SAFETY: the child that was just created.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             status
         }

@@ -207,7 +207,7 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     assert_eq!(shares.has_reply_room(peer(4, 1)), Err(all), "it takes no replies");
     let of_peer = Exhausted::Peer { name: "queued messages", limit: 256 };
     assert_eq!(shares.has_reply_room(peer(1, 1)), Err(of_peer));
-    // A peer that takes its replies late, but takes them.
+    // A peer that takes its replies, but late.
     for queued in 0..16 {
         let room = shares.has_reply_room(peer(5, 1));
         assert_eq!(room, if queued <= 8 { Ok(()) } else { Err(all) }, "{queued} are queued");

@@ -526,7 +526,7 @@ mod tests {
         let blocks =
             RefCell::new(vec![pool.take(100, None, None).unwrap(), pool.take(100, None, None).unwrap()]);
         let registry = Arc::<Registry>::default();
-        // State as left by a thread that the child does not have.
+        // State as left by a thread that the child lacks.
         let state = pool.lock();
         in_forked_child(|| {
             drop(blocks.borrow_mut().pop());

@@ -215,7 +215,7 @@ mod tests {
         let registry = Arc::<Registry>::default();
         let buffer = || RegisteredBuffer::new(pool.take(100, None, None).unwrap(), Arc::clone(&registry));
         let (frozen, filled) = (RefCell::new(Some(buffer().freeze())), RefCell::new(Some(buffer())));
-        // State as left by a thread that the child does not have.
+        // State as left by a thread that the child lacks.
         let mut buffers = registry.buffers.write().unwrap();
         in_forked_child(|| {
             drop(frozen.take());

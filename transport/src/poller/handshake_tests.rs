@@ -148,7 +148,7 @@ impl Pollers {
         self.tell(|| Command::SessionClosed { peer, number, cause: PeerDown::Closed });
     }
 
-    /// Makes an SRQ without receives.
+    /// Creates an SRQ without receives.
     fn empty_srq(&self) -> Arc<dyn SharedReceiveQueue> {
         let Intake::Xrc(xrcd) = &self.device.intake else { panic!("over XRC only") };
         let kind = SrqKind::Xrc { xrcd: Arc::clone(xrcd), cq: Arc::clone(&self.device.cqs[0]) };
@@ -374,7 +374,7 @@ fn frames_that_no_handshake_has_end_session() {
         assert!(of == number && why.contains(what), "{what}: {why}");
         assert_eq!(arrived, expected, "{what}");
     }
-    // All lengths between are taken.
+    // All lengths between are accepted.
     let ini = far.dial(&near, 7, 0);
     let _regions = [FRAGMENT + 1, HANDSHAKE_FRAME]
         .map(|length| far.post(&*ini, near.device.srqs[0], &with_length(length)));

@@ -300,7 +300,7 @@ mod tests {
             self.idle.event(self.now);
         }
 
-        /// Polls in vain until the poller does not spin, at most for `longest`.
+        /// Polls without finding work until the poller stops spinning, at most for `longest`.
         fn poll(&mut self, longest: Duration) -> Option<Rest> {
             let until = self.now + longest;
             while self.now < until {

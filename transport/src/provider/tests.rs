@@ -39,7 +39,7 @@ fn down(mut nic: Nic) -> Nic {
     nic
 }
 
-/// Wish of a test. The other settings are the defaults of a node.
+/// Settings of a test. The other settings are the defaults of a node.
 #[derive(Default)]
 struct Ask<'a> {
     choice: ProviderChoice,
@@ -74,7 +74,7 @@ fn short(choice: &Choice) -> String {
     }
 }
 
-/// Checks one row of the table: the wish, the NICs, and the expected choice.
+/// Checks one row of the table: the settings, the NICs, and the expected choice.
 fn expect(ask: &Ask<'_>, nics: &[Nic], wanted: &str) {
     let choice = decide(ask, Ok(nics.to_vec()));
     assert_eq!(short(&choice), wanted, "listening on {:?}, device {:?}", ask.listen, ask.device);

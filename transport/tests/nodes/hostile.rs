@@ -1,5 +1,5 @@
-//! A peer that completes the handshake and then sends nonsense: it loses its session, and the node continues
-//! to serve others.
+//! A peer that completes the handshake and then sends malformed frames: it loses its session, and the node
+//! continues to serve others.
 //!
 //! The peer is built from verbs by hand, so the bytes here also fix the layouts of the handshake and of
 //! frames.
@@ -28,7 +28,7 @@ const RECEIVES: usize = 16;
 const RECEIVE_BYTES: usize = 4096;
 /// Work request number of the first receive.
 const FIRST_RECEIVE: u64 = 100;
-/// Maximum number of sends under way.
+/// Maximum number of sends in flight.
 const SENDS: u32 = 32;
 
 /// An INI to the node and a TGT from it, or RC QPs in their place.
@@ -45,7 +45,7 @@ struct RawPeer {
     pollers: u8,
     memory: Arc<Memory>,
     region: Arc<dyn MemoryRegion>,
-    /// Credit granted by the node, messages that used credit, and sends under way.
+    /// Credit granted by the node, messages that used credit, and sends in flight.
     granted: Cell<u16>,
     used: Cell<u16>,
     sending: Cell<u32>,
@@ -585,7 +585,7 @@ fn lane_begins_with_settings_or_its_session_ends() {
     }
 }
 
-/// A peer may be up before us. It may then send its settings, and nothing else.
+/// A peer whose session is up before ours may send only its settings.
 #[test]
 fn message_in_half_made_session_ends_it() {
     for (sending, options) in [

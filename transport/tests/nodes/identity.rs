@@ -92,7 +92,7 @@ fn crossing_dials_create_one_session() {
     }
 }
 
-/// Returns why no session is made.
+/// Returns the reason why a session is refused.
 fn refusal(client: &mut TestNode, server: &TestNode) -> String {
     let peer = client.name(0, server.address);
     let cause = client.down(peer);
@@ -155,7 +155,7 @@ fn nodes_without_identity_are_refused_unless_accepted() {
 fn processes_of_this_user_need_no_handshake_unless_side_demands_it() {
     let [root, other] = ["root", "other"].map(authority);
     let here = issue(&root, &root, "a.example", 4000);
-    // Nobody trusts it.
+    // The other node does not trust this certificate.
     let there = issue(&other, &other, "b.example", 4000);
     let exempt = |credentials| node(credentials).exempt_local_user(true);
     let uid = nix::unistd::geteuid().as_raw();

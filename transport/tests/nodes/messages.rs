@@ -180,7 +180,7 @@ fn only_message_that_cannot_be_registered_is_refused() {
             "{failure:?}"
         );
     }
-    // The upper half is also told of messages for which it requests no outcome.
+    // The upper half is also notified of messages for which it requests no outcome.
     for body in [first.slice(1..), pattern(50_000, 1)] {
         client.send(0, peer, b"item", body, UNREPORTED);
         let (to, head, cause) = client.wait("a message that is not sent", |_, event| match event {
@@ -249,7 +249,8 @@ fn sessions_come_down_to_mtu_of_path() {
     }
     client.echoes(&server, &[8_000, 300_000]);
 
-    // READ responses of the client are lost on their way to the server, which notices and tells the client.
+    // READ responses of the client are lost on their way to the server, which detects this and notifies the
+    // client.
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp().device(narrow()), 1);
     for mtu in too_large {

@@ -110,7 +110,7 @@ fn arrived_messages_are_delivered_before_session_closes() {
         assert!(Instant::now() < until, "the session is still there");
         std::thread::yield_now();
     }
-    // Poller 1 learns of the end of the session in one of these rounds, at the latest.
+    // Poller 1 handles the end of the session in one of these rounds, at the latest.
     for port in [1, 2, 3] {
         server.name(1, ([127, 0, 0, 1], port).into());
     }
@@ -130,7 +130,7 @@ fn error_names_difference_of_incompatible_nodes() {
         let cause = client.down(peer);
         let PeerDown::Refused(why) = cause else { panic!("{cause}") };
         assert!(why.contains("--connections rc") && why.contains(remedy), "{why}");
-        // The other side knows, too, on devices that report it.
+        // The other side detects this too, on devices that report it.
         let report = server.report();
         assert!(report.other_kind > 0 || report.provider != "softrdma", "{report:?}");
         assert_eq!(client.report().other_kind, 0);

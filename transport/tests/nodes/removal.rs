@@ -33,7 +33,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     trunkline_testkit::wait_until(what, LIMIT, || holds().then_some(()));
 }
 
-/// Removes the device, and waits until nothing of it is held.
+/// Removes the device, and waits until all of its objects are released.
 fn remove(slot: &Slot) {
     slot.remove();
     wait_until("everything of the removed device is freed", || slot.devices() == 0);
@@ -68,7 +68,7 @@ fn next_outcome(node: &mut TestNode) -> (u64, SendOutcome) {
     })
 }
 
-/// Takes all events of a node until no outcome is missing. Returns outcomes by token.
+/// Takes all events of a node until all outcomes have arrived. Returns outcomes by token.
 fn outcomes(node: &mut TestNode, tokens: &HashSet<u64>) -> BTreeMap<u64, SendOutcome> {
     let mut found = BTreeMap::new();
     while found.len() < tokens.len() {

@@ -74,8 +74,8 @@ fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
 
 #[test]
 fn nobody_listens() {
-    // Programs that are there before the device lists the host's sockets: one does not answer, and the kernel refuses
-    // what does not come from the address that the other one is connected to.
+    // Programs that bind before the device lists the host's sockets: one does not answer, and at the other the kernel refuses
+    // datagrams from all addresses but the connected one.
     let [silent, refusing] = [(); 2].map(|()| fresh_address());
     let bind = |address: SocketAddr| UdpSocket::bind((address.ip(), ROCE_PORT)).unwrap();
     let (_silent, connected) = (bind(silent), bind(refusing));

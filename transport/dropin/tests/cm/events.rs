@@ -55,7 +55,7 @@ impl Connected {
     }
 }
 
-/// Makes a QP by libibverbs alone, in RESET, with an SRQ.
+/// Creates a QP by libibverbs alone, in RESET, with an SRQ.
 fn own_qp(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_srq, *mut ibv_cq) {
     // SAFETY: the id is not destroyed yet, and its device is never closed.
     unsafe {

@@ -15,7 +15,7 @@ use trunkline_verbs::{
     QueueCapacities, QueuePair, XrcDomain, XrcdFlags,
 };
 
-/// The longest time that anything may take, on a loaded machine.
+/// Bound of every wait, for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// A device with the objects that QPs need.

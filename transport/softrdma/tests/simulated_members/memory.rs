@@ -231,7 +231,7 @@ fn message_goes_over_network_if_sender_finds_invalid_words() {
         for _ in 0..300 {
             world.turn();
         }
-        // What the receiver claims to have read is more than was ever written.
+        // The receiver claims to have read more than was ever written.
         two.process.scribble(|_| (8, 1 << 50));
         two.node.receive(number, IN, u32::try_from(LONGEST).unwrap());
         way.post(&one.node, &two.node, SendOperation::SendWithImmediate(7), LONGEST);
@@ -303,8 +303,7 @@ fn process_killed_between_any_two_stores_harms_its_own_connections_only() {
     assert!(deaths > 40, "{deaths}");
 }
 
-/// A connection to another process whose sender completes in the second shard of its device, while the first learns
-/// of deaths.
+/// A connection to another process whose sender completes in the second shard of its device, while the first detects deaths.
 fn way_of_second_shard(from: &Node, to: &Node) -> (Way, Arc<dyn CompletionQueue>) {
     let init = CqInit { capacity_cqe: 256, group: 1, ..CqInit::default() };
     let cq = from.device.create_cq(init).unwrap();
@@ -317,7 +316,7 @@ fn way_of_second_shard(from: &Node, to: &Node) -> (Way, Arc<dyn CompletionQueue>
     (Way { ini, tgt }, cq)
 }
 
-/// Makes a process acknowledge a message and end, by its death or by a word, before its peer looks.
+/// Lets a process acknowledge a message and end, by its death or by a word, before its peer runs.
 fn acknowledges_and_ends(seed: u64, dies: bool) {
     let mut world = World::new(seed);
     let host = world.host(HOST);

@@ -454,7 +454,7 @@ fn invalid_done_or_later_frame_is_refused() {
     }
 }
 
-/// rustls would take both messages.
+/// rustls would accept both messages.
 #[test]
 fn encrypted_extensions_in_clear_end_handshake() {
     let credentials = pair();
@@ -540,7 +540,7 @@ fn largest(root: &Authority) -> Identity {
     Identity::from_pem(chain.as_bytes(), own.serialize_pem().as_bytes()).unwrap()
 }
 
-/// Frames on their way, which are the poller's, are not counted.
+/// Frames in transit belong to the poller and are not counted.
 #[test]
 fn exchange_takes_at_most_40_kib() {
     if !runs_alone(module_path!(), "exchange_takes_at_most_40_kib") {

@@ -263,7 +263,7 @@ fn forged_request_with_numbers_of_peer_ends_no_connection() {
         network.run(milliseconds(500));
     }
     assert!(network.nodes[A].is_established(active) && network.nodes[B].is_established(passive));
-    // Nor does it end one that is being made: A's reply is on its way.
+    // A connection that is being established, with A's reply in transit, does not end either.
     network.nodes[B].accepts = false;
     let next = network.connect(Transport::Xrc, 0x18);
     network.run(milliseconds(10));
@@ -291,8 +291,8 @@ fn forged_requests_draw_hardly_more_than_one_answer_each() {
 
 #[test]
 fn second_request_of_qp_ends_its_first_connection() {
-    // contract J11: the asking side ends the connection, since only that side knows that the second request is
-    // its own.
+    // contract J11: the requesting side ends the connection, since only that side can tell that the second request is its
+    // own.
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let second = network.connect(Transport::Xrc, 0x17);
     network.settle();

@@ -177,11 +177,11 @@ fn backlog_drops_requests_until_earlier_ones_are_delivered() {
     assert!(network.nodes[B].machine.counters().dropped(CmDrop::Backlog) > 0);
     for id in &first {
         network.nodes[B].machine.request_delivered(*id);
-        // Once is enough.
+        // A second report has no effect.
         network.nodes[B].machine.request_delivered(*id);
     }
     network.run(milliseconds(500));
-    // The program may answer when all of them are there.
+    // The program may answer when all requests have arrived.
     let all = network.nodes[B].requests();
     assert_eq!(all.len(), 3);
     for id in all {
@@ -210,7 +210,7 @@ fn ports_belong_to_one_listener() {
     machine.unlisten(first).unwrap();
     assert_eq!(machine.unlisten(first), Err(CmError::Unknown));
     machine.listen(&at("10.0.0.1", 5)).unwrap();
-    // A listener of every IPv6 address alone and one of every IPv4 address don't meet.
+    // A listener of all IPv6 addresses only and a listener of all IPv4 addresses do not conflict.
     machine.listen(&at("0.0.0.0", 6)).unwrap();
     machine.listen(&Listen { is_family_only: true, ..at("::", 6) }).unwrap();
     assert_eq!(machine.listen(&at("::1", 6)), Err(CmError::AddressInUse));
@@ -367,13 +367,13 @@ fn request_for_one_flow_may_name_other_addresses_than_its_packet() {
     machine.handle_mad(0, from, address(B), &mad);
     network.drain();
     let request = request(&network);
-    // The program sees where packets go, which is never what a request names.
+    // The program sees the destination of packets, never the addresses that a request names.
     assert_eq!((request.local, request.remote), ((address(B), PORT).into(), (address(A), 999).into()));
     let ports = UdpPorts { own: Some(4791), peer: 40_000, view: Some(view()) };
     assert_eq!(request.peer.ports, ports);
     let machine = &mut network.nodes[B].machine;
     let id = machine.table.ids()[0];
-    // Messages of the connection have its view, those from elsewhere have none.
+    // Messages of the connection carry its view; messages from other sources carry none.
     let rtu = CmMessage::Rtu(Ids { local_id: 7, remote_id: id.0, private: [0; RTU_PRIVATE_BYTES] }).mad(1);
     assert_eq!(machine.view_of(address(A), address(B), &rtu), Some(view()));
     assert_eq!(machine.view_of(view().peer.ip(), address(B), &rtu), None);

@@ -73,7 +73,7 @@ fn withdrawn_request_ends_at_peer() {
 
 #[test]
 fn answer_to_withdrawn_request_ends_at_peer() {
-    // The REJ is lost as well, so that only the REP can tell.
+    // The REJ is lost as well, so only the REP reveals the withdrawal.
     let mut network = Network::losing(Attribute::REJ, 1);
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);

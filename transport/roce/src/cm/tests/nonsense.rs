@@ -1,4 +1,4 @@
-//! Nonsense in every field of the connection manager's messages.
+//! Invalid values in every field of the connection manager's messages.
 //!
 //! Each field in turn is set to its boundary values and to random values, with all others valid. Each message
 //! must have exactly one effect: it is accepted, refused for a named reason, or dropped for a named cause.
@@ -79,7 +79,7 @@ impl Target {
         }
     }
 
-    /// Makes a connection that the machine has accepted and the peer has not confirmed.
+    /// Creates a connection that the machine has accepted and the peer has not confirmed.
     fn half_made(&mut self) -> (Req, ConnectionId) {
         let req = self.request();
         let Took::Reported(id) = self.send(CmMessage::Req(req)) else { panic!("refused") };

@@ -4,7 +4,7 @@ use crate::wire::cm::{AddressHeader, CmMessage, ServiceId, SidrRep, SidrReq};
 use crate::wire::{Attribute, Mad};
 use trunkline_verbs::{PortSpace, QpNumber, SidrStatus};
 
-/// Time, in nanoseconds, after which every question has ended.
+/// Time, in nanoseconds, after which every request has ended.
 const LONG: u64 = milliseconds(100_000);
 
 fn sent(network: &Network, node: usize, attribute: Attribute) -> usize {
@@ -133,7 +133,7 @@ fn sidr_refusals_report_status() {
     let now = network.now;
     let requests = network.nodes[B].requests();
     network.nodes[B].machine.decline(now, requests[0], b"no").unwrap();
-    // Releasing a question refuses it.
+    // Releasing a request refuses it.
     network.nodes[B].machine.release(now, requests[1]);
     network.drain();
     network.run(milliseconds(10));
@@ -263,7 +263,7 @@ fn sidr_requests_are_bounded() {
         ask(&mut machine, number, PORT + 1);
     }
     assert_eq!((machine.connections(), machine.counters().dropped(CmDrop::Limit)), (8, 15));
-    // Questions that were reported no longer fill the backlog.
+    // Reported requests no longer fill the backlog.
     let heard: Vec<_> = std::iter::from_fn(|| machine.poll_event()).map(|event| event.connection()).collect();
     machine.request_delivered(heard[0]);
     machine.request_delivered(heard[0]);

@@ -1,4 +1,4 @@
-//! Requests for acknowledgements, and the timers of packets that made none.
+//! Requests for acknowledgements, and the timers of packets without such a request.
 
 use super::*;
 
@@ -13,7 +13,8 @@ fn request_without_completion_asks_until_peer_has_answered() {
     rig.send(4);
     rig.send_unsignaled(5);
     assert_eq!(rig.asking(), [103]);
-    // A new path has to be proven again. Packets sent again ask as the first ones did.
+    // A new path has to be proven again. Retransmitted packets request acknowledgements as first
+    // transmissions do.
     rig.requester.resend();
     assert_eq!(rig.asking(), [102, 103, 104]);
     rig.send_unsignaled(6);
@@ -117,7 +118,7 @@ fn draining_asks_for_what_was_sent_before() {
     assert_eq!(rig.asking(), [101]);
     rig.hear(&ack(102));
     assert_eq!(rig.events(), [RequesterEvent::Drained]);
-    // A message that has begun asks at its end.
+    // A started message requests an acknowledgement at its end.
     let mut rig = Rig::answered(Tuning { window: 4, ..Tuning::default() });
     rig.try_post(1, SendOperation::Send, &[sge(1000, 6 * MTU)], SendFlags::empty()).expect("room");
     assert_eq!(rig.asking(), [104]);

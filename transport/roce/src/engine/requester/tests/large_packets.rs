@@ -23,7 +23,7 @@ impl Path {
         Self { rig, responder, script: Script::default() }
     }
 
-    /// Lets both sides talk until nothing is left to wait for, or `until`. `passes` judges the payload of each packet.
+    /// Runs both sides until neither has a timer left, or until `until`. `passes` judges the payload of each packet.
     fn run(&mut self, until: Time, mut passes: impl FnMut(usize) -> bool) {
         let mut out = Vec::new();
         while self.rig.now < until {

@@ -138,7 +138,7 @@ fn probe_asks_for_one_response() {
     rig.hear_piece(100, 100..101, 104);
     rig.wait();
     assert_eq!(rig.reads(), [(101, 256, 1)]);
-    // The answers were late, not lost: what follows is not asked for again.
+    // The answers were late, not lost: later responses are not requested again.
     rig.hear_piece(100, 101..103, 104);
     assert_eq!(rig.reads(), []);
     rig.hear_piece(100, 103..104, 104);

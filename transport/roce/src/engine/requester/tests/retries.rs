@@ -74,7 +74,7 @@ fn probes_are_early_double_and_cost_no_retry() {
     rig.send(2);
     assert_eq!(rig.psns(), [100, 101]);
     assert_eq!(rig.wait(), MS);
-    // The oldest alone.
+    // Only the oldest packet is repeated.
     assert_eq!(rig.psns(), [100]);
     assert_eq!(rig.wait(), 2 * MS);
     assert_eq!(rig.psns(), [100]);
@@ -199,7 +199,7 @@ fn sequence_nak_acknowledges_and_goes_back() {
     assert_eq!(rig.hear(&nak(102, NakCode::PSN_SEQUENCE)), Response::Progress);
     assert_eq!(rig.completions(), [(1, S::Success), (2, S::Success)]);
     assert_eq!(rig.psns(), [102, 103]);
-    // A copy of it changes nothing.
+    // A duplicate NAK has no effect.
     rig.hear(&nak(102, NakCode::PSN_SEQUENCE));
     assert_eq!(rig.psns(), [] as [u32; 0]);
 }
