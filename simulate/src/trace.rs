@@ -69,7 +69,7 @@ impl Trace {
         }))
     }
 
-    /// Returns true if lines are kept. A caller with much to compute for a line asks first.
+    /// Returns true if lines are kept. A caller whose line is expensive checks this first.
     pub(crate) fn is_kept(&self) -> bool {
         self.0.pen.is_some()
     }

@@ -57,7 +57,7 @@ fn used(stat: &str) -> Option<u64> {
     Some(user + nice + system + numbers.nth(4)??)
 }
 
-/// Parent and ticks of a process. The ticks include those of its children that have ended.
+/// Parent and ticks of a process. The ticks include its children that have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     parent: u32,

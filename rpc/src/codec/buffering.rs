@@ -174,7 +174,7 @@ mod tests {
         deepest::<Tagged>(b"\x82\xa1t\xa1A\xa5below", 12, b"\xc0");
         // Directly within the outermost one, whose values are collected each.
         deepest::<Flat>(b"\x81\xa5below", 13, b"\xc0");
-        // With its tag first, as it is sent, it is decoded at once.
+        // Decoded at once if the tag comes first, as encoders write it.
         let adjacent = |open: &[u8], levels| decode::<Adjacent>(&nested(open, levels, b"\xc0")).map(drop);
         assert_eq!(adjacent(b"\x82\xa1t\xa1A\xa1c", 40), Ok(()));
         let mut open = b"\x82\xa1c".repeat(13);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn type_with_its_own_code_nests_deeper() {
-        // Its own code asks for any value, and decodes it at once.
+        // Its `Deserialize` accepts any value, and decodes it at once.
         assert!(decode::<serde_json::Value>(&nested(LIST, 100, NUMBER)).is_ok());
         #[derive(Debug, Deserialize)]
         #[allow(dead_code, reason = "it is only decoded")]
@@ -252,7 +252,7 @@ mod tests {
                     pub(super) struct Inner {
                         kids: Vec<Flat>,
                     }
-                    /// A type whose large parts are out of sight.
+                    /// A type whose large parts are behind pointers.
                     #[derive(Debug, Deserialize)]
                     #[serde(untagged)]
                     #[allow(dead_code, reason = "it is only decoded")]

@@ -212,7 +212,7 @@ fn add_calls(
     }
 }
 
-/// Returns the causes of refusals: those that the peer's status has, then those of this node's log, with their remedies.
+/// Returns the causes of refusals: causes in the peer's status, then causes in this node's log, with their remedies.
 fn refusals(file: &Path) -> Vec<Entry> {
     let tokens = fs::read_to_string(file).unwrap().parse().unwrap();
     let texts = |function| {

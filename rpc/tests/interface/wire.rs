@@ -1,5 +1,5 @@
-//! A decoder in Python, written from `docs/book/src/why/wire.md` alone, reads the capture of a session. Its counts must
-//! match those of the nodes.
+//! A decoder in Python, written from `docs/book/src/why/wire.md` alone, reads the capture of a session. Its counts must match
+//! the nodes' counts.
 
 #[cfg(test)]
 mod tests {

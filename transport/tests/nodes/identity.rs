@@ -283,8 +283,9 @@ fn certificate_that_is_revoked_during_handshake_keeps_no_session() {
     }
 }
 
-/// The files of two nodes change at once, as those of all nodes do when a root is added. The TLS client begins an exchange while
-/// the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun that exchange."
+/// The files of two nodes change at once, as the files of all nodes do when a root is added. The TLS client begins an
+/// exchange while the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun
+/// that exchange."
 #[test]
 fn renewal_that_both_sides_begin_at_once_leaves_session_alive() {
     const CLIENTS: usize = 12;

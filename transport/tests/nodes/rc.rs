@@ -84,7 +84,7 @@ fn busy_poller_loses_nothing_and_hinders_no_other() {
 }
 
 /// A message for another poller that has arrived reaches that poller, although the session has ended
-/// meanwhile: its sender was told that it was delivered.
+/// meanwhile: it was reported to its sender as delivered.
 #[test]
 fn arrived_messages_are_delivered_before_session_closes() {
     const LAST: u64 = 4;

@@ -86,7 +86,7 @@ impl Rig {
         Self { world, node, dials, peer }
     }
 
-    /// Returns an address of the peer's host at which nobody listens.
+    /// Returns an address of the peer's host without a listener.
     pub(super) fn dead(&self, port: u16) -> SocketAddr {
         (self.peer.address().ip(), port).into()
     }

@@ -16,7 +16,7 @@ fn ask(node: &Node, peer: &Peer, method: &MethodName, call: u64, time_left: Opti
     peer.post(0, PeerKey::new(node.local_address()), None, &request);
 }
 
-/// Takes the frames of a peer. Returns the number of DRAINED frames at each of its pollers, and those of refusals.
+/// Takes the frames of a peer. Returns the number of DRAINED frames at each of its pollers, and the number of refusals.
 fn told(peer: &Peer) -> (Vec<usize>, usize) {
     let count = |header: &Header| usize::from(*header == Header::Drained);
     let is_refusal = |header: &Header| {

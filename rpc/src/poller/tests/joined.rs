@@ -6,7 +6,7 @@ use trunkline_transport::{
     Destination, MessageHeader, PeerEvent, PeerKey, PollerIndex, Report, SessionNumber, Small, Transport,
 };
 
-/// Kind of the messages, which no receiver here looks at.
+/// Kind of the messages, which receivers here ignore.
 const HEADER: MessageHeader = MessageHeader { kind: 0xf0, ..UNSET };
 const FIRST: Destination = Destination::Poller(PollerIndex(0));
 

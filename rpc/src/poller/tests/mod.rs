@@ -40,7 +40,7 @@ pub(crate) struct World {
     clock: Arc<VirtualClock>,
     hub: Arc<Hub>,
     stepped: Arc<Stepped>,
-    /// All machines; those of peers with their state.
+    /// All machines; machines of peers with their state.
     tasks: Vec<(Task, Option<Line>)>,
     hosts: u8,
 }

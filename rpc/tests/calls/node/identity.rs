@@ -452,7 +452,7 @@ fn address_expects_its_ip_address() {
     runs(&client, [wrong, right]);
     runs(&client, Target::resolver(ServerList::new("servers", [wrong, right])));
     refused(&client, Target::resolver(ServerList::new("servers", [wrong])), &expected, "server.example");
-    // A node without an identity compares nothing.
+    // A node without an identity does not compare names.
     let open = named(node(), &root, "server.example 127.0.0.2").serve(service().0).accept(Level::None);
     let open = open.start().unwrap();
     let plain = node().start().unwrap();

@@ -88,7 +88,7 @@ fn qp_that_program_puts_into_id_is_brought_up() {
         near_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         far_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         assert_eq!([state_of(near_own.0), state_of(far_own.0)], [IBV_QPS_RTS; 2]);
-        // Once the QP is taken out of the id, nothing changes it.
+        // Once the QP is taken out of the id, it is not changed any more.
         (*near).qp = null_mut();
         call(|| rdma_disconnect(near)).unwrap();
         assert_eq!(state_of(near_own.0), IBV_QPS_RTS);

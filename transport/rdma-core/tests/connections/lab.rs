@@ -72,7 +72,7 @@ impl Lab {
         types
     }
 
-    /// An address that can be reached and at which nothing replies; `None` with a message if none is known.
+    /// A reachable address at which nothing replies; `None` with a message if none is known.
     pub(crate) fn nobody(&self) -> Option<(SocketAddr, UdpSocket)> {
         use std::hash::{BuildHasher, RandomState};
         let own = self.addresses[0];

@@ -171,7 +171,7 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
     next_request(&*channel);
 }
 
-/// Behind an address translator a peer names addresses that are not those of its packets.
+/// Behind an address translator a peer names other addresses than its packets.
 #[test]
 fn request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
     let mut hands = ByHand::new(40_000);

@@ -329,7 +329,7 @@ fn answers_to_request_for_one_flow_use_its_pair_of_ports() {
         let mut asked = CmMachine::new(CmConfig { udp_port: 5001, ..CmConfig::new(8, 8) });
         let from = MadSource { ports: (5001, 40_000), ..address(A).into() };
         asked.handle_mad(0, from, address(B), mad);
-        // Nobody listens.
+        // There is no listener.
         asked.poll_transmit().unwrap().ports
     };
     let one_flow = UdpPorts { own: Some(5001), ..UdpPorts::new(40_000) };
@@ -377,7 +377,7 @@ fn request_for_one_flow_may_name_other_addresses_than_its_packet() {
     let rtu = CmMessage::Rtu(Ids { local_id: 7, remote_id: id.0, private: [0; RTU_PRIVATE_BYTES] }).mad(1);
     assert_eq!(machine.view_of(address(A), address(B), &rtu), Some(view()));
     assert_eq!(machine.view_of(view().peer.ip(), address(B), &rtu), None);
-    // A dial-back names what the peer sees.
+    // A dial-back names the addresses that the peer sees.
     let connect = Connect { ports, one_flow: OneFlow::Yes, ..connect_to(A, Transport::Xrc, 0x18) };
     machine.connect(0, &connect).unwrap();
     let back = machine.poll_transmit().unwrap();

@@ -180,7 +180,7 @@ fn malformed_sidr_requests_are_refused_or_dropped() {
     assert_eq!(refusal(&|req| req.private[1] = 0x50), unsupported);
     assert_eq!(refusal(&|req| header("10.0.0.9:1", "10.0.0.2").emit(&mut req.private)), unsupported);
     assert_eq!(refusal(&|req| header("10.0.0.1:1", "10.0.0.9").emit(&mut req.private)), unsupported);
-    // No service, none of the port space, one that wants connections.
+    // Service ids outside of the port space, and of a service for connections.
     for service in [0, u64::MAX, 0x0111_0001, ServiceId::new(PortSpace::Tcp, PORT).0] {
         assert_eq!(refusal(&|req| req.service_id = ServiceId(service)), unsupported);
     }

@@ -216,7 +216,7 @@ mod tests {
         });
     }
 
-    /// A shard continues its work while everything that it shares is locked, since it takes none of those
+    /// A shard continues its work while everything that it shares is locked, since it does not take those
     /// locks.
     #[test]
     fn shard_takes_nothing_that_it_shares_with_another() {

@@ -80,7 +80,7 @@ pub(crate) fn serve(arguments: &NodeArguments, certificates: Option<&Path>) -> O
     Ok(())
 }
 
-/// A node and the calls that it was told to make.
+/// A node and the requested calls.
 struct Driven {
     node: Node,
     arguments: NodeArguments,
