@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_what_is_wrong() {
+    fn refusals_name_cause() {
         for (text, word) in [
             ("", "not a number"),
             ("4G", "`4G`"),

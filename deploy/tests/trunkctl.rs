@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_is_listed_checked_and_asked() {
+    fn policy_is_listed_checked_and_queried() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let file = folder.join("policy.toml");
         let policy = "[[allow]]\npeers = ['spiffe://a/*', 'local']\ncalls = ['/s/*']\n\n\

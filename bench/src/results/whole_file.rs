@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn check_changes_nothing_and_fails_where_write_would() {
+    fn check_fails_like_write_without_changes() {
         let folder = Folder::new().unwrap();
         let (old, new) = (folder.join("old.json"), folder.join("new.json"));
         fs::write(&old, b"before").unwrap();

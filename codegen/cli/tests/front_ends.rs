@@ -65,7 +65,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn all_front_ends_make_same_code() {
+    fn all_front_ends_generate_same_code() {
         let folder = Folder::new().unwrap();
         let input = file(&folder, "same.rs", SOURCE);
         let printed = cli(&[&input]);

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_tells_part_and_difference() {
+    fn refusal_names_part_and_difference() {
         let (client, server) = (
             traced(number),
             traced(|list| {

@@ -22,7 +22,7 @@ fn traced() -> (Outcome, String) {
 }
 
 #[test]
-fn seed_has_one_trace_which_tells_what_happened_to_each_call() {
+fn seed_has_one_trace_with_outcome_of_each_call() {
     let (outcome, trace) = traced();
     let (same, again) = traced();
     assert!(trace == again, "the traces of one seed differ");
@@ -195,7 +195,7 @@ const NEWCOMERS_JOINED: Duration = Duration::from_secs(3);
 /// A server completes at most 12 handshakes per second, and its clients request 100 renewals: all sessions stay up, newcomers
 /// get their share of handshakes, and all clients return when the server restarts.
 #[test]
-fn renewals_beyond_capacity_of_server_keep_no_client_away() {
+fn renewals_beyond_capacity_of_server_do_not_block_clients() {
     let renew_after = Duration::from_secs(1);
     let server = NodePlan { handshake: SLOW_HANDSHAKE, renew_after, ..small_node(0, 1) };
     let client = |host| NodePlan { shards: Some(1), renew_after, ..small_node(host, 1) };

@@ -251,7 +251,7 @@ fn death_on_host_ends_both_sides_of_connections_and_one_elsewhere_does_not() {
 }
 
 #[test]
-fn death_of_peer_that_has_asked_only_takes_its_request_back() {
+fn death_of_requesting_peer_withdraws_its_request() {
     let mut world = World::new(1);
     world.use_loopback();
     let near = world.host(NEAR);
@@ -270,7 +270,7 @@ fn death_of_peer_that_has_asked_only_takes_its_request_back() {
 
 /// The connection to a TGT that several processes share ends when the last of them has died.
 #[test]
-fn death_of_executor_ends_no_connection_while_another_process_has_handle() {
+fn connection_survives_executor_while_another_process_has_handle() {
     let mut world = World::new(1);
     let near = world.host(NEAR);
     let file = Folder::new().unwrap().create("domain").unwrap();
@@ -331,7 +331,7 @@ fn home_dies(seed: u64, stores: u64) -> bool {
 }
 
 #[test]
-fn executor_killed_between_any_two_stores_loses_and_duplicates_no_message() {
+fn messages_arrive_once_if_executor_is_killed_between_any_two_stores() {
     let mut deaths = 0;
     for stores in (0..400).step_by(9) {
         deaths += u32::from(home_dies(7 + stores, stores));

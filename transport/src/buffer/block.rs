@@ -518,8 +518,8 @@ mod tests {
     use trunkline_testkit::{in_forked_child, runs_alone};
 
     #[test]
-    fn block_of_forked_child_takes_no_lock_of_its_pool() {
-        if !runs_alone(module_path!(), "block_of_forked_child_takes_no_lock_of_its_pool") {
+    fn block_in_forked_child_does_not_lock_its_pool() {
+        if !runs_alone(module_path!(), "block_in_forked_child_does_not_lock_its_pool") {
             return;
         }
         let (pool, _device) = pool();

@@ -207,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_forked_child_take_no_lock_of_their_registry() {
-        if !runs_alone(module_path!(), "buffers_of_forked_child_take_no_lock_of_their_registry") {
+    fn buffers_in_forked_child_do_not_lock_their_registry() {
+        if !runs_alone(module_path!(), "buffers_in_forked_child_do_not_lock_their_registry") {
             return;
         }
         let (pool, _device) = pool();

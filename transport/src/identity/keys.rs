@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn both_nodes_have_keys_of_each_lane_and_lanes_share_none() {
+    fn both_nodes_have_keys_of_each_lane_and_lanes_differ() {
         let session = |own, peers, is_client| {
             let exported = Exported::new(|_| Ok::<_, ()>(())).unwrap();
             exported.lanes(Aead::ChaCha20Poly1305, Pollers { own, peers, is_client })

@@ -413,7 +413,7 @@ fn peer_answers_whole_flights_only() {
 }
 
 #[test]
-fn node_without_handshakes_knows_no_such_frames() {
+fn handshake_frames_are_unknown_to_node_without_handshakes() {
     let network = InProcessNetwork::new();
     let mut near = Pollers::new(&network, Connections::Xrc, false);
     let mut far = Pollers::new(&network, Connections::Xrc, true);

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_of_call_and_its_answer_is_learnt() {
+    fn wait_adapts_to_pattern_of_call_and_answer() {
         let mut run = Run::new();
         let mut call = || {
             let slept = [run.gap(Duration::from_millis(10)), run.gap(Duration::from_micros(50))];

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_to_limit_and_are_longer_when_nobody_answers() {
+    fn pauses_double_to_limit_and_are_longer_without_answer() {
         for seed in [0, 0x1234_5678_9abc_def0, u64::MAX] {
             let refused = pauses(&mut Backoff::new(seed), PeerDown::NotListening, 10);
             let expected = [10, 20, 40, 80, 160, 320, 640, 1280, 1280, 1280];

@@ -598,7 +598,7 @@ mod tests {
 
     /// The kernel's soft RoCE never gives up a packet if it is configured with 7 retries.
     #[test]
-    fn peer_that_died_is_noticed_over_either_kind_of_connection() {
+    fn dead_peer_is_detected_over_either_kind_of_connection() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec![[127, 0, 0, 1].into()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();

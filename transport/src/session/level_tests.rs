@@ -153,7 +153,7 @@ fn requests_are_judged_by_level() {
 }
 
 #[test]
-fn dial_without_handshake_yields_to_one_with() {
+fn dial_without_handshake_yields_to_dial_with_handshake() {
     let now = Time(1_000_000);
     let dialling = || {
         let mut machine = dialling_at(now, Levels::Either);

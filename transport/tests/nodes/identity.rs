@@ -228,7 +228,7 @@ impl TimeProvider for Pausing {
 /// A peer holds a handshake half-done while its certificate is revoked, and completes it then. The exchange judges it by the
 /// lists of its beginning.
 #[test]
-fn certificate_that_is_revoked_during_handshake_keeps_no_session() {
+fn certificate_revoked_during_handshake_ends_session() {
     for round in 0..4 {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "root");

@@ -134,7 +134,7 @@ fn registered_buffer_is_sent_without_copy() {
 
 /// More messages than may be announced at once, in one turn, and between others.
 #[test]
-fn refused_messages_are_not_read_and_hold_nothing() {
+fn refused_messages_are_neither_read_nor_held() {
     const MESSAGES: u64 = 100;
     let mut server = TestNode::start_screening(over_udp());
     let mut client = TestNode::start(over_udp(), 1);

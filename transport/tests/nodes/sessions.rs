@@ -142,7 +142,7 @@ fn peer_of_other_address_family_is_refused_with_reason() {
 }
 
 #[test]
-fn peer_beyond_this_host_cannot_be_reached_from_loopback_address_and_text_says_so() {
+fn peer_beyond_this_host_is_refused_from_loopback_address_with_reason() {
     let mut client = TestNode::start(over_udp(), 1);
     // A documentation address, which is never in use.
     let peer = client.name(0, "192.0.2.1:7471".parse().unwrap());

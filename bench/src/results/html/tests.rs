@@ -140,7 +140,7 @@ fn open_loops_of_several_files_are_one_chart() {
 }
 
 #[test]
-fn page_needs_nothing_else_and_escapes_what_files_contain() {
+fn page_is_self_contained_and_escapes_contents_of_files() {
     let html = page(&[run("latency", &[64, 512], &[1], &json!({"link": "<script>"}))]);
     for outside in ["<script", "<link", "@import", "url(", "src=", "http"] {
         assert!(!html.contains(outside), "{outside}");

@@ -1375,8 +1375,8 @@ mod tests {
     }
 
     #[test]
-    fn end_of_call_in_forked_child_takes_no_lock() {
-        if !runs_alone(module_path!(), "end_of_call_in_forked_child_takes_no_lock") {
+    fn end_of_call_in_forked_child_does_not_lock() {
+        if !runs_alone(module_path!(), "end_of_call_in_forked_child_does_not_lock") {
             return;
         }
         let (_routes, balanced) = connected(Policy::PickFirst);

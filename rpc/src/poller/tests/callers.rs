@@ -319,7 +319,7 @@ fn unserved_requests_are_refused_and_counted() {
 }
 
 #[test]
-fn reused_numbers_and_foreign_cancels_harm_no_other_call() {
+fn reused_numbers_and_foreign_cancels_do_not_affect_other_calls() {
     let queued = Limit { per_peer: 8 * SMALL, in_all: 16 * SMALL };
     let mut caller = Caller::with(
         |builder| builder.max_message_bytes(SMALL).queued_bytes(queued),

@@ -177,7 +177,7 @@ impl Resolve for Changing {
 }
 
 #[test]
-fn calls_of_balanced_channel_follow_name_whose_changes_nothing_reports() {
+fn calls_of_balanced_channel_follow_name_without_change_reports() {
     for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut rig = Rig::new();
         let (other, changing) = (rig.world.peer(), Arc::new(Changing::default()));
@@ -221,7 +221,7 @@ fn calls_of_balanced_channel_follow_name_whose_changes_nothing_reports() {
 }
 
 #[test]
-fn names_are_not_looked_up_from_time_to_time_without_use_for_it() {
+fn names_are_not_looked_up_periodically_without_need() {
     for (is_balanced, keeps_watcher) in [(true, true), (false, false)] {
         let mut rig = Rig::new();
         let changing = Arc::new(Changing { keeps_watcher, ..Changing::default() });

@@ -409,7 +409,7 @@ fn call_that_picked_server_fails_connects_next_one_in_time_or_returns_failure() 
 }
 
 #[test]
-fn only_failures_of_server_are_made_again_and_only_if_that_does_no_harm() {
+fn only_server_failures_are_retried_and_only_if_safe() {
     let unauthorised = RepliedBy::Node { reason: Some(Reason::Unauthorised), ran: false };
     for (method, answer, attempts) in [
         (&HEDGED, error(Code::DataLoss), 2),

@@ -136,7 +136,7 @@ fn errors_name_line_and_remedy() {
 }
 
 #[test]
-fn rules_that_decide_no_call_are_found() {
+fn shadowed_rules_are_found() {
     let rule = |effect: &str, peers: &str, calls: &str| {
         format!("[[{effect}]]\npeers = [{peers}]\ncalls = [{calls}]\n")
     };

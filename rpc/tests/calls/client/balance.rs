@@ -216,7 +216,7 @@ fn power_of_two_choices_avoids_server_whose_calls_do_not_end() {
 }
 
 #[test]
-fn calls_that_draining_server_has_not_taken_need_no_budget() {
+fn calls_not_taken_by_draining_server_do_not_use_retry_budget() {
     let replicas = Replicas::new(2);
     let client = replicas.client(Balance::from(Policy::PickFirst).retry_budget(0, 0));
     assert_eq!(block_on(client.add(u64::MAX)), Ok(0));
@@ -257,7 +257,7 @@ where
 }
 
 #[test]
-fn lost_call_is_repeated_only_if_that_does_no_harm() {
+fn lost_call_is_retried_only_if_safe() {
     let (outcome, runs) = lose_a_call(|client| async move { client.set(7).await });
     assert_eq!((outcome, runs), (Ok(1), 2));
     let (outcome, runs) = lose_a_call(|client| async move { client.wait(7).await });
@@ -365,7 +365,7 @@ fn list_of_servers_is_used_from_its_first_change_on() {
 }
 
 #[test]
-fn moves_before_anything_was_sent_need_no_budget() {
+fn moves_before_sending_do_not_use_retry_budget() {
     let caller = node().start().unwrap();
     let dead = [fresh_address(), fresh_address()];
     for policy in [Policy::PickFirst, Policy::RoundRobin] {

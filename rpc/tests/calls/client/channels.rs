@@ -400,7 +400,7 @@ fn channel_serves_tasks_of_pollers_too_its_own_nodes_and_others() {
 }
 
 #[test]
-fn channel_that_is_dropped_leaves_no_route() {
+fn dropped_channel_removes_its_route() {
     let network = InProcessNetwork::new();
     let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
     let directory = Directory::default();

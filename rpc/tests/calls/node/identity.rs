@@ -174,7 +174,7 @@ fn node_without_identity_does_not_call_server_by_name_to_prove() {
 }
 
 #[test]
-fn only_node_that_encrypts_everything_may_be_reached_by_other_hosts_unasked() {
+fn only_node_that_encrypts_everything_is_reachable_from_other_hosts_by_default() {
     let root = authority("root");
     let builder = || named(Node::builder().listen("0.0.0.0:0"), &root, "a.example");
     let error = builder().accept(Level::None).start().unwrap_err();

@@ -66,7 +66,7 @@ fn refusal(outcome: Result<u32, Status>) -> String {
 }
 
 #[test]
-fn method_runs_no_more_calls_than_its_limit_allows() {
+fn method_runs_at_most_as_many_calls_as_its_limit() {
     let gate = Gate::default();
     let server = node().pollers(2).serve(desk(&gate).limit_slow(4)).start().unwrap();
     let caller = node().start().unwrap();

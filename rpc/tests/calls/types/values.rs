@@ -320,7 +320,7 @@ fn full(names: &[&str]) -> CallError<Refusal> {
 }
 
 #[test]
-fn error_of_services_own_arrives_as_it_is() {
+fn error_type_of_service_arrives_unchanged() {
     let (server, node) = pair(OwnErrorsServer::new(Refusing));
     let client = OwnErrorsClient::connect(&node, server.local_address()).unwrap();
     let refused = block_on(client.refuse(vec!["a".into(), "b".into()]));

@@ -127,7 +127,7 @@ fn sleep_until(items: usize, bell: &Doorbell, queue: &AtomicUsize, event: &Event
 }
 
 #[test]
-fn doorbell_loses_no_wake_up() {
+fn doorbell_does_not_lose_wake_up() {
     model(|| {
         // The queue is relaxed on purpose: the doorbell's fences alone must make work and sleep see each
         // other.

@@ -218,7 +218,7 @@ fn descriptors(process: u32) -> usize {
 }
 
 #[test]
-fn connection_that_waits_at_descriptor_limit_costs_no_processor_time() {
+fn connection_waiting_at_descriptor_limit_does_not_use_processor() {
     let (host, address) = (Host::new(), common::address());
     let mut holder = start(&host, "full", address);
     holder.after("READY").unwrap();

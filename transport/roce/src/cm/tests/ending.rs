@@ -195,7 +195,7 @@ fn released_target_is_forgotten_and_still_answers() {
 }
 
 #[test]
-fn duplicate_rtu_after_target_was_released_does_no_harm() {
+fn duplicate_rtu_after_release_of_target_is_ignored() {
     let fate = |_, attribute, _| match attribute {
         Attribute::RTU => vec![milliseconds(1), milliseconds(100)],
         _ => vec![milliseconds(1)],

@@ -219,7 +219,7 @@ fn ports_belong_to_one_listener() {
 }
 
 #[test]
-fn calls_in_wrong_state_do_nothing() {
+fn calls_in_wrong_state_have_no_effect() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);

@@ -180,7 +180,7 @@ fn elsewhere() -> IpAddr {
 }
 
 #[test]
-fn nonsense_in_every_field_of_request_is_refused_or_dropped() {
+fn invalid_values_in_every_field_of_request_are_refused_or_dropped() {
     let mut target = Target::new();
     for field in REQ {
         for value in values(field) {
@@ -219,7 +219,7 @@ fn nonsense_in_every_field_of_request_is_refused_or_dropped() {
 }
 
 #[test]
-fn nonsense_in_every_field_of_reply_is_dropped() {
+fn invalid_values_in_every_field_of_reply_are_dropped() {
     let mut target = Target::new();
     for field in REP {
         for value in values(field) {
@@ -247,7 +247,7 @@ fn nonsense_in_every_field_of_reply_is_dropped() {
 }
 
 #[test]
-fn nonsense_in_every_attribute_and_header_field_is_dropped() {
+fn invalid_values_in_every_attribute_and_header_field_are_dropped() {
     let mut target = Target::new();
     for attribute in (0..=u16::MAX).filter(|attribute| Attribute(*attribute) != Attribute::REQ) {
         let mut mad = CmMessage::Req(target.request()).mad(7);

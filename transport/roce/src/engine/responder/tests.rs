@@ -221,7 +221,7 @@ fn empty_read_is_one_packet() {
 }
 
 #[test]
-fn read_asked_again_restarts_where_it_is_asked() {
+fn repeated_read_restarts_at_requested_packet() {
     // contract rocev2 7.5, 7.13
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, 3 * MTU));

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_addresses_are_told_once_unless_they_are_back() {
+    fn replaced_addresses_are_reported_once_unless_they_are_back() {
         let of =
             |range: std::ops::Range<u8>| range.map(|number| [10, 1, 0, number].into()).collect::<Vec<_>>();
         let mut table = GidTable { named: None, ..GidTable::named(Vec::new()) };

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn region_of_range_reaches_no_byte_next_to_it() {
+    fn region_of_range_excludes_adjacent_bytes() {
         let keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let key =

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn node_is_asked_at_private_socket_until_it_is_dropped() {
+    fn node_answers_at_private_socket_until_drop() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let node = NodeSocket::open(Some(&root), 7).unwrap();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn node_answers_each_connection_as_it_asks() {
+    fn node_answers_each_connection_by_its_request() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let node = NodeSocket::open(Some(&root), 7).unwrap();

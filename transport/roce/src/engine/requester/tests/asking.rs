@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn request_without_completion_asks_until_peer_has_answered() {
+fn request_without_completion_requests_acks_until_peer_has_answered() {
     let mut rig = Rig::new();
     rig.send_unsignaled(1);
     rig.send_unsignaled(2);
@@ -35,7 +35,7 @@ fn quarter_of_window_and_half_of_queue_ask() {
 }
 
 #[test]
-fn limited_credit_asks_for_more() {
+fn limited_credit_requests_more_acknowledgements() {
     // contract rocev2 6.6
     let mut rig = Rig::answered(Tuning::default());
     rig.send(1);
@@ -48,7 +48,7 @@ fn limited_credit_asks_for_more() {
 }
 
 #[test]
-fn without_probes_every_request_asks() {
+fn without_probes_every_request_requests_acknowledgement() {
     let mut rig = Rig::answered(Tuning { probe_floor_ns: 0, ..Tuning::default() });
     rig.send_unsignaled(1);
     assert_eq!(rig.asking(), [101]);
@@ -71,7 +71,7 @@ fn silence_without_ack_request_is_not_loss() {
 }
 
 #[test]
-fn dead_peer_costs_as_long_after_packet_that_asked_nothing() {
+fn dead_peer_is_detected_as_soon_without_ack_request() {
     for is_loss_rare in [false, true] {
         let mut rig = Rig::answered(Tuning::default());
         rig.requester.set_loss_rare(is_loss_rare);
@@ -109,7 +109,7 @@ fn unnoticed_timeout_asks_before_it_charges() {
 }
 
 #[test]
-fn draining_asks_for_what_was_sent_before() {
+fn draining_requests_acknowledgement_of_sent_packets() {
     let mut rig = Rig::answered(Tuning::default());
     rig.send_unsignaled(1);
     rig.send_unsignaled(2);

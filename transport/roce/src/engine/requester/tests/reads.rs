@@ -131,7 +131,7 @@ fn long_read_is_asked_for_in_pieces() {
 }
 
 #[test]
-fn probe_asks_for_one_response() {
+fn probe_requests_one_response() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
     rig.flush();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn dead_peer_costs_retry_count_and_one_timeouts() {
+fn dead_peer_ends_request_after_retry_count_plus_one_timeouts() {
     // contract rocev2 7.22: finite, first transmission plus retry_cnt.
     let mut rig = Rig::patient();
     rig.send(1);

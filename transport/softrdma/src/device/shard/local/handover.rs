@@ -315,7 +315,7 @@ mod tests {
 
     /// Otherwise a lost message keeps a peer on the network while both live.
     #[test]
-    fn offer_without_answer_is_made_again_and_not_forever() {
+    fn offer_without_answer_is_repeated_limited_times() {
         let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn child_of_fork_refuses_offers_and_makes_none() {
+    fn forked_child_neither_accepts_nor_sends_offers() {
         let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         scene.local.areas.as_ref().unwrap().pretend_child();
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_beyond_limit_of_pairs_stay_on_network_and_are_asked_again() {
+    fn peers_beyond_limit_of_pairs_stay_on_network_and_get_later_offers() {
         let mut scene = scene();
         while scene.room.check(false).is_ok() {
             scene.room.take();

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_is_asked_where_it_was_seen_and_in_turn_at_4791() {
+    fn requests_go_to_known_port_of_peer_and_in_turn_to_4791() {
         let mut route = route();
         let mut after_silence = || {
             route.silent();
