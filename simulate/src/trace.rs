@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "another thread is what is tested")]
-    fn thread_without_trace_silences_no_line_of_log() {
+    fn thread_without_trace_does_not_silence_log_lines() {
         let log = || tracing::warn!("line of a node");
         let file = std::env::temp_dir().join(format!("trunkline-simulate-{}-log", std::process::id()));
         let trace = Trace::to_file(&file).unwrap();

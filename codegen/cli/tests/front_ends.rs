@@ -137,7 +137,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn stale_output_is_noticed() {
+    fn stale_output_is_detected() {
         let folder = Folder::new().unwrap();
         let (input, output) = (file(&folder, "stale.rs", SOURCE), file(&folder, "stale.out.rs", ""));
         let check = || cli(&[&input, Path::new("--check"), Path::new("--output"), &output]);

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_vectors_grow_as_those_of_standard_library() {
+    fn tables_and_vectors_grow_like_standard_library() {
         let (mut vec, mut table) = (Vec::with_capacity(5), HashMap::with_capacity(5));
         let mut rooms = [Collection::Vec, Collection::Table].map(|kind| kind.grown(0, 5, 8));
         for element in 0..10_000_u64 {

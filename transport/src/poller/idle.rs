@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_only_on_core_of_its_own() {
+    fn poller_yields_only_on_its_own_core() {
         let mut run = Run::new();
         run.gap(Duration::from_micros(50));
         assert_eq!(run.poll(POLL_FOR / 2), None, "nothing is known of the core");
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn short_waits_of_shared_program_take_no_core() {
+    fn short_waits_of_shared_program_do_not_take_core() {
         let mut run = Run::alone();
         for _ in 0..10_000 {
             run.run(Duration::from_micros(10));

@@ -17,7 +17,7 @@ use trunkline_verbs::Mtu;
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
-fn every_size_comes_back() {
+fn messages_of_every_size_are_echoed() {
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp(), 1);
     client.echoes(&server, &SIZES);

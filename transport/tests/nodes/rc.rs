@@ -18,7 +18,7 @@ fn over_rc() -> NodeOptions {
 }
 
 #[test]
-fn every_size_comes_back() {
+fn messages_of_every_size_are_echoed() {
     let server = TestNode::start(without_xrc(), 1);
     let mut client = TestNode::start(over_rc(), 1);
     client.echoes(&server, &SIZES);

@@ -73,7 +73,7 @@ fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
 }
 
 #[test]
-fn nobody_listens() {
+fn address_without_listener_is_reported_as_not_listening() {
     // Programs that bind before the device lists the host's sockets: one does not answer, and at the other the kernel refuses
     // datagrams from all addresses but the connected one.
     let [silent, refusing] = [(); 2].map(|()| fresh_address());
@@ -111,7 +111,7 @@ fn nobody_listens() {
 
 /// Each remote poller needs a credit of the SRQ, of which sessions get half.
 #[test]
-fn session_that_this_node_has_no_room_for_is_not_said_to_be_refused_by_peer() {
+fn session_without_room_at_this_node_is_not_reported_as_refused_by_peer() {
     let mut server = TestNode::start(over_udp(), 16);
     let mut client = TestNode::start(over_udp().srq_depth(16).srq_depth_limit(16), 1);
     let peer = client.name(0, server.address);

@@ -130,7 +130,7 @@ fn first_server_that_does_not_serve_has_others_connected() {
 }
 
 #[test]
-fn watch_needs_no_room_of_call_limit() {
+fn watch_does_not_count_towards_call_limit() {
     let mut world = World::new();
     let limit = Limit { per_peer: 1, in_all: 1 };
     let node = world.node(|builder| builder.call_limit(limit));

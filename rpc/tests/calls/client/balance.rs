@@ -298,7 +298,7 @@ fn retry_budget_bounds_further_attempts() {
 }
 
 #[test]
-fn servers_are_added_and_removed_under_calls_and_none_fails() {
+fn calls_succeed_while_servers_are_added_and_removed() {
     for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut replicas = Replicas::new(4);
         let list = ServerList::new("replicas", replicas.addresses[..1].iter().copied());

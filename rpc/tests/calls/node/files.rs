@@ -109,7 +109,7 @@ fn proves(node: &Node, peer: NodeBuilder) -> Option<String> {
 }
 
 #[test]
-fn ten_replacements_under_load_fail_no_call() {
+fn calls_succeed_during_ten_replacements_under_load() {
     let root = authority("root");
     let peer = || named(node(), &root, "peer.example");
     let files = Files::new(&issue_pem(&root, "n0.example", VALID), &root.pem());

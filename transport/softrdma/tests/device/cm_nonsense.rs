@@ -173,7 +173,7 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
 
 /// Behind an address translator a peer names other addresses than its packets.
 #[test]
-fn request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
+fn request_for_one_flow_is_answered_at_its_source_despite_named_addresses() {
     let mut hands = ByHand::new(40_000);
     let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));
     hands.link.open(named.ip()).unwrap();
@@ -202,7 +202,7 @@ fn request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
 
 /// The TGT of a peer behind an address translator takes packets from the peer's address outside only.
 #[test]
-fn view_of_peer_opens_its_connection_to_no_other_address() {
+fn view_of_peer_admits_only_its_own_address() {
     let mut hands = ByHand::new(40_000);
     let (peer, stranger) = (hands.source, SocketAddr::new(address(), 40_000));
     let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));

@@ -253,7 +253,7 @@ fn member_without_descriptors_uses_no_processor_time_and_does_not_take_holder_fo
 }
 
 #[test]
-fn under_any_limit_device_opens_or_says_what_is_missing() {
+fn device_opens_or_names_missing_resource_under_any_limit() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "open", address);
     let served: usize = process.after("SERVED ").unwrap().parse().unwrap();

@@ -252,7 +252,7 @@ fn ring_without_reader_is_replaced_by_network() {
 }
 
 #[test]
-fn stopped_process_goes_on_where_it_was() {
+fn resumed_process_continues_where_it_stopped() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_that_dead_nodes_leave_are_removed_by_who_asks_and_who_starts() {
+    fn sockets_of_dead_nodes_are_removed_by_queries_and_starts() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let leave = |number| {
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_node_is_found_and_keeps_no_answer_of_another_back() {
+    fn silent_node_is_found_and_does_not_delay_other_answers() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let silent = NodeSocket::open(Some(&root), 1).unwrap();

@@ -63,7 +63,7 @@ impl Path {
 const NEVER: Time = Time(u64::MAX);
 
 #[test]
-fn large_packets_that_vanish_are_named_whatever_is_sent_behind() {
+fn loss_of_large_packets_is_named_despite_later_packets() {
     for retry_count in 2..=7 {
         for operation in [
             SendOperation::Send,

@@ -507,7 +507,7 @@ mod tests {
 
     /// The message that wakes the receiver may wait long at a link that is polled seldom.
     #[test]
-    fn thread_that_polls_notices_what_arrives_in_parked_ring() {
+    fn polling_thread_detects_arrivals_in_parked_ring() {
         let (mut scene, now) = (scene(), Time::default());
         scene.local.offer(scene.partner(), &mut scene.outbox, now);
         let offered = scene.local.last_number;

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_connection_stand_for_those_of_devices() {
+    fn ports_of_connection_replace_ports_of_devices() {
         let mut route = route();
         route.set_ports(UdpPorts { own: Some(5000), ..UdpPorts::new(5001) });
         assert_eq!((route.source.port(), route.destination.port()), (5000, 5001));
