@@ -14,7 +14,7 @@ pub(crate) type FunctionId = usize;
 pub(crate) struct Function {
     /// Demangled name.
     pub(crate) name: String,
-    /// Source file of the function; empty if callgrind does not know it.
+    /// Source file of the function; empty if unknown to callgrind.
     pub(crate) file: String,
     /// Instructions of the function itself, by source file.
     pub(crate) own: BTreeMap<String, u64>,
@@ -207,7 +207,7 @@ fn=(3)
     }
 
     #[test]
-    fn what_is_no_profile_is_refused_by_its_line() {
+    fn malformed_profile_is_refused_with_line() {
         let refused = |text: &str| Profile::parse(text).unwrap_err();
         assert!(refused("").contains("events"));
         assert!(refused("events: Dr Ir\n").contains("the first event is not Ir"));

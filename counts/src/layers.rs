@@ -195,7 +195,7 @@ fn=(6) lost
 ";
 
     #[test]
-    fn what_all_layers_use_counts_for_its_callers() {
+    fn shared_functions_count_for_layer_of_caller() {
         let profile = Profile::parse(SHARED).unwrap();
         let [codec, rpc, transport, device, program] = by_layer(&profile);
         assert_eq!((codec, transport), (0.0, 0.0));

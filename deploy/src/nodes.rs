@@ -528,7 +528,7 @@ mod tests {
 
     /// A counter or clock that went backwards, as after a restart under the same name, gives no rate.
     #[test]
-    fn what_cannot_be_compared_has_no_rate() {
+    fn incomparable_counters_have_no_rate() {
         for earlier in [node(1, 900), node(9, 100), node(5, 100)] {
             let earlier = BTreeMap::from([("a".to_owned(), earlier)]);
             let listing = list(&[found("a", 17, Some(node(5, 700).to_text()))], &earlier);

@@ -57,7 +57,7 @@ mod tests {
 
     /// The other authority has the same name, and another key.
     #[test]
-    fn show_tells_if_authority_among_files_has_signed() {
+    fn show_reports_signature_by_authority_among_files() {
         let folder = authority();
         let folder = folder.path();
         json(&["init", "other", "--name", "Test root"], folder);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_private_and_nothing_else_is_left() {
+    fn keys_are_private_without_leftover_files() {
         let folder = authority();
         json(&["issue", "ca", SPIFFE], folder.path());
         let ca = folder.join("ca");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn show_finds_faults_and_prints_no_key() {
+    fn show_finds_faults_and_does_not_print_keys() {
         let folder = authority();
         json(&["issue", "ca", "web", "--out", "web"], folder.path());
         json(&["issue", "ca", "db", "--out", "db"], folder.path());

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_pipe_is_no_fault() {
+    fn closed_pipe_does_not_fail() {
         assert_eq!(status_with_a_closed_pipe(&[&vector("xrc/xsrq_pingpong.pcap")]), Some(0));
         let broken = scratch("closed", b"no capture");
         assert_eq!(status_with_a_closed_pipe(&[&broken]), Some(1), "faults stay faults");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_is_listed_checked_and_asked() {
+    fn policy_is_listed_checked_and_queried() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let file = folder.join("policy.toml");
         let policy = "[[allow]]\npeers = ['spiffe://a/*', 'local']\ncalls = ['/s/*']\n\n\

@@ -10,7 +10,7 @@
 //! | `plan`, `run` | decisions made from the seed in advance, and their execution in phases |
 //! | `oracle` | rules for every call, credits, slots, memory, budgets and sessions that are not up yet |
 //! | `trace` | a readable record of a run |
-//! | `coverage`, `campaign` | many runs: do they exercise enough, and would they notice a deliberate fault? |
+//! | `coverage`, `campaign` | many runs: do they exercise enough, and do they detect a deliberate fault? |
 //! | `cli` | the command line |
 //!
 //! A run uses no thread, socket, real time or unseeded randomness, so the same seed gives the same trace. See

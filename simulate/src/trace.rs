@@ -19,7 +19,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use trunkline_verbs::Time;
 
-/// Virtual time at which a run begins. It is not 0, where a careless subtraction would go unnoticed.
+/// Virtual time at which a run begins. It is not 0, where a careless subtraction would go undetected.
 pub(crate) const START: Time = Time(1_000_000_000);
 
 /// Second subscriber, beside the run's own. It receives nothing. `tracing` decides once per process whether a log line is
@@ -69,7 +69,7 @@ impl Trace {
         }))
     }
 
-    /// Returns true if lines are kept. A caller with much to compute for a line asks first.
+    /// Returns true if lines are kept. A caller whose line is expensive checks this first.
     pub(crate) fn is_kept(&self) -> bool {
         self.0.pen.is_some()
     }
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "another thread is what is tested")]
-    fn thread_without_trace_silences_no_line_of_log() {
+    fn thread_without_trace_does_not_silence_log_lines() {
         let log = || tracing::warn!("line of a node");
         let file = std::env::temp_dir().join(format!("trunkline-simulate-{}-log", std::process::id()));
         let trace = Trace::to_file(&file).unwrap();

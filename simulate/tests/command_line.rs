@@ -55,7 +55,7 @@ fn full_standard_output_is_one_error() {
 }
 
 #[test]
-fn closed_pipe_is_no_error() {
+fn closed_pipe_does_not_fail() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = simulate(&["--mutant", "list"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();

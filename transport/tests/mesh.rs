@@ -29,9 +29,8 @@ use trunkline_verbs::{
 const NODES: usize = 8;
 /// Number of each node's pollers, for several connections each way per session.
 const POLLERS: u16 = 2;
-/// Number of dead addresses on the software device. A peer that does not answer is given up after 5 s, so
+/// Number of dead addresses on the software device. A peer that does not answer is abandoned after 5 s, so
 /// waiting for one after the other takes longer than [`LIMIT`].
-/// other takes longer than [`LIMIT`].
 const DEAD: usize = 16;
 
 /// A peer whose connection manager takes requests and never decides about them.
@@ -64,7 +63,7 @@ struct MeshAddresses {
     mute: Mute,
     /// Addresses that do not answer.
     dead: Vec<SocketAddr>,
-    /// Sockets that nobody reads. Without a socket, the software device refuses requests to an address of its host.
+    /// Unread sockets. Without a socket, the software device refuses requests to an address of its host.
     _unread: Vec<UdpSocket>,
 }
 
@@ -119,7 +118,7 @@ fn mesh(place: &MeshAddresses) {
     let began = Instant::now();
     let mut lost = Vec::new();
     for node in &mut nodes {
-        // Peers that do not answer come first, to be in the way of the others.
+        // Peers that do not answer come first, to delay the other peers.
         let silent = place.dead.iter().chain([&place.mute.address]);
         lost.push(silent.map(|address| node.name(0, *address)).collect::<Vec<_>>());
         for address in &addresses {
@@ -166,7 +165,7 @@ fn mesh(place: &MeshAddresses) {
         }
     }
     println!("the others were given up after {:.2?}", began.elapsed());
-    // Nothing of the unresponsive peers is left, and nothing waits for them.
+    // The state of unresponsive peers is freed, and messages do not wait for them.
     let sessions = u32::try_from(NODES - 1).unwrap() * u32::from(pollers);
     for node in &nodes {
         let report = node.report();

@@ -16,7 +16,7 @@ pub(crate) enum Buffer {
     Own,
 }
 
-/// The payloads of one worker, which has one call under way at a time.
+/// The payloads of one worker, which has one call in flight at a time.
 #[derive(Debug)]
 pub(crate) struct Payloads {
     buffer: Buffer,
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_buffer_is_what_its_name_means() {
+    fn buffers_are_reused_rewritten_or_fresh_as_named() {
         let mut reused = Payloads::new(Buffer::Reused, 1000);
         let (one, other) = (reused.next(), reused.next());
         assert_eq!((one.as_ptr(), &one), (other.as_ptr(), &other));

@@ -75,7 +75,7 @@ pub(crate) struct Member {
     pub(crate) weight: u32,
 }
 
-/// State that the workers of one measurement share. Each worker has one call under way at a time.
+/// State that the workers of one measurement share. Each worker has one call in flight at a time.
 #[derive(Debug)]
 pub(crate) struct Measurement {
     plan: Plan,

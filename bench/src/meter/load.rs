@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn quota_of_no_time_is_refused() {
+    fn quota_without_time_is_refused() {
         assert_eq!(quota("0.5"), Ok(0.5));
         for text in ["0", "-1", "x", "inf", "nan"] {
             assert!(quota(text).unwrap_err().contains("0.01"), "{text}");

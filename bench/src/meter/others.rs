@@ -57,7 +57,7 @@ fn used(stat: &str) -> Option<u64> {
     Some(user + nice + system + numbers.nth(4)??)
 }
 
-/// Parent and ticks of a process. The ticks include those of its children that have ended.
+/// Parent and ticks of a process. The ticks include its children that have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     parent: u32,
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_proc_reports_is_read() {
+    fn proc_files_are_parsed() {
         assert_eq!(used("cpu  100 20 3 4000 50 600 700 8 0 0\ncpu0 1 1 1\n"), Some(131));
         assert_eq!(used("cpu 1 2"), None);
         let stat = "7 (a) b (c) S 3 7 3 0 -1 4194304 125 0 0 0 10 20 30 40 20 0 1 0";
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_reports_it() {
+    fn load_of_other_programs_is_known_on_this_machine() {
         assert!(Others::watch().cores().is_some_and(|cores| cores >= 0.0));
     }
 }

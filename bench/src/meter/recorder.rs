@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_before_failure_is_part() {
+    fn failure_keeps_earlier_measurements() {
         let mut recorder = Recorder::new(100 * MS);
         let mut now = 0;
         while now < 60 * MS {

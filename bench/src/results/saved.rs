@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_fields_are_named() {
         let with = |key: &str, value: Value| {
             let mut all = json!({"command": "rate", "settings": {}, "machine": {}, "points": []});
             all[key] = value;

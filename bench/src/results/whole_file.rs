@@ -96,7 +96,7 @@ mod tests {
     use trunkline_testkit::Folder;
 
     #[test]
-    fn file_is_replaced_and_nothing_else_is_left() {
+    fn file_is_replaced_without_leftovers() {
         let folder = Folder::new().unwrap();
         let path = folder.join("out.json");
         for contents in [b"one".as_slice(), b"two"] {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn check_changes_nothing_and_fails_where_write_would() {
+    fn check_fails_like_write_without_changes() {
         let folder = Folder::new().unwrap();
         let (old, new) = (folder.join("old.json"), folder.join("new.json"));
         fs::write(&old, b"before").unwrap();

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn other_systems_have_what_they_report_and_reasons() {
+    fn other_systems_have_their_figures_or_reason_of_absence() {
         let mut point = point(Measure::Rate);
         for us in [3.0, 1.0, 2.0] {
             point

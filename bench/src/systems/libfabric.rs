@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_row_is_read_and_its_header_is_not() {
+    fn result_row_is_parsed_and_header_is_skipped() {
         assert_eq!(
             half_us("64      200     =200     25k         0.00s     14.32       4.47       0.22"),
             Some(4.47)

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_rows_are_read_and_other_lines_are_not() {
+    fn result_rows_are_parsed_and_other_lines_are_skipped() {
         let latency = row(
             Measure::Latency,
             " 64      1000          1.20           5.10         1.30      1.50   0.10  2.00  5.00",

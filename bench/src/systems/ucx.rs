@@ -1,5 +1,5 @@
 //! `ucx_perftest`: UCP's tag matching between two processes. Its latency is half a round trip. Its rate and bandwidth count
-//! messages in one direction, with the same number of sends under way.
+//! messages in one direction, with the same number of sends in flight.
 
 use super::command::{HEAD_START, Running};
 use super::{free_port, sides};
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_rows_are_read_and_its_headers_are_not() {
+    fn result_rows_are_parsed_and_headers_are_skipped() {
         let line = " 100000,0.490,0.324,0.330,188.39,188.39,3086612,3086610";
         assert_eq!(row(line), Some(Row { percentile_us: 0.49, mean_us: 0.324, per_s: 3_086_610.0 }));
         let header = "iterations,99.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr";

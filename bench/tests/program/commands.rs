@@ -106,7 +106,7 @@ fn latency_has_floors_and_describes_machine() {
 }
 
 #[test]
-fn link_is_what_it_comes_to_and_says_why_not() {
+fn settings_name_effective_link_and_reason() {
     let _alone = crate::alone();
     let auto = |choice: &str| {
         let folder = Folder::new().expect("a temporary directory");

@@ -71,7 +71,7 @@ fn file_that_cannot_be_written_ends_run_before_it_measures() {
 }
 
 #[test]
-fn run_ends_with_line_that_sums_it_up() {
+fn run_ends_with_summary_line() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let json = folder.join("out.json");

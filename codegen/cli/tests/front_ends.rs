@@ -65,7 +65,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn all_front_ends_make_same_code() {
+    fn all_front_ends_generate_same_code() {
         let folder = Folder::new().unwrap();
         let input = file(&folder, "same.rs", SOURCE);
         let printed = cli(&[&input]);
@@ -114,7 +114,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn command_teaches_and_names_what_is_wrong() {
+    fn command_has_help_and_names_errors() {
         let folder = Folder::new().unwrap();
         let help = String::from_utf8(cli(&[Path::new("--help")]).stdout).unwrap();
         for text in ["#[trunkline::service]", "--output src/kv.rs", "--check", "build script", "Exit status"]
@@ -137,7 +137,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn stale_output_is_noticed() {
+    fn stale_output_is_detected() {
         let folder = Folder::new().unwrap();
         let (input, output) = (file(&folder, "stale.rs", SOURCE), file(&folder, "stale.out.rs", ""));
         let check = || cli(&[&input, Path::new("--check"), Path::new("--output"), &output]);
@@ -169,7 +169,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn closed_pipe_is_no_error() {
+    fn closed_pipe_does_not_fail() {
         let folder = Folder::new().unwrap();
         let source = file(&folder, "closed_pipe.rs", SOURCE);
         let (reader, writer) = std::io::pipe().unwrap();

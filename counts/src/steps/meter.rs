@@ -1,7 +1,7 @@
 //! Counter of the traffic of a link.
 //!
-//! Each node's link has an observer. The stepping program asks it which node has something to receive, so that no
-//! turn is empty.
+//! Each node's link has an observer. The stepping program queries the observer for nodes with something to receive, so that
+//! no turn is empty.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -7,7 +7,7 @@
 //! | `meter` | the traffic of the links |
 //!
 //! `cargo counts` runs the program under callgrind, which collects between [`begin`] and [`end`] and within the turns of one
-//! side. The program prints the counts that callgrind does not know.
+//! side. The program prints the counts that callgrind does not have.
 
 mod echo;
 mod meter;
@@ -36,7 +36,7 @@ pub(crate) struct Steps {
     /// The link between the nodes.
     #[arg(value_enum)]
     pub(crate) linked: Linked,
-    /// Calls or streams that are under way at a time.
+    /// Calls or streams in flight at a time.
     pub(crate) outstanding: u32,
     /// Calls that are counted. For streams, eight times as many items are counted, and of large calls one in sixteen.
     pub(crate) calls: u64,

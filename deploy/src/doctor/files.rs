@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_ceiling_is_that_of_documents() {
+    fn memory_ceiling_matches_documents() {
         let budgets = include_str!("../../../docs/book/src/reference/budgets.md");
         assert!(budgets.contains("| sum | | 4,666 MB |") && MEMORY_CEILING == 4_666_000_000);
         assert!(budgets.contains("| private memory | 39 MiB |") && MEMORY_AT_START == 39 << 20);

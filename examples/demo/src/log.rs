@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_level_is_refused_with_remedy() {
+    fn invalid_level_is_refused_with_remedy() {
         for text in ["verbose", "bogus=,,", "info,", "trunkline_transport=much", "=info", ","] {
             let error = filter(Some(text.into())).unwrap_err();
             assert!(error.contains("trunkline_transport=debug"), "{text}: {error}");

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 use trunkline_testkit::{Folder, Process, fresh_ip};
 
-/// Time limit of each wait, for a loaded machine. The simulation requires deaths to be noticed within 3 s.
+/// Time limit of each wait, for a loaded machine. The simulation requires deaths to be detected within 3 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory with a small tree; removed when the scene is dropped.
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_pipe_is_no_error() {
+    fn closed_pipe_does_not_fail() {
         let scene = Scene::new();
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);

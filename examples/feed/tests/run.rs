@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_pipe_is_no_error() {
+    fn closed_pipe_does_not_fail() {
         let server = Server::start();
         assert_eq!(printed(&server.run(&["publish", "lamp"], b"lit\n")), "published 1\n");
         let (reader, writer) = std::io::pipe().expect("a pipe");

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_print_what_page_shows() {
+    fn output_of_commands_matches_page() {
         let (reader, writer) = pipe().unwrap();
         let mut jobs = Jobs(Vec::new());
         let ip = fresh_ip();

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_pipe_is_no_error() {
+    fn closed_pipe_does_not_fail() {
         let server = Server::start();
         assert!(server.client(&["put", "colour", "green"], b"").status.success());
         for args in [&["get", "colour"][..], &["list"], &["load", "--for", "1", "--workers", "1"]] {

@@ -65,7 +65,7 @@ impl Third for Three {
     }
 }
 
-/// Waits for this number of spans: the last ones end after the reply has come.
+/// Waits for this number of spans: the last spans end after the reply arrives.
 fn finished(exporter: &InMemorySpanExporter, count: usize) -> Vec<SpanData> {
     let limit = Instant::now() + Duration::from_secs(60);
     loop {

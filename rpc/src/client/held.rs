@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(has_room(&held), [true; 3]);
         held.push(PEER, call(0, false, Tries));
         assert_eq!(has_room(&held), [false, false, true]);
-        // Their deadlines end them all.
+        // The deadlines end all held calls.
         let deadline = held.next_timer().unwrap();
         assert_eq!(held.late(Time(deadline.0 - 1)).len(), 0);
         assert_eq!(held.late(deadline).len(), MOST);

@@ -253,10 +253,10 @@ pub(super) mod tests {
         u32::from_le_bytes(call.encoded.part()[..4].try_into().unwrap())
     }
 
-    /// A call: whether it is large, its ordered channel and its class.
+    /// A call: true if it is large, its ordered channel and its class.
     type Made = (bool, Option<u32>, AdmissionClass);
 
-    /// Calls to one peer, and the room that they find.
+    /// Calls to one peer, and the room for them.
     struct Line {
         waiting: Waiting,
         /// Number of further calls that may be in flight.
@@ -305,7 +305,7 @@ pub(super) mod tests {
             assert!((0..count).all(|_| self.make(is_large, AdmissionClass::Waits, None)));
         }
 
-        /// Looks for room. Returns the numbers of the calls that have left since the last time.
+        /// Checks for room. Returns the numbers of the calls that have left since the last check.
         fn look(&mut self) -> Vec<u32> {
             self.waiting.there_is_room();
             self.waiting.begin_round(Time(0));

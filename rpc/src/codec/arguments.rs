@@ -245,7 +245,7 @@ mod tests {
         let mut longer = whole.clone();
         longer.push(0);
         assert!(decoded!(&longer => u8, String).unwrap_err().contains("left over"));
-        // Nothing is read beyond an argument, and nothing of it is left.
+        // An argument must be decoded from exactly its bytes.
         let [mut short, mut long] = [whole.clone(), whole];
         short[6] -= 1;
         assert!(decoded!(&short => u8, String).is_err());
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn all_arguments_share_limits_of_their_message() {
-        // Each claims fewer empty elements than a message may, together they claim more.
+        // Each claims fewer empty elements than the limit of a message; together they exceed it.
         let claim = [1, 0, 0, 0, 250];
         let message = |count: u8| [&[count][..], &claim.repeat(usize::from(count))].concat();
         type Empty = Vec<()>;

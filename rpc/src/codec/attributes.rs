@@ -554,7 +554,7 @@ fn fields_without_names_that_one_side_skips_are_refused_in_variants() {
 }
 
 #[test]
-fn fields_of_one_variant_are_not_taken_for_those_of_another() {
+fn equal_fields_of_two_variants_are_told_apart() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Event {
         First {

@@ -120,7 +120,7 @@ mod tests {
         Map(BTreeMap<String, Self>),
     }
 
-    /// Asserts that as many levels as given are decoded, and one more is refused.
+    /// Asserts that this many levels are decoded, and one more is refused.
     fn deepest<T: DeserializeOwned + Debug>(open: &[u8], levels: usize, leaf: &[u8]) {
         let decoded = |levels| decode::<T>(&nested(open, levels, leaf)).map(drop);
         assert_eq!(decoded(levels), Ok(()), "{}", type_name::<T>());
@@ -174,7 +174,7 @@ mod tests {
         deepest::<Tagged>(b"\x82\xa1t\xa1A\xa5below", 12, b"\xc0");
         // Directly within the outermost one, whose values are collected each.
         deepest::<Flat>(b"\x81\xa5below", 13, b"\xc0");
-        // With its tag first, as it is sent, it is decoded at once.
+        // Decoded at once if the tag comes first, as encoders write it.
         let adjacent = |open: &[u8], levels| decode::<Adjacent>(&nested(open, levels, b"\xc0")).map(drop);
         assert_eq!(adjacent(b"\x82\xa1t\xa1A\xa1c", 40), Ok(()));
         let mut open = b"\x82\xa1c".repeat(13);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn type_with_its_own_code_nests_deeper() {
-        // Its own code asks for any value, and decodes it at once.
+        // Its `Deserialize` accepts any value, and decodes it at once.
         assert!(decode::<serde_json::Value>(&nested(LIST, 100, NUMBER)).is_ok());
         #[derive(Debug, Deserialize)]
         #[allow(dead_code, reason = "it is only decoded")]
@@ -252,7 +252,7 @@ mod tests {
                     pub(super) struct Inner {
                         kids: Vec<Flat>,
                     }
-                    /// A type whose large parts are out of sight.
+                    /// A type whose large parts are behind pointers.
                     #[derive(Debug, Deserialize)]
                     #[serde(untagged)]
                     #[allow(dead_code, reason = "it is only decoded")]
@@ -270,7 +270,7 @@ mod tests {
         };
     }
 
-    /// Decodes deeper and deeper values on stacks of several sizes. They work or are refused with a reason.
+    /// Decodes values of growing depth on stacks of several sizes. Each is decoded, or refused with a reason.
     fn survives<T: DeserializeOwned>(least: usize, open: &[u8], leaf: &[u8]) {
         for stack in [least, 4 * least, 2 << 20] {
             for levels in (0..8).chain([60, 120]) {

@@ -223,7 +223,7 @@ fn fields_of_one_name_and_type_are_compared_in_each_struct() {
 }
 
 #[test]
-fn values_that_their_own_code_refuses_hide_no_fault_of_next() {
+fn value_refused_by_its_own_code_does_not_hide_next_fault() {
     fn below_ten<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
         let number = u8::deserialize(deserializer)?;
         assert!(number < 100, "refused by a panic");

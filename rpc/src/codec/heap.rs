@@ -253,7 +253,7 @@ mod tests {
     use std::rc::Rc;
     use std::sync::Arc;
 
-    /// The names are the compiler's: a new one may choose others, and then pointers are taken for other types.
+    /// The compiler chooses the names. With other names, pointers would be taken for other types.
     #[test]
     fn pointers_are_recognized_by_their_names() {
         assert_eq!(Slot::of::<Box<u64>>(), Slot::Pointer);
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(Slot::in_option::<Option<u64>>(), Slot::Option(16));
     }
 
-    /// The names are the compiler's: with others, the dearest collection is assumed.
+    /// The compiler chooses the names. With other names, the most expensive collection is assumed.
     #[test]
     fn collections_are_recognized_by_their_names() {
         assert_eq!(Collection::of::<Vec<u8>>(), Collection::Vec);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_vectors_grow_as_those_of_standard_library() {
+    fn tables_and_vectors_grow_like_standard_library() {
         let (mut vec, mut table) = (Vec::with_capacity(5), HashMap::with_capacity(5));
         let mut rooms = [Collection::Vec, Collection::Table].map(|kind| kind.grown(0, 5, 8));
         for element in 0..10_000_u64 {

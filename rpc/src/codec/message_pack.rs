@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_skipped_is_bounded_too() {
+    fn skipped_values_are_bounded() {
         #[derive(Debug, PartialEq, Deserialize)]
         struct Old {
             a: u8,

@@ -115,7 +115,7 @@ mod tests {
             assert!(decode::<BTreeMap<(), ()>>(&bytes).is_err());
             assert!(decode::<Option<(Vec<()>,)>>(&[&[1][..], &bytes].concat()).is_err());
         }
-        // Many short claims do not get around the limit.
+        // The limit covers many short claims together.
         let many = [&[100][..], &[200; 100]].concat();
         assert!(decode::<Vec<Vec<()>>>(&many).unwrap_err().contains("elements"));
         assert_eq!(decode::<Vec<()>>(&[200]), Ok(vec![(); 200]), "a few are allowed");

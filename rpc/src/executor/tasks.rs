@@ -324,7 +324,7 @@ mod tests {
     use trunkline_testkit::{in_forked_child, runs_alone};
     use trunkline_verbs::Clock;
 
-    /// A push may wait for one of another thread, which the child does not have.
+    /// A push may wait for a push of another thread, which the child lacks.
     #[test]
     fn wake_in_forked_child_does_not_touch_queue() {
         if !runs_alone(module_path!(), "wake_in_forked_child_does_not_touch_queue") {

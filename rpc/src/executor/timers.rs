@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_are_fired_in_time_and_once_and_leave_nothing_when_they_are_dropped() {
+    fn timers_fire_once_in_time_and_are_removed_on_drop() {
         let clock = VirtualClock::new();
         clock.set(Time(1_000));
         let wakes = Arc::new(Count::default());
@@ -219,7 +219,7 @@ mod tests {
         let earlier = timers.set(Time(1_000), Waker::noop());
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
-        // As left by threads that the child does not have.
+        // As if held by threads that the child lacks.
         let _held = (timers.waiting.lock(), earlier.timer.waker.lock());
         in_forked_child(|| {
             let set = timers.set(Time(500), &waker);

@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// A waker that wakes the others of its turn, as a task does that runs at once.
+    /// A waker that wakes the other wakers of its turn, like a task that runs at once.
     struct RunsAtOnce(Arc<Wakes>);
 
     impl Wake for RunsAtOnce {
@@ -198,7 +198,7 @@ mod tests {
     fn each_task_is_woken_once_whatever_first_one_does() {
         let of_poller = Arc::<Wakes>::default();
         for first in [
-            // Its task was dropped before it ran.
+            // The task was dropped before it ran.
             Waker::noop().clone(),
             Waker::from(Arc::new(Panics)),
             Waker::from(Arc::new(RunsAtOnce(Arc::clone(&of_poller)))),

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn ceiling_is_that_of_documents() {
+    fn ceiling_matches_documents() {
         let sum = ceiling(&NodeOptions::new(), &Limits::default(), 1).bytes();
         let budgets = include_str!("../../../docs/book/src/reference/budgets.md");
         assert_eq!(sum.div_ceil(1_000_000), 4_666);

@@ -79,7 +79,7 @@ mod tests {
     fn link_is_one_of_flag() {
         let parse = |link| Program::try_parse_from(["program", "--provider", "soft", "--link", link]);
         let flags = parse("shm").unwrap().device;
-        // The link does not go with faults, so the node does not start.
+        // The link cannot be combined with faults, so the node does not start.
         let builder = Node::builder().device_flags(&flags).faults("drop=0.01,seed=7").unwrap();
         let refused = builder.start().unwrap_err().to_string();
         assert!(refused.contains("setting link") && refused.contains("faults"), "{refused}");

@@ -99,7 +99,7 @@ mod tests {
             return;
         }
         let (free, held) = (ForkLock::new(1), ForkLock::new(2));
-        // As left by a thread that the child does not have.
+        // As if held by a thread that the child lacks.
         let guard = held.lock();
         in_forked_child(|| {
             assert_eq!(free.lock().as_deref(), Some(&1));

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_logged_once_and_only_so_often() {
+    fn unserved_names_are_logged_once_and_limited_in_number() {
         let lifecycle = Lifecycle::new(1);
         assert!(lifecycle.count_not_served(7) && !lifecycle.count_not_served(7));
         let logged = (0..1000).filter(|hash| lifecycle.count_not_served(*hash)).count();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_handlers_that_poller_has_dropped() {
+    fn drain_does_not_wait_for_handlers_that_poller_has_dropped() {
         let lifecycle = Lifecycle::new(1);
         lifecycle.poller_cut();
         assert!(!lifecycle.wait_drained(Duration::MAX));

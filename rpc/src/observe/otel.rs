@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_application_are_no_faults_of_server() {
+    fn application_statuses_are_not_server_errors() {
         for code in [Code::Unknown, Code::Internal, Code::Unavailable, Code::DeadlineExceeded] {
             assert_eq!(are_errors(&Status::new(code, "it fails")), [true, true], "{code:?}");
         }

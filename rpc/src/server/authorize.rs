@@ -150,7 +150,7 @@ mod tests {
     use trunkline_transport::PeerIdentity;
 
     #[test]
-    fn path_of_call_of_grpc_is_that_of_its_request() {
+    fn path_of_grpc_call_is_path_of_its_request() {
         static GRPC: ServiceName = ServiceName {
             name: "trunkline.grpc",
             version: 0,

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_of_nothing_is_refused() {
+    fn limit_zero_is_refused() {
         let mut limits = ServiceLimits::default();
         limits.of_method(ECHO, 0);
         assert!(limits.check().unwrap_err().to_string().contains("choose 1 or more"));

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn number_is_given_once_and_never_one_that_means_none() {
+    fn numbers_are_unique_and_exclude_reserved_value() {
         let numbers = MethodNumbers::default();
         assert_eq!([7, 9, 7, 8].map(|hash| numbers.of(hash)), [Some(0), Some(1), Some(0), Some(2)]);
         numbers.0.lock().resize(usize::from(u16::MAX), 0);

@@ -454,7 +454,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_of_grpc() {
+    fn numbers_match_grpc() {
         for number in 1..=16 {
             assert_eq!(Code::from_number(number).number(), number);
         }
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_server_sends_no_control_characters_to_terminal() {
+    fn text_of_server_is_printed_without_control_characters() {
         let text = "a\u{1b}[2J\rb\u{9b}\u{0}\n\t\u{e4}\\";
         let escaped = "a\\u{1b}[2J\\rb\\u{9b}\\u{0}\n\t\u{e4}\\";
         let status = Status::aborted(text).with_cause(text);

@@ -94,7 +94,7 @@ mod tests {
     use crate::{CallError, Metadata, Reason, Status};
 
     #[test]
-    fn nested_status_keeps_all_that_it_has() {
+    fn nested_status_keeps_all_fields() {
         let mut metadata = Metadata::new();
         metadata.insert("retry-after", "7").unwrap();
         metadata.insert_bin("seal-bin", &[0, 255]).unwrap();

@@ -228,7 +228,7 @@ mod tests {
     use crate::codec::{Bincode, Coding};
 
     #[test]
-    fn items_keep_their_order_and_sizes_and_leave_nothing() {
+    fn items_keep_order_and_sizes_and_buffer_is_empty_afterwards() {
         let mut buffer = ItemBuffer::default();
         let sizes = [0, 5, COPIED, COPIED + 1, 7, 100_000, 0];
         for size in sizes {

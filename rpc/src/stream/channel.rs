@@ -373,7 +373,7 @@ mod tests {
     #[should_panic(
         expected = "the sender of the stream was dropped before it finished: read it with Receiver::recv"
     )]
-    fn stream_of_a_dropped_sender_panics_where_no_one_would_get_the_error() {
+    fn stream_of_dropped_sender_panics_if_error_would_be_lost() {
         let (sender, mut receiver) = channel::<u8>(1);
         drop(sender);
         let _end = Pin::new(&mut receiver).poll_next(&mut Context::from_waker(Waker::noop()));

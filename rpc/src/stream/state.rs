@@ -941,7 +941,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn forked_child_takes_no_lock_that_poller_may_have_left() {
+    fn forked_child_does_not_take_lock_that_poller_may_have_held() {
         let stream = CallStream::of_client(Arc::new(OfProcess { is_forked: true }), Streams::Both, None);
         let of_poller = stream.state.lock();
         let (done, wait) = channel();
@@ -982,7 +982,7 @@ mod tests {
     fn waker_that_is_replaced_may_use_stream() {
         let stream = CallStream::of_client(Arc::new(OfProcess { is_forked: false }), Streams::Both, None);
         let (done, wait) = channel();
-        // A deadlock would keep the thread.
+        // A deadlock would block this thread.
         thread::spawn(move || {
             let uses = || Waker::from(Arc::new(Uses(Arc::clone(&stream))));
             let polls: [&dyn Fn(&Context<'_>); 3] = [

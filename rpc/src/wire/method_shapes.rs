@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn common_part_is_compared_without_what_is_unknown() {
+    fn only_known_common_part_is_compared() {
         let here = traced(number);
         let all = here.fingerprints().to_vec();
         assert_eq!(
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_tells_part_and_difference() {
+    fn refusal_names_part_and_difference() {
         let (client, server) = (
             traced(number),
             traced(|list| {

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_known_by_what_they_are_and_not_by_their_names() {
+    fn types_are_recognized_through_aliases_and_not_by_name() {
         type Blob = Bytes;
         type Trouble = Status;
         mod other {

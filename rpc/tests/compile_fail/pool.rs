@@ -1,4 +1,4 @@
-//! Methods that run in the worker pool: what is wrong with a method is reported at it, and what is wrong with a server where that is made.
+//! Methods that run in the worker pool: errors of a method are reported at the method, errors of a server at its constructor.
 
 use std::cell::Cell;
 use std::rc::Rc;

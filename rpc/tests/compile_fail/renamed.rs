@@ -1,5 +1,5 @@
-//! The library by another name, and from a crate that re-exports it. Only a trait that does not say so, and one that names no
-//! crate, are wrong.
+//! The library by another name, and from a crate that re-exports it. Only a trait without the option `crate`, and one whose
+//! option does not name a crate, are wrong.
 
 #[rpc::service]
 trait WithoutAPath {

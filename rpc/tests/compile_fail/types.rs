@@ -60,7 +60,7 @@ mod own {
     }
 }
 
-// Code that a later generator has made.
+// Code from a later generator.
 const _: () = trunkline::stub::require_version::<trunkline::stub::StubVersion<2>>();
 
 fn main() {}

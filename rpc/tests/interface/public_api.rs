@@ -15,7 +15,7 @@ use syn::{File, Meta, parse_quote};
 const RENEW: &str = "TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api";
 
 #[test]
-fn public_api_is_one_that_is_listed() {
+fn public_api_matches_listing() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = root.join("public-api.txt");
     let now = listing(root);
@@ -116,7 +116,7 @@ fn modules(root: &Path) -> Vec<(String, Item)> {
 
 /// Returns the public items by name, each with its methods and traits, and the exports by module.
 fn groups(mut all: Vec<(String, Item)>, is_listed: impl Fn(&str) -> bool) -> BTreeMap<String, Vec<Item>> {
-    // A stable order, whatever the one of the folders. `impl` blocks come after their type.
+    // A stable order, independent of the order of the folders. `impl` blocks come after their type.
     all.sort_by_key(|(place, item)| (matches!(item, Item::Impl(_)), place.clone()));
     let is_private_trait = |item: &(String, Item)| match &item.1 {
         Item::Trait(item) if !is_public(&item.vis) => Some(item.ident.to_string()),

@@ -165,7 +165,7 @@ fn events(mut folders: Vec<PathBuf>) -> Vec<Entry> {
             let (Some(first), Some(last)) = (names.first(), argument.last()) else { continue };
             let name = if first.len() == 1 { names.get(1).unwrap_or(first) } else { first };
             has_cause |= ["cause", "error"].contains(&name.as_str());
-            // A name with two values is in no entry: the line beside this file has to say which one it is.
+            // A name with two values is in no entry: the line beside this file selects the value.
             let constant = constants.get(&last.to_string()).filter(|values| values.len() == 1);
             let value = literal(last).or_else(|| constant.and_then(|values| values.first().cloned()));
             match name.as_str() {
@@ -212,7 +212,7 @@ fn add_calls(
     }
 }
 
-/// Returns the causes of refusals: those that the peer's status has, then those of this node's log, with their remedies.
+/// Returns the causes of refusals: causes in the peer's status, then causes in this node's log, with their remedies.
 fn refusals(file: &Path) -> Vec<Entry> {
     let tokens = fs::read_to_string(file).unwrap().parse().unwrap();
     let texts = |function| {

@@ -101,7 +101,7 @@ fn listener_of_another_version_is_named_to_callers_at_once() {
     let options = CallOptions::new().connect(Connect::Wait);
     let waiting = client.with(&options);
     let mut calls = 0;
-    // Attempts to connect become rarer and rarer, so that sooner or later a call meets none.
+    // Attempts to connect become rarer, so a call eventually falls between two attempts.
     wait_until("a call without a request", LIMIT, || {
         let waits = calls % 2 == 1;
         let outcome = if waits { early(waiting.ping()) } else { early(client.ping()) };
@@ -118,7 +118,7 @@ fn listener_of_another_version_is_named_to_callers_at_once() {
 }
 
 #[test]
-fn who_dials_with_another_version_is_told_ours_at_once() {
+fn dialer_with_another_version_is_refused_at_once_with_ours() {
     let node = Node::builder().listen(fresh_address()).serve(PingServer::new(Pong)).start().unwrap();
     let ip = fresh_address().ip();
     let device = device(ip);

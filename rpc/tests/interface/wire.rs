@@ -1,5 +1,5 @@
-//! A decoder in Python, written from `docs/book/src/why/wire.md` alone, reads the capture of a session. Its counts must
-//! match those of the nodes.
+//! A decoder in Python, written from `docs/book/src/why/wire.md` alone, reads the capture of a session. Its counts must match
+//! the nodes' counts.
 
 #[cfg(test)]
 mod tests {
@@ -176,7 +176,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
     }
 
     #[test]
-    fn metadata_in_capture_is_that_of_calls() {
+    fn metadata_in_capture_matches_calls() {
         if !has_python() {
             return;
         }
@@ -231,7 +231,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
     }
 
     #[test]
-    fn decoder_written_from_document_counts_what_nodes_have_counted() {
+    fn decoder_written_from_document_agrees_with_counters_of_nodes() {
         if !has_python() {
             return;
         }

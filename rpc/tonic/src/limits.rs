@@ -154,7 +154,7 @@ mod tests {
         let refused = limits.take("/a.B/C").err().unwrap();
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert_eq!(refused.message(), "the server runs 1 call of /a.B/C, which is its limit");
-        // The refused call has returned its unit of the service.
+        // The refused call has returned its unit of the service's limit.
         let second = limits.take("/a.B/D").unwrap();
         assert!(limits.take("/a.B/D").err().unwrap().message().contains("2 calls of /a.B,"));
         // Routes pass longer paths to the service too.

@@ -334,7 +334,7 @@ mod tests {
             let frames = pass(&mut messages("identity", Some(3)), &accepted, cut).unwrap();
             assert_eq!(frames.concat(), accepted, "{cut}");
             let mut refusing = messages("identity", Some(3));
-            // A reader that continues after the error gets no part of the message.
+            // A reader that continues after the error does not get any part of the message.
             for _ in 0..2 {
                 let refused = pass(&mut refusing, &body(&[3, 0, 4]), cut).unwrap_err();
                 assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{cut}");

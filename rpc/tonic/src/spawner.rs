@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn call_that_ends_before_its_exchange_starts_runs_nothing() {
+    fn call_that_ends_before_its_exchange_starts_does_not_run() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let started = Arc::new(());

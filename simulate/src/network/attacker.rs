@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_attacker_breaks_rule() {
+    fn packet_to_attacker_breaks_rule() {
         let mut attacker = Attacker::new(1);
         let bytes = [0; 64];
         let (source, honest) = (at("127.7.7.1:4791"), at("127.7.7.2:4791"));

@@ -39,8 +39,8 @@
 //! | draining starts no handler | a handler is entered in a process that drains or shuts down, or a call refused for it counts as one that may have run |
 //! | draining fails no running call | a handler that ran when draining began, or a call made by it, fails within the grace period; or a new call is not refused within 50 ms (`run/draining.rs`) |
 //! | shutdown keeps its grace period | a call that ends within the grace period fails |
-//! | shutdown is noticed | peers' calls end, or the node ends, more than 100 ms after the grace period, or the node more than 100 ms after its last handler; if a handler blocks its poller, peers have 50 ms more (`run/draining.rs`) |
-//! | nothing is left | a QP, an object of a device or an open address remains after shutdown |
+//! | shutdown is reported | peers' calls end, or the node ends, more than 100 ms after the grace period, or the node more than 100 ms after its last handler; if a handler blocks its poller, peers have 50 ms more (`run/draining.rs`) |
+//! | all objects are released | a QP, an object of a device or an open address remains after shutdown |
 //!
 //! # Servers that move, drain or fail
 //! | rule | violated when |
@@ -69,10 +69,10 @@
 //! # Shared memory
 //! | rule | violated when |
 //! |---|---|
-//! | a change of path fails no call | a call fails or takes longer than 50 ms while processes of a host write nonsense into shared memory (`run/paths.rs`) |
+//! | a change of path fails no call | a call fails or takes longer than 50 ms while processes of a host write invalid words into shared memory (`run/paths.rs`) |
 //! | memory has one sender | a call fails, is late or runs twice while a process forges packets of another process in its own memory (`run/paths.rs`) |
 //! | memory is used | long after the last fault, nodes that share memory exchange packets another way (`run/paths.rs`) |
-//! | memory stays consistent | a process finds nonsense in shared memory before any was written on purpose, although processes die between two stores (`run/paths.rs`) |
+//! | memory stays consistent | a process finds invalid words in shared memory before any were written on purpose, although processes die between two stores (`run/paths.rs`) |
 //! | memory of dead processes is released | a process has more shared areas than its shards need for the processes that live (`run/paths.rs`) |
 //!
 //! # Hostile peers
@@ -89,7 +89,7 @@
 //! |---|---|
 //! | a phase ends | a key seals more than 1,000 frames of a lane, or seals some for more than a second; checked as the next one |
 //! | a nonce is used once | a key seals two frames, two pieces of large messages, or one of each, with one nonce; checked in programs with deliberate faults |
-//! | what was changed is refused | a changed, swapped or repeated packet of a session does not end it, the two nodes give other causes than expected, or no call succeeds afterwards (`run/tampering.rs`) |
+//! | changed packets are refused | a changed, swapped or repeated packet of a session does not end it, the two nodes give other causes than expected, or no call succeeds afterwards (`run/tampering.rs`) |
 //!
 //! # Calm
 //! | rule | violated when |

@@ -1,9 +1,9 @@
 //! A client behind a stateful firewall: its first calls succeed, and its session outlives a pause.
 //!
-//! One or two more nodes of one host, which is behind a firewall and perhaps an address translator, call the first node, are idle, and call again. One of
-//! their processes is killed. The first node looks for the dead once the successor, which has another port, calls it, and
-//! keeps the other session. At last the translator loses its mappings: the nodes get new sessions, and the first node ends
-//! only those that it cannot reach.
+//! One or two more nodes of one host, which is behind a firewall and perhaps an address translator, call the first node, are
+//! idle, and call again. One of their processes is killed. The first node checks for dead peers once the successor, which has
+//! another port, calls it, and keeps the other session. At last the translator loses its mappings: the nodes get new
+//! sessions, and the first node ends only those that it cannot reach.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;

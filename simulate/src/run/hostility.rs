@@ -9,7 +9,7 @@
 //! | the session ends, unless the peer only hoards credit that others can do without | it does not end within its bound, or the end is logged with another cause |
 //! | the peer READs only what was sent to it | a READ of anything else is answered with bytes (`sent_frames.rs`) |
 //! | the peer gets no more than others | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
-//! | everything comes back | anything of the peer is left at the attacked node after it is gone |
+//! | everything comes back | state of the peer remains at the attacked node after the peer's end |
 
 use super::{Checked, QUIET, Run};
 use crate::coverage::EventKind;
@@ -24,18 +24,18 @@ use trunkline_verbs::Time;
 /// Small calls that the peer makes at once, and each of its large ones.
 const SMALL: usize = 280;
 const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 100 << 10, wait_us: 0 };
-/// Time limit of its calls: longer than a node waits for a peer that takes nothing.
+/// Time limit of its calls: longer than a node waits for a peer that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Calls of the hostile peer during faults, and its longest pause between two calls.
 const CALLS: usize = 30;
 const THINK_US: u64 = 60_000;
-/// Time after which the session of a peer that takes nothing ends.
+/// Time after which the session of a peer that accepts nothing ends.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
 /// Additional time: a poller checks its timers every few milliseconds, and first READs what it may.
 const NOTICED: Duration = Duration::from_secs(1);
 /// Rounds of calls by honest nodes while a peer is about to lose its session.
 const ROUNDS: u32 = 2;
-/// Maximum time until the death of the hostile peer is noticed and its resources are released.
+/// Maximum time until the death of the hostile peer is detected and its resources are released.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// Returns the plan of a hostile peer's node, on a separate host.

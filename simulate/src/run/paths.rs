@@ -20,7 +20,8 @@ const LIMIT: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Run {
-    /// Writes nonsense into the memory of nodes that share it: their packets move to the network, and later back to memory.
+    /// Writes invalid words into the memory of nodes that share it: their packets move to the network, and later back to
+    /// memory.
     pub(super) fn paths_change(&mut self) -> Checked {
         self.memory_is_used()?;
         self.memory_makes_sense()?;
@@ -77,7 +78,7 @@ impl Run {
     /// `forged` holds the packets forged so far, at most one per time and area of the host. Forged packets are not copied:
     /// they may be derived from a packet of this node, which may legitimately send it.
     fn put_forged(&mut self, node: usize, forged: &mut BTreeSet<Vec<u8>>) -> Checked {
-        // Nonsense detected after this is expected.
+        // Invalid words detected after this are expected.
         self.memory_makes_sense()?;
         let own = self.nodes[node].areas();
         let produced = || own.iter().map(|area| rings::produced(area)).collect::<Vec<_>>();
@@ -97,9 +98,9 @@ impl Run {
         Ok(())
     }
 
-    /// Writes nonsense into the memory that a node's process shares with others.
+    /// Writes invalid words into the memory that a node's process shares with others.
     pub(super) fn scribble(&mut self, node: usize) -> Checked {
-        // Nonsense detected after this is expected.
+        // Invalid words detected after this are expected.
         self.memory_makes_sense()?;
         let random = &mut self.random;
         let areas = self.nodes[node].scribble(|_| nonsense(random));
@@ -109,8 +110,8 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that shared memory contained no nonsense before any was written on purpose, although processes died between two
-    /// stores.
+    /// Checks that shared memory did not contain invalid words before any were written on purpose, although processes died
+    /// between two stores.
     fn memory_makes_sense(&self) -> Checked {
         let written = [EventKind::MemoryScribbled, EventKind::MemoryForged];
         if written.iter().any(|kind| self.scheduler.coverage.of(*kind) > 0) {
@@ -126,7 +127,7 @@ impl Run {
     }
 
     /// Checks that nodes of one host, if all of them share memory, use it on each of their shards. They also return to it
-    /// after nonsense, but possibly much later, so runs with nonsense are not checked.
+    /// after invalid words, but possibly much later, so runs with invalid words are not checked.
     fn memory_is_used(&self) -> Checked {
         if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
             return Ok(());

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_packets_are_passed_over() {
+    fn forged_packets_are_skipped() {
         let area = Memory::zeroed(RING + 512).unwrap();
         let sent = packet(Operation::SEND_ONLY, 7, b"12345678");
         append(&area, &sent);

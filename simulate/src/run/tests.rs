@@ -1,8 +1,8 @@
-//! Whole runs, repeatable and readable, and three scenarios of their own without other faults: a crowd of pollers joins
-//! one node, a peer returns that left work behind, and a server with identities and many clients restarts.
+//! Whole runs, repeatable and readable, and three separate scenarios without other faults: a crowd of pollers joins one node,
+//! a peer returns that left work behind, and a server with identities and many clients restarts.
 //!
-//! `cargo test -p trunkline-simulate crowd` makes 224 pollers. With `TRUNKLINE_CROWD_NODES=63` it makes 2,000,
-//! which take a minute. `TRUNKLINE_CLIENTS=1000` gives the restarted server 1,000 clients, which take a minute as well.
+//! `cargo test -p trunkline-simulate crowd` starts 224 pollers. With `TRUNKLINE_CROWD_NODES=63` it starts 2,000, which take a
+//! minute. `TRUNKLINE_CLIENTS=1000` gives the restarted server 1,000 clients, which take a minute as well.
 
 use super::*;
 use crate::plan::HANDLERS;
@@ -22,7 +22,7 @@ fn traced() -> (Outcome, String) {
 }
 
 #[test]
-fn seed_has_one_trace_which_tells_what_happened_to_each_call() {
+fn seed_has_one_trace_with_outcome_of_each_call() {
     let (outcome, trace) = traced();
     let (same, again) = traced();
     assert!(trace == again, "the traces of one seed differ");
@@ -140,7 +140,7 @@ fn handlers_that_outlive_session_count_when_their_caller_returns() {
 
 /// Clients of a server that restarts, unless `TRUNKLINE_CLIENTS` names another number.
 const CLIENTS: usize = 150;
-/// Time that a handshake takes at the server, so it makes 200 per second.
+/// Time that a handshake takes at the server, so it completes 200 per second.
 const HANDSHAKE: Duration = Duration::from_millis(5);
 /// Maximum time until all are back: for the death of the server, and for each client more than its handshake.
 const NOTICED: Duration = Duration::from_secs(3);
@@ -151,7 +151,7 @@ const OF_CLIENT: Duration = Duration::from_millis(7);
 fn clients_with_identities_return_to_restarted_server() {
     let clients = std::env::var("TRUNKLINE_CLIENTS");
     let clients = clients.map_or(CLIENTS, |clients| clients.parse().expect("a number of clients"));
-    // Renewals every 2 s of 1,000 clients are more than the server can make.
+    // Renewals every 2 s of 1,000 clients are more than the server can complete.
     let renew_after = Duration::from_secs(60);
     let server = NodePlan { handshake: HANDSHAKE, renew_after, ..small_node(0, 1) };
     let client = |host| NodePlan { shards: Some(1), renew_after, ..small_node(host, 1) };
@@ -183,7 +183,7 @@ fn clients_with_identities_return_to_restarted_server() {
     run.clear();
 }
 
-/// Clients of a server with more renewals than it can make, and later ones.
+/// Clients of a server with more renewals than it can complete, and later ones.
 const RENEWING: usize = 100;
 const NEWCOMERS: usize = 10;
 /// Time that a handshake takes at that server. All clients take longer than a handshake may.
@@ -192,10 +192,10 @@ const SLOW_HANDSHAKE: Duration = Duration::from_millis(80);
 const ALL_JOINED: Duration = Duration::from_secs(20);
 const NEWCOMERS_JOINED: Duration = Duration::from_secs(3);
 
-/// A server can make 12 handshakes per second, and its clients want 100 renewals: no session ends, newcomers get their share
-/// of handshakes, and all clients return when the server restarts.
+/// A server completes at most 12 handshakes per second, and its clients request 100 renewals: all sessions stay up, newcomers
+/// get their share of handshakes, and all clients return when the server restarts.
 #[test]
-fn renewals_beyond_capacity_of_server_keep_no_client_away() {
+fn renewals_beyond_capacity_of_server_do_not_block_clients() {
     let renew_after = Duration::from_secs(1);
     let server = NodePlan { handshake: SLOW_HANDSHAKE, renew_after, ..small_node(0, 1) };
     let client = |host| NodePlan { shards: Some(1), renew_after, ..small_node(host, 1) };
@@ -249,7 +249,7 @@ fn session_is_lost_after_time_that_is_set() {
         assert_eq!((waits.get(), called.get()), (0, 0), "a session of {time:?} ends early");
         let both = |_: &Scheduler| waits.get() + called.get() == 2;
         run.within(time / 4 + Duration::from_millis(5), "a call ends late", both).unwrap();
-        // The same without a call that finds the peer gone.
+        // Again, without a call that detects the lost peer.
         run.nodes[0].start(&mut run.scheduler, None);
         let client = run.client(1).unwrap();
         let reached = Tally::default();

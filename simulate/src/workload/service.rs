@@ -65,7 +65,7 @@ pub(crate) trait Work {
     #[oneway]
     async fn tell(&self, id: u64, body: Bytes);
 
-    /// Never returns, and nobody waits for it.
+    /// Never returns, and has no reply.
     #[oneway]
     async fn linger(&self);
 

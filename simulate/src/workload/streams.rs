@@ -21,13 +21,13 @@ const BETWEEN_PAUSES: u64 = 8;
 const CALM_ITEMS: u64 = 150;
 /// Idle timeouts of streams, in microseconds: mostly longer than the pauses of a writer.
 const IDLE_US: Range<u64> = 1_000..20_000;
-/// Time for which machines may sleep before they see a change.
+/// Time for which machines may sleep before they detect a change.
 const STOPS_LATER: Duration = Duration::from_millis(30);
 
 /// A service of streams whose items belong to their call.
 #[trunkline::service(name = "trunkline.simulate.Feed", version = 1)]
 pub(crate) trait Feed {
-    /// Sends items, and ends as it is told.
+    /// Sends items, and ends as the script states.
     async fn watch(
         &self,
         id: u64,

@@ -89,7 +89,7 @@ pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
         ],
     ),
     ("J9", &[Test(CM_ENDING, "releasing_target_sends_no_dreq")]),
-    ("J11", &[Test(CM_ENDING, "restarted_peer_s_qp_ends_what_it_left_behind")]),
+    ("J11", &[Test(CM_ENDING, "qp_number_of_restarted_peer_ends_old_connection")]),
     ("K1", &[Test(IN_C, "k1")]),
     ("K2", &[Fact("other devices")]),
     ("K3", &[Fact("other devices")]),

@@ -1,6 +1,6 @@
-//! Makes one `#[test]` of each item.
+//! Generates one `#[test]` for each item.
 
-/// Makes a test of each item for a bench: `conformance_tests!(BENCH);` in a test module that is named
+/// Generates a test of each item for a bench: `conformance_tests!(BENCH);` in a test module that is named
 /// after the link. Items that hold pass, skipped ones pass and print the reason, and failed ones fail.
 #[macro_export]
 macro_rules! conformance_tests {

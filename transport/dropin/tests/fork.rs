@@ -91,7 +91,7 @@ fn in_child(work: impl FnOnce()) -> c_int {
         }
         child => {
             let mut status = -1;
-            // SAFETY: the child that was just made.
+            // SAFETY: the child that was just created.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             status
         }
@@ -146,7 +146,7 @@ fn a_blocked_signal_is_the_programs() {
     read.thread_unblock().expect("a valid set");
 }
 
-/// QPs that have exchanged messages before the fork: the child has none of the memory that they may share, and may send, or
+/// QPs that have exchanged messages before the fork: the child does not have the memory that they may share, and may send, or
 /// destroy one, before its device's thread is back.
 fn connected_at_the_fork(lab: Lab) {
     let cq = lab.cq(null_mut());

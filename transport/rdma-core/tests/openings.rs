@@ -185,7 +185,7 @@ mod tests {
             .collect();
         let refused = far.qp.post_receive(&receives).unwrap_err();
         assert_eq!(refused.index, wrong, "{refused}");
-        // The requests before it are posted, and none after it.
+        // The requests before the refused one are posted; the requests after it are not.
         far.qp.modify(&QpModify { state: Some(QpState::Error), ..QpModify::default() }).unwrap();
         let flushed = far.completions(wrong);
         assert!(flushed.iter().all(|entry| entry.status == CompletionStatus::WorkRequestFlushed));

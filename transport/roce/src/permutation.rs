@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn index_comes_back(keys: [u64; 2], half_bits in 1_u32..=16, word: u32) {
+        fn index_survives_round_trip(keys: [u64; 2], half_bits in 1_u32..=16, word: u32) {
             let permutation = Permutation::new(2 * half_bits, keys);
             let word = word & u32::MAX >> (32 - 2 * half_bits);
             let number = permutation.number_of(word);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_some_numbers_tells_nothing_of_next() {
+    fn known_numbers_do_not_predict_next() {
         const COUNT: u32 = 1 << 14;
         let permutation = Permutation::new(32, [3, 4]);
         let numbers: Vec<u32> = (0..=COUNT).map(|index| permutation.number_of(index)).collect();

@@ -164,8 +164,8 @@ fn when_holder_of_port_4791_is_killed_others_continue() {
     assert_ne!(runs[0], runs[1]);
 }
 
-/// Makes a process connect to another at its address, perhaps disconnect, and exit. One of the two holds port
-/// 4791. Returns true if the other learns of the exit.
+/// Lets a process connect to another at its address, perhaps disconnect, and exit. One of the two holds port
+/// 4791. Returns true if the other detects the exit.
 fn learns_of_exit(seed: u64) -> bool {
     let mut world = World::new(seed);
     world.use_loopback();
@@ -209,7 +209,7 @@ fn has_ended(channel: &dyn CmChannel) -> bool {
     events.filter(|event| matches!(event.kind, CmEventKind::Disconnected { .. })).count() > 0
 }
 
-/// Maximum time until a death on the host is noticed. The retries of an idle QP never run out.
+/// Maximum time until a death on the host is detected. The retries of an idle QP never run out.
 const NOTICED: Duration = Duration::from_millis(200);
 
 /// Runs until a connection of the channel has ended because of a death.
@@ -251,7 +251,7 @@ fn death_on_host_ends_both_sides_of_connections_and_one_elsewhere_does_not() {
 }
 
 #[test]
-fn death_of_peer_that_has_asked_only_takes_its_request_back() {
+fn death_of_requesting_peer_withdraws_its_request() {
     let mut world = World::new(1);
     world.use_loopback();
     let near = world.host(NEAR);
@@ -270,7 +270,7 @@ fn death_of_peer_that_has_asked_only_takes_its_request_back() {
 
 /// The connection to a TGT that several processes share ends when the last of them has died.
 #[test]
-fn death_of_executor_ends_no_connection_while_another_process_has_handle() {
+fn connection_survives_executor_while_another_process_has_handle() {
     let mut world = World::new(1);
     let near = world.host(NEAR);
     let file = Folder::new().unwrap().create("domain").unwrap();
@@ -331,7 +331,7 @@ fn home_dies(seed: u64, stores: u64) -> bool {
 }
 
 #[test]
-fn executor_killed_between_any_two_stores_loses_and_duplicates_no_message() {
+fn messages_arrive_once_if_executor_is_killed_between_any_two_stores() {
     let mut deaths = 0;
     for stores in (0..400).step_by(9) {
         deaths += u32::from(home_dies(7 + stores, stores));

@@ -61,7 +61,7 @@ proptest! {
     /// With the cache, single units are taken and refused as without it, and count as used by the peer that
     /// has them.
     #[test]
-    fn cache_changes_nothing_but_what_it_costs(
+    fn cache_does_not_change_outcomes(
         per_peer in 1_usize..2000,
         steps in proptest::collection::vec((0..8_u8, 0..2_usize, 0..2_usize, 1..60_usize), 1..120),
     ) {
@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_left_of_peer_that_is_down() {
+fn state_of_lost_peer_is_removed() {
     let budget = budget("bytes", Limit { per_peer: 100, in_all: 100 }, 2);
     let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
     shares[0].take(A, 60).unwrap();
@@ -123,7 +123,7 @@ fn nothing_is_left_of_peer_that_is_down() {
 }
 
 #[test]
-fn limit_of_nothing_is_refused_with_options_name() {
+fn limit_zero_is_refused_with_name_of_option() {
     let check =
         |per_peer, in_all| Limit { per_peer, in_all }.check("things", 2..=usize::MAX, "choose 2 or more");
     assert!(check(2, 2).is_ok());
@@ -185,7 +185,7 @@ fn hosts_that_use_up_budget_leave_some_to_each_that_uses_little() {
 }
 
 #[test]
-fn what_peer_has_left_counts_when_it_is_back() {
+fn units_still_held_count_when_peer_returns() {
     let budget = budget("things", Limit { per_peer: 4, in_all: 64 }, 2);
     let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
     assert_eq!(taken(&mut shares[0], A), 4);
@@ -207,7 +207,7 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     assert_eq!(shares.has_reply_room(peer(4, 1)), Err(all), "it takes no replies");
     let of_peer = Exhausted::Peer { name: "queued messages", limit: 256 };
     assert_eq!(shares.has_reply_room(peer(1, 1)), Err(of_peer));
-    // A peer that takes its replies late, but takes them.
+    // A peer that takes its replies, but late.
     for queued in 0..16 {
         let room = shares.has_reply_room(peer(5, 1));
         assert_eq!(room, if queued <= 8 { Ok(()) } else { Err(all) }, "{queued} are queued");
@@ -229,7 +229,7 @@ fn large_replies_do_not_keep_small_calls_out() {
 }
 
 #[test]
-fn part_is_left_of_every_limit_that_can_be_cut_up() {
+fn part_of_every_limit_above_one_is_left() {
     let of =
         |limit| [Leaves::Eighth, Leaves::Quarter, Leaves::ThreeEighths].map(|leaves| leaves.limit(limit, 1));
     assert_eq!(of(0), [0, 0, 0]);
@@ -241,7 +241,7 @@ fn part_is_left_of_every_limit_that_can_be_cut_up() {
 }
 
 #[test]
-fn what_is_larger_than_part_may_go_alone() {
+fn use_larger_than_its_part_is_admitted_alone() {
     assert_eq!(Leaves::Quarter.limit(64, 60), 60);
     assert_eq!(Leaves::Quarter.limit(64, 100), 64);
     assert_eq!(Leaves::ThreeEighths.limit(64, 40), 40);
@@ -250,7 +250,7 @@ fn what_is_larger_than_part_may_go_alone() {
 }
 
 #[test]
-fn what_use_leaves_is_there_for_others() {
+fn units_left_by_one_use_serve_others() {
     let budget = budget("things", Limit { per_peer: 8, in_all: 16 }, 1);
     let mut share = Share::new(&budget, 0);
     let taken =
@@ -266,7 +266,7 @@ fn what_use_leaves_is_there_for_others() {
 }
 
 #[test]
-fn what_others_have_reserved_is_left_all_same() {
+fn units_reserved_by_pollers_count_as_left() {
     // Large enough for portions: the poller keeps some of the units that it has put back.
     let budget = budget("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
     let mut share = Share::new(&budget, 0);
@@ -336,7 +336,7 @@ proptest! {
     /// Two pollers and six peers of two hosts. With keys without a hint, every step follows the full rules;
     /// with hints, most steps only count.
     #[test]
-    fn what_is_only_counted_is_as_by_rules(
+    fn counting_shortcut_agrees_with_full_rules(
         steps in proptest::collection::vec((0..2_usize, 0..6_usize, step()), 1..300),
     ) {
         let budgets = [budget("things", CUT_UP, 2), budget("things", CUT_UP, 2)];

@@ -518,15 +518,15 @@ mod tests {
     use trunkline_testkit::{in_forked_child, runs_alone};
 
     #[test]
-    fn block_of_forked_child_takes_no_lock_of_its_pool() {
-        if !runs_alone(module_path!(), "block_of_forked_child_takes_no_lock_of_its_pool") {
+    fn block_in_forked_child_does_not_lock_its_pool() {
+        if !runs_alone(module_path!(), "block_in_forked_child_does_not_lock_its_pool") {
             return;
         }
         let (pool, _device) = pool();
         let blocks =
             RefCell::new(vec![pool.take(100, None, None).unwrap(), pool.take(100, None, None).unwrap()]);
         let registry = Arc::<Registry>::default();
-        // State as left by a thread that the child does not have.
+        // State as left by a thread that the child lacks.
         let state = pool.lock();
         in_forked_child(|| {
             drop(blocks.borrow_mut().pop());

@@ -343,7 +343,7 @@ mod tests {
     use trunkline_verbs::{Device, SrqInit, SrqKind};
 
     #[test]
-    fn copy_says_same_and_gives_its_slot_back_at_once() {
+    fn copy_is_equal_and_returns_slot_at_once() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();

@@ -207,15 +207,15 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_forked_child_take_no_lock_of_their_registry() {
-        if !runs_alone(module_path!(), "buffers_of_forked_child_take_no_lock_of_their_registry") {
+    fn buffers_in_forked_child_do_not_lock_their_registry() {
+        if !runs_alone(module_path!(), "buffers_in_forked_child_do_not_lock_their_registry") {
             return;
         }
         let (pool, _device) = pool();
         let registry = Arc::<Registry>::default();
         let buffer = || RegisteredBuffer::new(pool.take(100, None, None).unwrap(), Arc::clone(&registry));
         let (frozen, filled) = (RefCell::new(Some(buffer().freeze())), RefCell::new(Some(buffer())));
-        // State as left by a thread that the child does not have.
+        // State as left by a thread that the child lacks.
         let mut buffers = registry.buffers.write().unwrap();
         in_forked_child(|| {
             drop(frozen.take());

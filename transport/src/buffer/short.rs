@@ -51,7 +51,7 @@ mod tests {
 
     /// Some frames are dropped in time, and one is kept forever.
     #[test]
-    fn blocks_are_used_again_and_nothing_that_is_kept_changes() {
+    fn blocks_are_reused_and_kept_bytes_do_not_change() {
         let (mut frames, mut alive, mut places) = (ShortFrames::default(), VecDeque::new(), BTreeSet::new());
         let content = |number: usize| vec![number.to_le_bytes()[0]; 1 + number * 37 % SHORT_BYTES];
         let kept = frames.copy(&content(0));

@@ -265,7 +265,7 @@ fn idle_grants_decay_to_base() {
 }
 
 #[test]
-fn peer_that_cheats_is_found_out() {
+fn invalid_credit_positions_are_refused() {
     let mut grantor = Grantor::new(16);
     let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
     grantor.apply_header(id, 0, 0, None).unwrap();
@@ -299,7 +299,7 @@ fn positions_survive_wrap() {
 }
 
 #[test]
-fn credit_that_was_not_told_yet_is_not_used() {
+fn unannounced_credit_is_not_used() {
     let mut grantor = Grantor::new(64);
     let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
     grantor.apply_header(id, 0, 0, None).unwrap();
@@ -314,7 +314,7 @@ fn credit_that_was_not_told_yet_is_not_used() {
 }
 
 #[test]
-fn credit_frames_that_answer_nothing_are_bounded() {
+fn unsolicited_credit_frames_are_bounded() {
     let mut flooded = Spender::new(0);
     let accepted = (0..10_000).take_while(|_| flooded.apply_credit_frame(0).is_ok()).count();
     assert!((1..=100).contains(&accepted), "{accepted} at once");
@@ -329,7 +329,7 @@ fn credit_frames_that_answer_nothing_are_bounded() {
 }
 
 #[test]
-fn who_joins_finds_room_while_srq_can_become_deeper() {
+fn new_pair_gets_credit_while_srq_can_grow() {
     let mut grantor = Grantor::new(64);
     let mut depth = 64;
     for number in 0..1000 {
@@ -350,7 +350,7 @@ fn who_joins_finds_room_while_srq_can_become_deeper() {
 }
 
 #[test]
-fn pair_has_its_base_credit_back_whatever_others_hold() {
+fn pair_regains_base_credit_despite_other_holders() {
     // Two peers with four pairs each, and an honest one.
     let mut world = World::of_peers(512, [1, 1, 1, 1, 2, 2, 2, 2, 3]);
     world.hoard(0..8);
@@ -397,7 +397,7 @@ fn hoarding_while_busy(world: &mut World, busy: Range<usize>, over_ms: u64) -> V
 }
 
 #[test]
-fn who_keeps_unused_credit_that_others_lack_is_found() {
+fn hoarder_of_scarce_credit_is_detected() {
     let mut world = World::of_peers(256, [1, 1, 2, 2, 3]);
     world.hoard(0..4);
     // A peer that is stopped for ten seconds is not reported either.
@@ -407,7 +407,7 @@ fn who_keeps_unused_credit_that_others_lack_is_found() {
 }
 
 #[test]
-fn moment_without_shortage_forgives_no_hoarder() {
+fn hoarder_is_detected_despite_pause_of_shortage() {
     // The honest pairs together need more than the hoarding peer leaves, but not while they pause.
     let mut world = World::of_peers(256, [1, 1, 2, 3, 4, 5]);
     world.hoard(0..2);
@@ -449,7 +449,7 @@ fn credit_of_messages_that_wait_here_is_in_use() {
 }
 
 #[test]
-fn who_keeps_credit_that_nobody_lacks_may() {
+fn unused_credit_may_be_kept_without_shortage() {
     let mut world = World::of_peers(256, [1, 1, 3]);
     world.hoard(0..2);
     assert_eq!(hoarding_while_busy(&mut world, 2..3, 60_000), []);

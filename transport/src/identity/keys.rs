@@ -279,7 +279,7 @@ mod tests {
     /// print(expand(exported, b"trunkline done\0").hex(), expand(exported, b"trunkline renewal\0").hex())
     /// ```
     #[test]
-    fn keys_are_those_of_document() {
+    fn keys_match_document() {
         let examples = key_examples().into_iter().collect::<BTreeMap<_, _>>();
         let value = |name: &str| &examples.get(name).unwrap_or_else(|| panic!("no {name}"))[..];
         assert_eq!(LABEL, value("label of the exporter"));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn both_nodes_have_keys_of_each_lane_and_lanes_share_none() {
+    fn both_nodes_have_keys_of_each_lane_and_lanes_differ() {
         let session = |own, peers, is_client| {
             let exported = Exported::new(|_| Ok::<_, ()>(())).unwrap();
             exported.lanes(Aead::ChaCha20Poly1305, Pollers { own, peers, is_client })
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_export_gives_nothing() {
+    fn failed_export_yields_no_keys() {
         assert_eq!(
             Exported::new(|_| Err::<(), _>("during the handshake")).unwrap_err(),
             "during the handshake"

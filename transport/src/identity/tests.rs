@@ -301,7 +301,7 @@ fn ambiguous_and_malformed_spiffe_uris_are_unusable() {
 }
 
 #[test]
-fn names_match_as_webpki_has_it() {
+fn names_match_as_in_webpki() {
     let certificates = [
         &[NAME][..],
         &["SHOP.Example", "10.0.0.1"],
@@ -350,7 +350,7 @@ fn names_match_as_webpki_has_it() {
 
 /// Changes each byte to several values: where webpki still reads the certificate, both agree about names.
 #[test]
-fn damaged_certificates_have_no_names_that_webpki_denies() {
+fn damaged_certificates_have_only_names_that_webpki_accepts() {
     let root = authority();
     let long = format!("{}.example", "a".repeat(60));
     let names = [&*long, "b.example", "10.0.0.1", "fd00::1", "https://shop.example", "10.0.0.2"];

@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_fills_what_was_not_set() {
+    fn environment_sets_unset_options() {
         let all = [
             ("TRUNKLINE_PROVIDER", "require"),
             ("TRUNKLINE_DEVICE", "rxe0"),
@@ -647,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn what_environment_says_wrongly_is_refused_with_its_name() {
+    fn invalid_environment_variable_is_refused_with_its_name() {
         for pair in [
             ("TRUNKLINE_PROVIDER", "hardware"),
             ("TRUNKLINE_GID_INDEX", "-1"),
@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_refused_with_its_name() {
+    fn non_utf8_value_is_refused_with_its_name() {
         use std::os::unix::ffi::OsStringExt as _;
         for variable in
             ["TRUNKLINE_PROVIDER", "TRUNKLINE_DEVICE", "TRUNKLINE_GID_INDEX", "TRUNKLINE_CONNECTIONS"]

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_peer_learns_epoch_of_another() {
+    fn epoch_for_one_peer_does_not_reveal_epoch_for_another() {
         let runtime = Runtime::threads();
         let (one, other) = (Epochs::new(&runtime), Epochs::new(&runtime));
         let key = |text: &str| text.parse::<PeerKey>().unwrap();

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn address_comes_back_as_it_was() {
+    fn address_survives_round_trip() {
         for text in ["10.1.2.3:7471", "[fe80::1:2:3]:1", "[::10.0.0.1]:65535", "0.0.0.0:0"] {
             assert_eq!(key(text).address(), text.parse().unwrap());
         }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn hint_is_no_part_of_name() {
+    fn hint_does_not_affect_comparison() {
         let (a, b) = (key("10.0.0.1:7"), key("10.0.0.1:7").at(3));
         assert_eq!((a, a.cmp(&b), b.hint()), (b, Ordering::Equal, 3));
         assert!(key("10.0.0.1:6").at(9) < a && a < key("10.0.0.2:0").at(0));

@@ -113,7 +113,7 @@ mod tests {
     proptest! {
         /// Hints, right or wrong, do not change the results.
         #[test]
-        fn it_is_map(steps in proptest::collection::vec((0..4_u8, 0..6_u32, 0..8_usize), 1..200)) {
+        fn map_matches_btree_map(steps in proptest::collection::vec((0..4_u8, 0..6_u32, 0..8_usize), 1..200)) {
             let (mut map, mut model) = (PeerMap::default(), BTreeMap::new());
             for (index, (what, number, hint)) in steps.into_iter().enumerate() {
                 let key = PeerKey::numbered(number);

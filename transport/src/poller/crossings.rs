@@ -405,7 +405,7 @@ mod tests {
 
     /// Each session has its allowance. Items without room in a ring are kept when the rings are dropped.
     #[test]
-    fn what_waits_for_room_comes_after_what_ring_holds() {
+    fn overflow_items_follow_items_of_ring() {
         let mut ends = Crossings::of_node(ConnectionKind::Rc, 2, 32);
         let (mut poller, mut home) = (ends.pop().unwrap(), ends.pop().unwrap());
         let count = u32::try_from(capacity(share(ConnectionKind::Rc, 2, 32)).next_power_of_two()).unwrap();

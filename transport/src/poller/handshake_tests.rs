@@ -148,7 +148,7 @@ impl Pollers {
         self.tell(|| Command::SessionClosed { peer, number, cause: PeerDown::Closed });
     }
 
-    /// Makes an SRQ without receives.
+    /// Creates an SRQ without receives.
     fn empty_srq(&self) -> Arc<dyn SharedReceiveQueue> {
         let Intake::Xrc(xrcd) = &self.device.intake else { panic!("over XRC only") };
         let kind = SrqKind::Xrc { xrcd: Arc::clone(xrcd), cq: Arc::clone(&self.device.cqs[0]) };
@@ -264,7 +264,7 @@ fn peer_without_receives_holds_one_slot_until_its_session_ends() {
 }
 
 #[test]
-fn late_completion_changes_nothing() {
+fn late_completion_is_ignored() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let (b, srq) = (far.key(), far.empty_srq());
     let ends = [1, 2].map(|number| {
@@ -374,7 +374,7 @@ fn frames_that_no_handshake_has_end_session() {
         assert!(of == number && why.contains(what), "{what}: {why}");
         assert_eq!(arrived, expected, "{what}");
     }
-    // All lengths between are taken.
+    // All lengths between are accepted.
     let ini = far.dial(&near, 7, 0);
     let _regions = [FRAGMENT + 1, HANDSHAKE_FRAME]
         .map(|length| far.post(&*ini, near.device.srqs[0], &with_length(length)));
@@ -413,7 +413,7 @@ fn peer_answers_whole_flights_only() {
 }
 
 #[test]
-fn node_without_handshakes_knows_no_such_frames() {
+fn handshake_frames_are_unknown_to_node_without_handshakes() {
     let network = InProcessNetwork::new();
     let mut near = Pollers::new(&network, Connections::Xrc, false);
     let mut far = Pollers::new(&network, Connections::Xrc, true);

@@ -300,7 +300,7 @@ mod tests {
             self.idle.event(self.now);
         }
 
-        /// Polls in vain until the poller does not spin, at most for `longest`.
+        /// Polls without finding work until the poller stops spinning, at most for `longest`.
         fn poll(&mut self, longest: Duration) -> Option<Rest> {
             let until = self.now + longest;
             while self.now < until {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_of_call_and_its_answer_is_learnt() {
+    fn wait_adapts_to_pattern_of_call_and_answer() {
         let mut run = Run::new();
         let mut call = || {
             let slept = [run.gap(Duration::from_millis(10)), run.gap(Duration::from_micros(50))];
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_only_on_core_of_its_own() {
+    fn poller_yields_only_on_its_own_core() {
         let mut run = Run::new();
         run.gap(Duration::from_micros(50));
         assert_eq!(run.poll(POLL_FOR / 2), None, "nothing is known of the core");
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn short_waits_of_shared_program_take_no_core() {
+    fn short_waits_of_shared_program_do_not_take_core() {
         let mut run = Run::alone();
         for _ in 0..10_000 {
             run.run(Duration::from_micros(10));

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn session_that_waits_for_earlier_one_to_end_is_not_asked_for() {
+    fn session_waiting_for_end_of_earlier_session_is_not_requested() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();

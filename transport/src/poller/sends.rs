@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn peer_that_answers_is_not_said_to_be_silent() {
+    fn answering_peer_is_not_reported_as_silent() {
         use CompletionStatus as S;
         assert_eq!(cause_of(S::RetryExceeded), PeerDown::Died);
         for answer in [S::RemoteAccessError, S::RemoteInvalidRdRequest, S::RemoteAborted] {

@@ -295,7 +295,7 @@ mod tests {
             turn(&mut turns, clocks, Duration::from_micros(message_us))
         };
         assert_eq!(round(1), (TURN_MESSAGES, false));
-        // Short messages are timed in groups, so the first long one after them is noticed late.
+        // Short messages are timed in groups, so the first long one after them is detected late.
         assert_eq!(round(80), (UNTIMED, true));
         assert_eq!(round(80), (1, false));
         assert_eq!(round(200), (1, true));

@@ -114,7 +114,7 @@ mod tests {
     use trunkline_verbs::Device;
 
     #[test]
-    fn what_was_asked_for_meets_what_device_has() {
+    fn requested_connections_match_device_or_are_refused() {
         let kind = |asked, without_xrc| {
             let link = LinkChoice::InProcess(std::sync::Arc::default());
             let addresses = vec!["127.0.0.1".parse().unwrap()];

@@ -39,7 +39,7 @@ fn down(mut nic: Nic) -> Nic {
     nic
 }
 
-/// Wish of a test. The other settings are the defaults of a node.
+/// Settings of a test. The other settings are the defaults of a node.
 #[derive(Default)]
 struct Ask<'a> {
     choice: ProviderChoice,
@@ -74,7 +74,7 @@ fn short(choice: &Choice) -> String {
     }
 }
 
-/// Checks one row of the table: the wish, the NICs, and the expected choice.
+/// Checks one row of the table: the settings, the NICs, and the expected choice.
 fn expect(ask: &Ask<'_>, nics: &[Nic], wanted: &str) {
     let choice = decide(ask, Ok(nics.to_vec()));
     assert_eq!(short(&choice), wanted, "listening on {:?}, device {:?}", ask.listen, ask.device);
@@ -168,7 +168,7 @@ fn client_takes_first_address_that_others_reach_if_it_may() {
 }
 
 #[test]
-fn what_keeps_nic_from_serving_is_told_with_remedy() {
+fn unusable_nic_is_reported_with_remedy() {
     let rxe = || nic("rxe0", &["0=fe80::1", "1=10.0.0.2", "2=v1:10.0.0.2"]);
     let at = || Ask { listen: &["10.0.0.2:7000"], ..Ask::default() };
     expect_refusal(&at(), &[], &["no RDMA device", "ibv_devices"]);
@@ -199,7 +199,7 @@ fn what_keeps_nic_from_serving_is_told_with_remedy() {
 }
 
 #[test]
-fn without_support_or_with_wishes_of_software_only_nobody_is_asked() {
+fn nics_are_not_queried_without_support_or_with_software_only_options() {
     let required = Ask { choice: ProviderChoice::Require, ..Ask::default() };
     assert_eq!(decide(&required, Err(NoNic::NotBuilt)), Choice::Nothing(NoNic::NotBuilt));
     let Choice::Software(why) = decide(&Ask::default(), Err(NoNic::NotBuilt)) else { panic!("no software") };
@@ -270,7 +270,7 @@ fn nic_that_was_chosen_is_opened() {
 }
 
 #[test]
-fn without_devices_host_says_why() {
+fn host_without_devices_names_reason() {
     let none = Pretended { name: "rxe0", address: None };
     let required = || NodeOptions::new().provider(ProviderChoice::Require);
     let reason = |folder: &Path| match open_from(&required(), &[], Some(&none), folder) {
@@ -291,7 +291,7 @@ fn without_devices_host_says_why() {
 }
 
 #[test]
-fn shared_memory_only_is_wish_of_software_only() {
+fn shared_memory_only_selects_software_device() {
     let of = |path| super::software_only(&NodeOptions::new().path(path));
     assert_eq!(of(PathChoice::Shm), Some("shared memory only was asked for"));
     assert_eq!((of(PathChoice::Auto), of(PathChoice::Udp)), (None, None));

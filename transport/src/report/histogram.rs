@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn report_records_and_adds_up_as_thread_does() {
+    fn shared_histogram_matches_local_histogram() {
         let (writer, mut one, mut other) =
             (HistogramWriter::default(), Histogram::default(), Histogram::default());
         for ns in [0, 7, 1_000_000, MOST_NS + 1] {

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_those_of_report_and_labels_are_escaped() {
+    fn values_match_report_and_labels_are_escaped() {
         let text = report().prometheus();
         let method = r#"rpc_method="shop.\"Till\"\\/pay""#;
         let time =

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_read_as_it_was_written_with_calendar_time() {
+    fn text_survives_round_trip_with_calendar_time() {
         let (written, clock) = (record(EventKind::ALL), Clock::monotonic());
         let text = written.to_text(&clock);
         let mut read = NodeRecord::parse(&text).unwrap();

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_read_as_it_was_written() {
+    fn text_survives_round_trip() {
         for peers in [0, 1, 5] {
             assert_eq!(NodeStatus::parse(&node(peers).to_text()), Some(node(peers)));
         }
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_no_node_are_refused_and_unknown_lines_skipped() {
+    fn texts_of_other_programs_are_refused_and_unknown_lines_are_skipped() {
         let text = node(2).to_text();
         assert_eq!(NodeStatus::parse(&format!("{text}colour\tblue\n\t\t\n")), Some(node(2)));
         let earlier = NodeStatus::parse(&text.replace("udp port\t4793\n", ""));

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_calendar() {
+    fn times_match_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00.000000Z"),
             (951_782_399, "2000-02-28T23:59:59.000000Z"),

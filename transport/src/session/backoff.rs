@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_to_limit_and_are_longer_when_nobody_answers() {
+    fn pauses_double_to_limit_and_are_longer_without_answer() {
         for seed in [0, 0x1234_5678_9abc_def0, u64::MAX] {
             let refused = pauses(&mut Backoff::new(seed), PeerDown::NotListening, 10);
             let expected = [10, 20, 40, 80, 160, 320, 640, 1280, 1280, 1280];
@@ -244,13 +244,13 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_failed_together_do_not_meet_again() {
+    fn retries_of_nodes_that_failed_together_spread() {
         let pause = |seed| pauses(&mut Backoff::new(seed), PeerDown::Unreachable, 1);
         assert_ne!(pause(1), pause(2));
     }
 
     #[test]
-    fn session_that_comes_up_ends_row() {
+    fn established_session_resets_backoff() {
         let mut backoff = Backoff::new(7);
         pauses(&mut backoff, PeerDown::Unreachable, 5);
         backoff.failed(START, PeerDown::Unreachable, false);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_pause_can_mend_has_none() {
+    fn permanent_failures_have_no_pause() {
         let mut backoff = Backoff::new(7);
         let cause = PeerDown::NoAddress { listens_on: ([127, 0, 0, 1], 7471).into() };
         assert!(!backoff.failed(START, cause, false));

@@ -598,7 +598,7 @@ mod tests {
 
     /// The kernel's soft RoCE never gives up a packet if it is configured with 7 retries.
     #[test]
-    fn peer_that_died_is_noticed_over_either_kind_of_connection() {
+    fn dead_peer_is_detected_over_either_kind_of_connection() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec![[127, 0, 0, 1].into()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn card_reaches_no_peer_at_udp_port() {
+    fn nic_does_not_reach_peer_at_other_udp_port() {
         let [usual, other] = ["10.0.0.1:7000", "10.0.0.1:7000/4792"].map(|text| text.parse().unwrap());
         assert!(check_udp_port(usual, "rdma-core").is_ok() && check_udp_port(other, SOFTWARE).is_ok());
         let error = check_udp_port(other, "rdma-core").unwrap_err().to_string();

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_attempt_names_its_cause_and_no_other() {
+    fn failed_attempt_names_only_its_cause() {
         let refused =
             |refusal: Refusal| text(&CmEventKind::Rejected(RejectReason::CONSUMER), &refusal.emit(false));
         let drains = refused(Refusal::ShuttingDown);

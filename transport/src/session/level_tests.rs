@@ -153,7 +153,7 @@ fn requests_are_judged_by_level() {
 }
 
 #[test]
-fn dial_without_handshake_yields_to_one_with() {
+fn dial_without_handshake_yields_to_dial_with_handshake() {
     let now = Time(1_000_000);
     let dialling = || {
         let mut machine = dialling_at(now, Levels::Either);
@@ -210,7 +210,7 @@ fn reply_has_features_of_its_request() {
 }
 
 #[test]
-fn nothing_else_is_dialled_before_proof() {
+fn no_further_connection_is_dialled_before_proof() {
     let now = Time(1_000_000);
     let (mut machine, mut actions) = (dialling_at(now, Levels::Encrypted), Vec::new());
     machine.unproven(now, 1, 0, &mut actions);

@@ -83,7 +83,7 @@ fn up(now: Time, remote: u32) -> Machine {
 }
 
 #[test]
-fn request_out_of_blue_is_accepted_and_dialed_back() {
+fn unexpected_request_is_accepted_and_dialed_back() {
     let now = Time(1_000_000);
     let mut machine = new(ME, 2);
     let mut actions = Vec::new();
@@ -163,7 +163,7 @@ fn simultaneous_connects_become_one_session() {
 }
 
 #[test]
-fn late_and_repeated_answers_change_nothing() {
+fn late_and_repeated_answers_are_ignored() {
     let now = Time(1_000_000);
     let mut machine = up(now, 5);
     let mut actions = Vec::new();
@@ -178,7 +178,7 @@ fn late_and_repeated_answers_change_nothing() {
 }
 
 #[test]
-fn half_made_session_times_out_and_is_told_to_who_waits() {
+fn half_open_session_times_out_and_waiters_are_notified() {
     let now = Time(1_000_000);
     let mut machine = dialing(now);
     let mut actions = Vec::new();
@@ -247,7 +247,7 @@ fn failures_back_off_and_transient_ones_are_retried() {
 }
 
 #[test]
-fn peer_that_accepts_and_does_not_connect_back_is_not_called_silent() {
+fn peer_that_accepts_without_connecting_back_is_not_reported_silent() {
     for (is_answered, cause) in [(false, PeerDown::Unreachable), (true, PeerDown::NoConnectionBack)] {
         let mut machine = dialing(Time(1_000_000));
         let mut actions = Vec::new();
@@ -277,7 +277,7 @@ fn away(now: Time) -> (Machine, Time) {
 }
 
 #[test]
-fn while_it_backs_off_want_is_refused_and_next_one_that_is_due_dials() {
+fn want_during_backoff_is_refused_and_next_due_one_dials() {
     let now = Time(1_000_000);
     let (mut machine, until) = away(now);
     for at in [now, Time(until.0 - 1)] {
@@ -320,7 +320,7 @@ fn caller_that_waits_shortens_pause() {
 }
 
 #[test]
-fn peer_that_connects_to_us_is_not_away_any_more() {
+fn connection_from_peer_resets_its_backoff() {
     let now = Time(1_000_000);
     let (mut machine, _) = away(now);
     let mut actions = Vec::new();
@@ -342,7 +342,7 @@ fn peer_that_connects_to_us_is_not_away_any_more() {
 }
 
 #[test]
-fn what_no_attempt_can_mend_is_reported_each_time_at_once() {
+fn permanent_failure_is_reported_at_once_each_time() {
     let now = Time(1_000_000);
     let cause = PeerDown::NoAddress { listens_on: ([127, 0, 0, 1], 7471).into() };
     let mut machine = new(ME, 1);
@@ -600,7 +600,7 @@ impl World {
 proptest! {
     /// Two nodes, one of which requests a session, agree on a session after any history.
     #[test]
-    fn machines_come_to_agree(
+    fn machines_converge_to_one_session(
         pollers in (1u16..4, 1u16..4),
         levels in any::<proptest::sample::Index>(),
         steps in proptest::collection::vec((0u8..12, any::<u16>()), 0..120),

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn only_messages_that_are_given_up_leave_queue_and_are_discharged() {
+    fn only_cancelled_messages_leave_queue_and_are_discharged() {
         let (peer, limits) = (PeerKey::numbered(1), NodeLimits::default());
         let mut shares = Shares::new(&NodeBudgets::new(limits, 1, &Arc::default()), 0);
         let mut queue = MessageQueue::default();

@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_frames_are_refused() {
         assert!(Header::parse(&[]).is_err() && Header::peek_target(&[0; 7]).is_none());
         for bad in [
             frame(CREDIT, flags::PHASE, 0, 8),
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn bundle_has_messages_that_were_not_given_up() {
+    fn bundle_omits_cancelled_messages() {
         let (short, long) = (in_bundle(0x10, 0, 8), in_bundle(0x40, flags::TIME_LEFT, 50));
         let void = in_bundle(VOID, flags::TIME_LEFT, 40);
         assert_eq!(in_bundles(1, std::slice::from_ref(&long)), Ok(std::iter::once(20..58).collect()));

@@ -19,7 +19,7 @@ pub struct CountingAllocator {
 }
 
 impl CountingAllocator {
-    /// Creates an allocator that has counted nothing yet.
+    /// Creates an allocator whose counts are zero.
     #[must_use]
     pub const fn new() -> Self {
         Self { allocations: AtomicU64::new(0), in_use: AtomicUsize::new(0), most: AtomicUsize::new(0) }

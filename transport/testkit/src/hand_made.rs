@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use trunkline_verbs::{Access, AddressVector, Gid, Mtu, Psn, QpModify, QpNumber, QpState};
 
-/// One end of a connection that the test makes itself.
+/// One end of a connection that the test opens itself.
 #[derive(Debug, Clone, Copy)]
 pub struct HandMadeConnection {
     /// The peer's address.

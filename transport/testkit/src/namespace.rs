@@ -13,7 +13,7 @@ const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
 /// `setup` there and then the test again, or skips the test visibly.
 ///
 /// # Panics
-/// When the test fails in the namespace, and when there can be no temporary directory.
+/// When the test fails in the namespace, and when a temporary directory cannot be created.
 #[must_use]
 pub fn is_in_network_namespace(module: &str, test: &str, setup: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
@@ -42,8 +42,8 @@ pub fn is_in_network_namespace(module: &str, test: &str, setup: &str) -> bool {
 }
 
 /// Returns a command that runs a program as root of a new user namespace, in a network namespace where only
-/// loopback is up. On hosts that allow no such namespaces it fails before the program starts; the caller must
-/// tell the two apart and report a skip.
+/// loopback is up. On hosts that do not allow such namespaces it fails before the program starts; the caller
+/// must tell the two apart and report a skip.
 #[must_use]
 pub fn in_network_namespace(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("unshare");
@@ -55,8 +55,8 @@ pub fn in_network_namespace(program: impl AsRef<OsStr>) -> Command {
 }
 
 /// Returns a command that runs a program as root of a new user namespace, with a file system of the given KiB
-/// mounted at the existing `directory`. Returns `None` if the host allows no such namespaces or mounts; the
-/// caller must report a skip.
+/// mounted at the existing `directory`. Returns `None` if the host does not allow such namespaces or mounts;
+/// the caller must report a skip.
 #[must_use]
 pub fn on_small_file_system(directory: &Path, kib: u32, program: &Command) -> Option<Command> {
     let mount = format!("mount -t tmpfs -o size={kib}k,mode=700 tmpfs \"$0\"");

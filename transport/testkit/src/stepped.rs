@@ -91,7 +91,7 @@ impl Task {
     /// Creates an awake machine.
     ///
     /// # Errors
-    /// Fails if the machine cannot be made.
+    /// Fails if the machine cannot be created.
     pub fn new(make: MakeMachine) -> io::Result<Self> {
         Ok(Self { machine: make()?, asleep: None })
     }

@@ -118,7 +118,7 @@ fn outgoing(peer: PeerKey, head: &[u8], body: impl Into<Body>, token: u64) -> Ou
     }
 }
 
-/// Returns a message to the poller that has sent one, by the same session.
+/// Returns a message to the poller that has sent one, through the same session.
 fn answer(to: Origin, head: &[u8], body: impl Into<Body>, token: u64) -> Outgoing<'_> {
     let (destination, session) = (Destination::Poller(to.poller), Some(to.session));
     Outgoing { destination, session, ..outgoing(to.peer, head, body, token) }
@@ -376,7 +376,7 @@ impl TestNode {
         }
     }
 
-    /// Makes a poller know a peer, and waits until the session is up there.
+    /// Names a peer to a poller, and waits until the poller's session with it is up.
     pub fn connect(&mut self, poller: usize, address: SocketAddr) -> PeerKey {
         let key = self.name(poller, address);
         self.wait("session up", |at, event| match event {
@@ -388,7 +388,7 @@ impl TestNode {
         key
     }
 
-    /// Makes a poller know a peer.
+    /// Names a peer to a poller.
     pub fn name(&mut self, poller: usize, address: SocketAddr) -> PeerKey {
         self.job(poller, Job::Connect(address));
         self.wait("key", |at, event| match event {
@@ -422,7 +422,7 @@ impl TestNode {
         self.job(0, Job::Send { peer, poller: None, connect, head, body, token, deadline: Some(deadline) });
     }
 
-    /// Returns the error with which a message was not taken.
+    /// Returns the error with which a message was refused.
     pub fn refusal(&mut self, token: u64) -> SendError {
         self.wait("refusal", |_, event| match event {
             Happened::Refused(of, error) if *of == token => Some(*error),
@@ -431,7 +431,7 @@ impl TestNode {
         })
     }
 
-    /// Takes all events that no wait has taken.
+    /// Takes all events that waits have skipped.
     pub fn take_passed(&mut self, mut with: impl FnMut(&Happened)) {
         for (_, event) in self.passed.drain(..).chain(self.events.try_iter()) {
             with(&event);

@@ -32,8 +32,8 @@ fn accepted(crowd: &mut Crowd) -> usize {
 }
 
 #[test]
-fn frames_of_half_made_sessions_take_nothing_from_those_that_are_up() {
-    // Entries of an unknown type, which a peer may send before it hears of us, and frames that it may not send.
+fn frames_of_half_open_sessions_do_not_harm_established_sessions() {
+    // Entries of an unknown type, which a peer may send early, and frames that it may not send.
     let settings = frame::build(SETTINGS, 0, 0, &[9, 0, 0, 0].repeat(8));
     let credits = vec![frame::build(CREDIT, 0, 0, &[]); 7];
     for frames in [vec![settings.clone()], [vec![settings.clone()], credits].concat()] {

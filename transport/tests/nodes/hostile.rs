@@ -1,5 +1,5 @@
-//! A peer that completes the handshake and then sends nonsense: it loses its session, and the node continues
-//! to serve others.
+//! A peer that completes the handshake and then sends malformed frames: it loses its session, and the node
+//! continues to serve others.
 //!
 //! The peer is built from verbs by hand, so the bytes here also fix the layouts of the handshake and of
 //! frames.
@@ -28,7 +28,7 @@ const RECEIVES: usize = 16;
 const RECEIVE_BYTES: usize = 4096;
 /// Work request number of the first receive.
 const FIRST_RECEIVE: u64 = 100;
-/// Maximum number of sends under way.
+/// Maximum number of sends in flight.
 const SENDS: u32 = 32;
 
 /// An INI to the node and a TGT from it, or RC QPs in their place.
@@ -45,7 +45,7 @@ struct RawPeer {
     pollers: u8,
     memory: Arc<Memory>,
     region: Arc<dyn MemoryRegion>,
-    /// Credit granted by the node, messages that used credit, and sends under way.
+    /// Credit granted by the node, messages that used credit, and sends in flight.
     granted: Cell<u16>,
     used: Cell<u16>,
     sending: Cell<u32>,
@@ -332,7 +332,7 @@ fn with_long_head() -> Vec<u8> {
 }
 
 #[test]
-fn nonsense_ends_session_and_nothing_else() {
+fn malformed_frame_ends_only_its_session() {
     let mut node = TestNode::start(over_udp(), 1);
     let honest = message(b"hello");
     let rows: [(&str, Vec<u8>); 8] = [
@@ -402,7 +402,7 @@ fn announcement(peer: &RawPeer, id: u64, part: &[u8]) -> Vec<u8> {
 
 /// Each message is READ and passed on, or refused, but the peer grants no credit for the FINs.
 #[test]
-fn peer_that_grants_nothing_is_not_owed_ever_more() {
+fn announcements_of_peer_without_grants_are_bounded() {
     for (mut node, part) in
         [(TestNode::start(over_udp(), 1), &[][..]), (TestNode::start_screening(over_udp()), &[REFUSED])]
     {
@@ -506,7 +506,7 @@ fn waiting_messages_of_removed_device_keep_their_order() {
 
 /// A busy poller does not read what others pass on to it, and the ring to it is bounded.
 #[test]
-fn who_sends_more_than_its_credit_to_busy_poller_loses_its_session() {
+fn sending_beyond_credit_to_busy_poller_ends_session() {
     let mut node = TestNode::start(over_udp().connections(Connections::Rc).srq_depth(32), 2);
     // Two peers, so that together they have more there than the ring holds.
     let greedy = [0; 2].map(|_| {
@@ -538,7 +538,7 @@ fn who_sends_more_than_its_credit_to_busy_poller_loses_its_session() {
 
 /// A frame through one trunk that claims to be for another poller is judged there like any other.
 #[test]
-fn nonsense_for_another_poller_ends_session() {
+fn malformed_frame_for_another_poller_ends_session() {
     let mut node = TestNode::start(over_udp().connections(Connections::Rc), 2);
     let crossing = |frame| with(frame, 7, &[1]);
     let rows = [
@@ -585,7 +585,7 @@ fn lane_begins_with_settings_or_its_session_ends() {
     }
 }
 
-/// A peer may be up before us. It may then send its settings, and nothing else.
+/// A peer whose session is up before ours may send only its settings.
 #[test]
 fn message_in_half_made_session_ends_it() {
     for (sending, options) in [

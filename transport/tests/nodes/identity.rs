@@ -55,7 +55,7 @@ fn proven(node: &mut TestNode) -> String {
 }
 
 #[test]
-fn both_sides_learn_proven_name_over_all_paths() {
+fn both_sides_get_proven_name_over_all_paths() {
     let root = authority("root");
     let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
     for connections in [Connections::Xrc, Connections::Rc] {
@@ -79,7 +79,7 @@ fn both_sides_learn_proven_name_over_all_paths() {
 }
 
 #[test]
-fn crossing_dials_make_one_session() {
+fn crossing_dials_create_one_session() {
     let root = authority("root");
     let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
     for _ in 0..20 {
@@ -92,7 +92,7 @@ fn crossing_dials_make_one_session() {
     }
 }
 
-/// Returns why no session is made.
+/// Returns the reason why a session is refused.
 fn refusal(client: &mut TestNode, server: &TestNode) -> String {
     let peer = client.name(0, server.address);
     let cause = client.down(peer);
@@ -155,7 +155,7 @@ fn nodes_without_identity_are_refused_unless_accepted() {
 fn processes_of_this_user_need_no_handshake_unless_side_demands_it() {
     let [root, other] = ["root", "other"].map(authority);
     let here = issue(&root, &root, "a.example", 4000);
-    // Nobody trusts it.
+    // The other node does not trust this certificate.
     let there = issue(&other, &other, "b.example", 4000);
     let exempt = |credentials| node(credentials).exempt_local_user(true);
     let uid = nix::unistd::geteuid().as_raw();
@@ -228,7 +228,7 @@ impl TimeProvider for Pausing {
 /// A peer holds a handshake half-done while its certificate is revoked, and completes it then. The exchange judges it by the
 /// lists of its beginning.
 #[test]
-fn certificate_that_is_revoked_during_handshake_keeps_no_session() {
+fn certificate_revoked_during_handshake_ends_session() {
     for round in 0..4 {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "root");
@@ -283,8 +283,9 @@ fn certificate_that_is_revoked_during_handshake_keeps_no_session() {
     }
 }
 
-/// The files of two nodes change at once, as those of all nodes do when a root is added. The TLS client begins an exchange while
-/// the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun that exchange."
+/// The files of two nodes change at once, as the files of all nodes do when a root is added. The TLS client begins an
+/// exchange while the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun
+/// that exchange."
 #[test]
 fn renewal_that_both_sides_begin_at_once_leaves_session_alive() {
     const CLIENTS: usize = 12;

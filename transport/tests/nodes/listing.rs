@@ -28,7 +28,7 @@ fn status_of(node: &TestNode, root: &Path) -> NodeStatus {
 
 /// The upper half keeps the poller busy meanwhile.
 #[test]
-fn node_whose_poller_is_stuck_tells_its_peers_paths_and_traffic() {
+fn node_with_stuck_poller_reports_peers_paths_and_traffic() {
     let folder = Folder::new().unwrap();
     let root = folder.join("run");
     let mut server = TestNode::start(options(&root, PathChoice::Auto), 1);

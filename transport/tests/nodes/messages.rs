@@ -17,7 +17,7 @@ use trunkline_verbs::Mtu;
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
-fn every_size_comes_back() {
+fn messages_of_every_size_are_echoed() {
     let server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp(), 1);
     client.echoes(&server, &SIZES);
@@ -134,7 +134,7 @@ fn registered_buffer_is_sent_without_copy() {
 
 /// More messages than may be announced at once, in one turn, and between others.
 #[test]
-fn refused_messages_are_not_read_and_hold_nothing() {
+fn refused_messages_are_neither_read_nor_held() {
     const MESSAGES: u64 = 100;
     let mut server = TestNode::start_screening(over_udp());
     let mut client = TestNode::start(over_udp(), 1);
@@ -162,7 +162,7 @@ fn refused_messages_are_not_read_and_hold_nothing() {
 }
 
 #[test]
-fn message_that_cannot_be_registered_is_refused_and_nothing_else() {
+fn only_message_that_cannot_be_registered_is_refused() {
     let mut server = TestNode::start(over_udp(), 1);
     // Regions for the slots of the poller, and for two buffers.
     let device = SoftOptions { max_regions: Some(4), ..SoftOptions::default() };
@@ -180,7 +180,7 @@ fn message_that_cannot_be_registered_is_refused_and_nothing_else() {
             "{failure:?}"
         );
     }
-    // The upper half is also told of messages for which it requests no outcome.
+    // The upper half is also notified of messages for which it requests no outcome.
     for body in [first.slice(1..), pattern(50_000, 1)] {
         client.send(0, peer, b"item", body, UNREPORTED);
         let (to, head, cause) = client.wait("a message that is not sent", |_, event| match event {
@@ -205,7 +205,7 @@ fn message_that_cannot_be_registered_is_refused_and_nothing_else() {
 
 /// One message holds the memory, the next one waits for it, and the last one is announced beyond the budget.
 #[test]
-fn receiver_learns_of_message_that_is_announced_beyond_its_budget() {
+fn message_announced_beyond_budget_is_reported_to_receiver() {
     let large = Limit { per_peer: 1, in_all: 8 };
     let options = over_udp().max_message_bytes(640 << 10).rendezvous_bytes(1 << 20).large_messages(large);
     let mut server = TestNode::start(options, 1);
@@ -249,7 +249,8 @@ fn sessions_come_down_to_mtu_of_path() {
     }
     client.echoes(&server, &[8_000, 300_000]);
 
-    // READ responses of the client are lost on their way to the server, which notices and tells the client.
+    // READ responses of the client are lost on their way to the server, which detects this and notifies the
+    // client.
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(over_udp().device(narrow()), 1);
     for mtu in too_large {

@@ -42,7 +42,7 @@ fn messages_for_any_poller_go_to_counterpart_or_in_turn() {
 }
 
 #[test]
-fn different_numbers_of_pollers_get_along() {
+fn nodes_with_different_numbers_of_pollers_communicate() {
     let server = TestNode::start(over_udp(), 3);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);

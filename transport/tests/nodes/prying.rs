@@ -197,7 +197,7 @@ fn guess(level: Level, mut guesses: Vec<Guess>) -> Results {
         results.refused += guessed.refused;
         results.served += guessed.served;
         results.canaries += guessed.bytes.windows(CANARY.len()).filter(|bytes| *bytes == CANARY).count();
-        // A message makes the node ask again for what was withheld.
+        // After a message the node requests the withheld bytes again.
         *lock(&others) = Reads::Unchanged;
         other.send(0, its_node, b"again", b"".as_slice().into(), 3);
         assert!(other.message().1 == canary, "the message was announced all the time");
@@ -208,7 +208,7 @@ fn guess(level: Level, mut guesses: Vec<Guess>) -> Results {
     results
 }
 
-/// The other peer's memory, which a peer can know only by looking into its packets.
+/// The other peer's memory, which a peer can find only by reading the other peer's packets.
 fn known() -> impl Iterator<Item = Guess> {
     [0, 4096, 64 << 10, 512 << 10, 900 << 10].into_iter().map(|address_step| Guess {
         other_key: true,

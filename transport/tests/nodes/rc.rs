@@ -18,7 +18,7 @@ fn over_rc() -> NodeOptions {
 }
 
 #[test]
-fn every_size_comes_back() {
+fn messages_of_every_size_are_echoed() {
     let server = TestNode::start(without_xrc(), 1);
     let mut client = TestNode::start(over_rc(), 1);
     client.echoes(&server, &SIZES);
@@ -55,7 +55,7 @@ fn poller_reaches_every_poller_of_its_peer() {
 
 /// A poller that does not run for long delays only peers that need it.
 #[test]
-fn busy_poller_loses_nothing_and_hinders_no_other() {
+fn busy_poller_keeps_messages_and_does_not_delay_others() {
     let mut server = TestNode::start(over_rc().srq_depth(32), 2);
     let mut clients = [2, 2, 1].map(|pollers| TestNode::start(over_rc(), pollers));
     let peers = clients.each_mut().map(|client| client.connect(0, server.address));
@@ -84,9 +84,9 @@ fn busy_poller_loses_nothing_and_hinders_no_other() {
 }
 
 /// A message for another poller that has arrived reaches that poller, although the session has ended
-/// meanwhile: its sender was told that it was delivered.
+/// meanwhile: it was reported to its sender as delivered.
 #[test]
-fn what_has_arrived_is_handed_on_before_session_is_closed() {
+fn arrived_messages_are_delivered_before_session_closes() {
     const LAST: u64 = 4;
     let mut server = TestNode::start(over_rc(), 2);
     let mut client = TestNode::start(over_rc(), 1);
@@ -110,7 +110,7 @@ fn what_has_arrived_is_handed_on_before_session_is_closed() {
         assert!(Instant::now() < until, "the session is still there");
         std::thread::yield_now();
     }
-    // Poller 1 learns of the end of the session in one of these rounds, at the latest.
+    // Poller 1 handles the end of the session in one of these rounds, at the latest.
     for port in [1, 2, 3] {
         server.name(1, ([127, 0, 0, 1], port).into());
     }
@@ -121,7 +121,7 @@ fn what_has_arrived_is_handed_on_before_session_is_closed() {
 }
 
 #[test]
-fn nodes_of_different_kinds_say_why_they_cannot_speak() {
+fn error_names_difference_of_incompatible_nodes() {
     let xrc = || over_udp().connections(Connections::Xrc);
     for (here, there, remedy) in [(xrc(), over_rc(), "this one with"), (over_rc(), xrc(), "that one with")] {
         let server = TestNode::start(there, 1);
@@ -130,7 +130,7 @@ fn nodes_of_different_kinds_say_why_they_cannot_speak() {
         let cause = client.down(peer);
         let PeerDown::Refused(why) = cause else { panic!("{cause}") };
         assert!(why.contains("--connections rc") && why.contains(remedy), "{why}");
-        // The other side knows, too, on devices that report it.
+        // The other side detects this too, on devices that report it.
         let report = server.report();
         assert!(report.other_kind > 0 || report.provider != "softrdma", "{report:?}");
         assert_eq!(client.report().other_kind, 0);

@@ -33,7 +33,7 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     trunkline_testkit::wait_until(what, LIMIT, || holds().then_some(()));
 }
 
-/// Removes the device, and waits until nothing of it is held.
+/// Removes the device, and waits until all of its objects are released.
 fn remove(slot: &Slot) {
     slot.remove();
     wait_until("everything of the removed device is freed", || slot.devices() == 0);
@@ -68,7 +68,7 @@ fn next_outcome(node: &mut TestNode) -> (u64, SendOutcome) {
     })
 }
 
-/// Takes all events of a node until no outcome is missing. Returns outcomes by token.
+/// Takes all events of a node until all outcomes have arrived. Returns outcomes by token.
 fn outcomes(node: &mut TestNode, tokens: &HashSet<u64>) -> BTreeMap<u64, SendOutcome> {
     let mut found = BTreeMap::new();
     while found.len() < tokens.len() {
@@ -161,19 +161,19 @@ fn under_load(connections: Connections, client_loses: bool) {
 }
 
 #[test]
-fn client_whose_device_goes_under_load_goes_on_when_it_is_back() {
+fn client_continues_after_its_device_returns_under_load() {
     under_load(Connections::Xrc, true);
     under_load(Connections::Rc, true);
 }
 
 #[test]
-fn server_whose_device_goes_under_load_goes_on_when_it_is_back() {
+fn server_continues_after_its_device_returns_under_load() {
     under_load(Connections::Xrc, false);
     under_load(Connections::Rc, false);
 }
 
 #[test]
-fn who_sends_without_device_is_told_why() {
+fn send_without_device_fails_with_reason() {
     let slot = Slot::new();
     let mut client = node_in(&slot, 1);
     let mut server = TestNode::start(over_udp(), 1);
@@ -275,9 +275,9 @@ fn holdings() -> (usize, usize) {
 }
 
 #[test]
-fn many_removals_leave_nothing_behind() {
+fn many_removals_do_not_leak() {
     // It counts what the process holds.
-    if !runs_alone(module_path!(), "many_removals_leave_nothing_behind") {
+    if !runs_alone(module_path!(), "many_removals_do_not_leak") {
         return;
     }
     let slot = Slot::new();

@@ -19,7 +19,7 @@ fn failed(may_have_arrived: bool, cause: PeerDown) -> SendOutcome {
 }
 
 #[test]
-fn server_hears_of_client_that_went() {
+fn end_of_client_is_reported_to_server() {
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(NodeOptions::new(), 1);
     client.connect(0, server.address);
@@ -35,7 +35,7 @@ fn server_hears_of_client_that_went() {
 
 /// A poller that was busy finds the end of a session, and the messages before it, at once.
 #[test]
-fn what_was_delivered_before_goodbye_is_not_lost() {
+fn messages_before_goodbye_are_delivered() {
     for connections in [Connections::Xrc, Connections::Rc] {
         let mut server = TestNode::start(over_udp().connections(connections), 1);
         let mut client = TestNode::start(over_udp().connections(connections), 1);
@@ -73,9 +73,9 @@ fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
 }
 
 #[test]
-fn nobody_listens() {
-    // Programs that are there before the device lists the host's sockets: one does not answer, and the kernel refuses
-    // what does not come from the address that the other one is connected to.
+fn address_without_listener_is_reported_as_not_listening() {
+    // Programs that bind before the device lists the host's sockets: one does not answer, and at the other the kernel refuses
+    // datagrams from all addresses but the connected one.
     let [silent, refusing] = [(); 2].map(|()| fresh_address());
     let bind = |address: SocketAddr| UdpSocket::bind((address.ip(), ROCE_PORT)).unwrap();
     let (_silent, connected) = (bind(silent), bind(refusing));
@@ -111,7 +111,7 @@ fn nobody_listens() {
 
 /// Each remote poller needs a credit of the SRQ, of which sessions get half.
 #[test]
-fn session_that_this_node_has_no_room_for_is_not_said_to_be_refused_by_peer() {
+fn session_without_room_at_this_node_is_not_reported_as_refused_by_peer() {
     let mut server = TestNode::start(over_udp(), 16);
     let mut client = TestNode::start(over_udp().srq_depth(16).srq_depth_limit(16), 1);
     let peer = client.name(0, server.address);
@@ -142,7 +142,7 @@ fn peer_of_other_address_family_is_refused_with_reason() {
 }
 
 #[test]
-fn peer_beyond_this_host_cannot_be_reached_from_loopback_address_and_text_says_so() {
+fn peer_beyond_this_host_is_refused_from_loopback_address_with_reason() {
     let mut client = TestNode::start(over_udp(), 1);
     // A documentation address, which is never in use.
     let peer = client.name(0, "192.0.2.1:7471".parse().unwrap());
@@ -178,7 +178,7 @@ fn message_for_which_no_memory_comes_free_fails_and_others_do_not() {
 /// A request may be answered long after the session that delivered it, when the successor's request numbers
 /// are the same.
 #[test]
-fn answer_does_not_reach_incarnation_after_one_that_asked() {
+fn answer_does_not_reach_later_incarnation_of_caller() {
     let address = fresh_address();
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(NodeOptions::new().listen(address), 1);
@@ -243,7 +243,7 @@ fn node_whose_handler_panics_leaves_its_peers_at_once() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_at_start() {
+fn impossible_options_are_refused_at_start() {
     let start =
         |options| Node::start(options, |_| -> Result<Never, DriverFailure> { unreachable!() }).map(drop);
     let tight = NodeOptions::new().max_message_bytes(1 << 20).rendezvous_bytes(1 << 20);

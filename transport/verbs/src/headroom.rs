@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no /proc")]
-    fn this_process_uses_some() {
+    fn used_memory_of_this_process_is_positive() {
         assert!(in_use_kib(Limit::AddressSpace) > in_use_kib(Limit::Data));
         assert!(in_use_kib(Limit::Data) > Some(0));
     }

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn random_start_has_place_in_its_page_that_memory_has() {
+    fn random_start_keeps_offset_in_page() {
         let page = IoAddress::from_random(77 << 30);
         assert_eq!(IoAddress::from_random_like(77 << 30, IoAddress(0x7f00_1234_5000)), page);
         assert_eq!(IoAddress::from_random_like(77 << 30, IoAddress(0x7f00_1234_5fff)), page.plus(4095));

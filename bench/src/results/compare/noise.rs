@@ -1,6 +1,6 @@
 //! Tells a change from the noise of repetitions.
 //!
-//! Defines when two lists of repetitions differ. Called for each row of a comparison; it knows nothing about files.
+//! Defines when two lists of repetitions differ. Called for each row of a comparison; it does not handle files.
 //!
 //! Three conditions must hold, because each alone is wrong too often with five repetitions:
 //!

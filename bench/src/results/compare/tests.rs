@@ -30,7 +30,7 @@ fn run_has_not_changed_from_itself() {
 }
 
 #[test]
-fn what_became_slower_is_regression_and_what_became_faster_is_none() {
+fn slower_is_regression_and_faster_is_not() {
     let worse = outcome(run(&[8], 2.0), run(&[8], 2.5), false);
     assert_eq!(verdicts(&worse), [Verdict::Worse]);
     let failure = worse.verdict().unwrap_err();
@@ -51,7 +51,7 @@ fn p99_has_twice_bound() {
 }
 
 #[test]
-fn of_rates_more_is_better() {
+fn higher_rate_is_better() {
     let rates = |per_s: f64| {
         json!({"command": "rate", "settings": {}, "machine": {}, "outstanding": 1,
             "each_repetition": {"calls_per_s": vec![per_s; 5], "floor_calls_per_s": vec![1e6; 5]}})
@@ -105,7 +105,7 @@ fn floor_alone_changes_nothing_unless_machine_is_another() {
 }
 
 #[test]
-fn what_is_in_one_file_only_is_named() {
+fn points_of_one_file_only_are_named() {
     let mut before = run(&[8, 64, 64], 2.0);
     before["points"][0]["each_repetition"]["other_ns"] = json!([5.0]);
     let mut after = run(&[8, 64, 512], 2.0);

@@ -69,7 +69,7 @@ pub(crate) struct Orders {
     /// One-way calls: a call ends when its payload is in the target's memory.
     #[arg(long)]
     one_way: bool,
-    /// Also make calls of 64 bytes, one at a time from each caller to each of its targets, while the others are under way.
+    /// Also make calls of 64 bytes, one at a time from each caller to each of its targets, while the others are in flight.
     #[arg(long)]
     small_beside_bulk: bool,
     /// Measure calls only, without TCP after each repetition.
@@ -225,7 +225,7 @@ impl Coordinator<'_> {
         Ok(())
     }
 
-    /// Asks all nodes that are not lost for the losses that they have noticed.
+    /// Asks all nodes that are not lost for the losses that they have detected.
     fn losses(&mut self) -> BTreeMap<usize, Losses> {
         let all = (0..self.hosts.len()).filter(|node| !self.outcome.is_lost(*node)).collect::<Vec<_>>();
         let losses = self.ask(&all, PATIENCE, |client, within| block_on(client.with(within).losses()));

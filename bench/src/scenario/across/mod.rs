@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `service` | the protocol of coordinator and nodes, as a generated service |
-//! | `pattern` | who calls whom |
+//! | `pattern` | callers and their targets |
 //! | `node` | a node: serves the benchmark's calls, and makes calls on a coordinator's request |
 //! | `load` | the calls of a node to one target |
 //! | `tcp` | streams over the kernel's TCP instead of calls |

@@ -107,7 +107,7 @@ pub(super) struct Json<'a> {
 pub(super) struct Settings {
     pub(super) pattern: &'static str,
     pub(super) size_bytes: u64,
-    /// Calls under way from each caller to each of its targets.
+    /// Calls in flight from each caller to each of its targets.
     pub(super) outstanding: u32,
     pub(super) seconds: f64,
     pub(super) one_way: bool,
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_results_are_named() {
         let mut outcome = outcome();
         outcome.lose(1, "it was killed".to_owned());
         outcome.add(0, 1, &measured(10, 1.0, Some("unreachable")), false);

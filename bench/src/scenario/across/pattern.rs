@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_say_who_calls_whom() {
+    fn patterns_define_targets_of_each_node() {
         let of = |pattern: Pattern| pattern.targets(4).unwrap();
         assert_eq!(of(Pattern::Pairs), [vec![1], vec![], vec![3], vec![]]);
         assert_eq!(of(Pattern::AllToAll), [vec![1, 2, 3], vec![0, 2, 3], vec![0, 1, 3], vec![0, 1, 2]]);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum bytes of one write. Larger payloads are several chunks.
 const CHUNK: usize = 64 << 10;
-/// Interval at which a caller without replies looks at the clock.
+/// Interval at which a caller without replies reads the clock.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Serves at most `most` streams at this address until the process ends.

@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_end_of_call_learns_of_it() {
+    fn waiters_are_woken_at_end_of_call() {
         let context = of_call();
         let mut task = task::Context::from_waker(Waker::noop());
         let mut before = pin!(context.cancelled());
@@ -550,7 +550,7 @@ mod tests {
             poll(&mut cancelled, Waker::noop());
             sender.send(context.0.waiting.len()).unwrap();
         };
-        // A deadlock would keep the thread.
+        // A deadlock would block this thread.
         std::thread::spawn(polls);
         assert_eq!(receiver.recv_timeout(Duration::from_secs(60)), Ok(1));
     }

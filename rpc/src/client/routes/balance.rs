@@ -1110,7 +1110,7 @@ mod tests {
         let overloaded = refused(Reason::Overloaded);
         let (mut held, mut refusals) = (VecDeque::new(), 0);
         let mut now = Time(1_000_000_000);
-        // 4 s of a call each 100 us, of which one server refuses each and the other has 20 in progress.
+        // One call every 100 us for 4 s. One server refuses every call; the other has 20 in progress.
         for _ in 0..40_000 {
             now += Duration::from_micros(100);
             let (port, chosen) = choose(&balanced, now);
@@ -1175,7 +1175,7 @@ mod tests {
                 }
                 routes.down(peer);
                 routes.up(peer, epoch + 1, PeerIdentity::Unproven);
-                // From a poller that has not been told of the new session.
+                // From a poller that has not yet processed the new session.
                 routes.drains(peer, epoch);
             }
         }
@@ -1214,12 +1214,12 @@ mod tests {
             assert_eq!(port, Some(1));
             balanced.ended(&chosen, Err(&lost), now);
             assert_eq!(choose(&balanced, now).0, Some(2));
-            // One call finds out whether it is back, and others do not.
+            // One call tests whether the server is back; other calls avoid it.
             now += PAUSE;
             assert_eq!([choose(&balanced, now).0, choose(&balanced, now).0], [Some(1), Some(2)]);
             routes.down(peer);
             routes.up(peer, epoch + 1, PeerIdentity::Unproven);
-            // The end of a call of the session before says nothing about this one.
+            // The end of a call of the previous session does not affect the new session.
             balanced.servers()[0].leave_out(chosen.session, None, now);
         }
     }
@@ -1278,7 +1278,7 @@ mod tests {
     }
 
     #[test]
-    fn call_that_server_has_answered_waits_for_no_dead_one() {
+    fn answered_call_does_not_wait_for_dead_server() {
         let (routes, balanced) = connected(Policy::RoundRobin);
         routes.down(address(2));
         let now = Time(1_000_000_000);
@@ -1298,7 +1298,7 @@ mod tests {
     }
 
     #[test]
-    fn call_waits_for_no_dead_server_while_another_drains() {
+    fn call_does_not_wait_for_dead_server_while_another_drains() {
         for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
             let (routes, balanced) = connected(policy);
             let now = Time(1_000_000_000);
@@ -1311,7 +1311,7 @@ mod tests {
             };
             let lost = || Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
             assert_eq!(attempt(lost()), Some(2), "{policy:?}: it may be starting");
-            // A round at the dead server changes nothing.
+            // A round of attempts at the dead server has no effect.
             balanced.servers()[1].link.route().begin();
             assert_eq!(attempt(refused(Reason::Draining)), Some(1), "{policy:?}");
             balanced.servers()[1].link.route().publish(Phase::Idle);
@@ -1337,7 +1337,7 @@ mod tests {
             }
             assert_eq!((attempts, tried.target), (1 + MOST_UNCONNECTED, true), "{phase:?}");
         }
-        // One that has a session gets the call nevertheless.
+        // A server with a session still gets the call.
         let mut tried = Tried { unconnected: MOST_UNCONNECTED, target: true, ..Tried::default() };
         routes.up(address(900), 1, PeerIdentity::Unproven);
         let chosen = balanced.choose(&mut tried, now).and_then(|chosen| chosen.server);
@@ -1375,15 +1375,15 @@ mod tests {
     }
 
     #[test]
-    fn end_of_call_in_forked_child_takes_no_lock() {
-        if !runs_alone(module_path!(), "end_of_call_in_forked_child_takes_no_lock") {
+    fn end_of_call_in_forked_child_does_not_lock() {
+        if !runs_alone(module_path!(), "end_of_call_in_forked_child_does_not_lock") {
             return;
         }
         let (_routes, balanced) = connected(Policy::PickFirst);
         let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
         let now = Time(1_000_000_000);
         let (_, chosen) = choose(&balanced, now);
-        // As left by a thread that the child does not have.
+        // As if held by a thread that the child lacks.
         let _servers = balanced.servers.lock();
         in_forked_child(|| balanced.ended(&chosen, Err(&lost), now));
     }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn time_until_next_attempt_is_no_part_of_message() {
+    fn message_excludes_time_until_next_attempt() {
         let at = PeerKey::new(([10, 0, 0, 1], 1).into());
         let failure = Failure::new(&[(at, Unreached::Down(PeerDown::NotListening))], &[], true);
         let [soon, later] = [40, 1300].map(|ms| failure.status_while(Duration::from_millis(ms)));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_waiting_can_mend_ends_calls_that_wait() {
+    fn permanent_failures_end_calls_that_wait() {
         let listens_on = ([127, 0, 0, 1], 7).into();
         let at = PeerKey::new(listens_on);
         let tried = [(at, Unreached::Down(PeerDown::NoAddress { listens_on }))];

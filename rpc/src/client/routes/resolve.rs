@@ -258,7 +258,7 @@ mod tests {
             return;
         }
         let (routes, servers) = (opened(), ServerList::new("servers", [] as [PeerKey; 0]));
-        // As if held by a thread that the child does not have.
+        // As if held by a thread that the child lacks.
         let _list = servers.0.list.lock();
         in_forked_child(|| drop(Link::new(&routes, Target::resolver(servers.clone()))));
     }

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_own_udp_port_is_no_part_of_name() {
+    fn udp_port_equal_to_own_is_omitted_from_name() {
         let [usual, other] = ["10.0.0.1:7", "10.0.0.1:7/4792"].map(|text| text.parse::<PeerKey>().unwrap());
         let seen = |own| Target::from([usual, other]).seen_from(own);
         assert!(matches!(seen(4791).source, Source::Addresses(all) if all.addresses == [usual, other]));

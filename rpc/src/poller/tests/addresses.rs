@@ -50,7 +50,7 @@ impl Dials {
         std::mem::take(&mut self.sent.lock().unwrap())
     }
 
-    /// Takes the addresses alone.
+    /// Takes the addresses without their times.
     pub(super) fn take_addresses(&self) -> Vec<SocketAddr> {
         self.take().into_iter().map(|(_, to)| to).collect()
     }
@@ -86,7 +86,7 @@ impl Rig {
         Self { world, node, dials, peer }
     }
 
-    /// Returns an address of the peer's host at which nobody listens.
+    /// Returns an address of the peer's host without a listener.
     pub(super) fn dead(&self, port: u16) -> SocketAddr {
         (self.peer.address().ip(), port).into()
     }
@@ -118,7 +118,7 @@ fn next_address_is_tried_when_last_has_failed_or_does_not_answer() {
     assert!(at_once - patient < MS, "{dials:?}");
     drop(call);
 
-    // One that answers late is used, although others have been tried since.
+    // An address that answers late is used, although others have been tried since.
     let late = rig.world.peer();
     late.hold(true);
     let channel = rig.node.channel([late.address(), rig.dead(9), silent()]);
@@ -153,7 +153,7 @@ fn address_that_fails_is_tried_again_within_second_only_while_call_waits() {
     assert_eq!(rig.dials.take(), [], "no call waits");
 }
 
-/// A resolver that records its lookups, one a round.
+/// A resolver that records its lookups, one per round.
 #[derive(Debug)]
 struct Rounds {
     clock: Clock,
@@ -287,7 +287,7 @@ fn ready_of_list_waits_in_its_pause_and_fails_in_time_though_others_dial() {
     let waited = rig.world.now() - begun;
     assert!((9_900 * MS..12_000 * MS).contains(&waited), "others may have made no attempt: {waited:?}");
 
-    // One that comes up ends the wait.
+    // A server that comes up ends the wait.
     let channel = rig.node.channel([dead, next]);
     rig.fails(&channel);
     let mut ready = pin!(channel.ready());

@@ -29,7 +29,7 @@ fn window(bytes: u32) -> StreamPart {
     StreamPart::Window { bytes, items: 1 }
 }
 
-/// Checks that exactly this call was cancelled, and that nothing is left of it.
+/// Checks that exactly this call is cancelled and its state released.
 fn assert_cancelled(server: &mut Server, request: Arrived, what: &str) {
     assert_eq!(server.cancelled(), [request.header.call], "{what}");
     server.assert_at_rest(what);
@@ -100,7 +100,7 @@ fn stream_has_finished_only_with_its_end_and_good_reply_without_value() {
     let mut server = Server::new();
     let options = CallOptions::new();
     let metadata = MetadataBytes { initial: 0, trailing: 5 };
-    // Metadata is no value.
+    // Metadata is not a value.
     for (metadata, encoded, body, is_good) in [
         (MetadataBytes::default(), &b""[..], &b""[..], true),
         (metadata, b"\x01\x01\0kv", b"", true),

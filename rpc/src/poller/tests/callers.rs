@@ -65,7 +65,7 @@ impl Caller {
         self.post(0, &frame(&Header::Cancel { call }, &[], &[]));
     }
 
-    /// Waits until no more frames come, and returns them.
+    /// Waits until frames stop arriving, and returns them.
     fn frames(&mut self) -> Vec<(Header, Bytes)> {
         let mut all = Vec::new();
         loop {
@@ -79,7 +79,7 @@ impl Caller {
         }
     }
 
-    /// Returns the replies that come, with their calls.
+    /// Returns the replies that arrive, with their calls.
     fn replies(&mut self) -> Vec<(u64, u8, RepliedBy)> {
         let reply = |(header, _)| match header {
             Header::Reply { call, code, by, .. } => Some((call, code, by)),
@@ -88,7 +88,7 @@ impl Caller {
         self.frames().into_iter().filter_map(reply).collect()
     }
 
-    /// Returns the parts of streams that come, with the sizes of items.
+    /// Returns the parts of streams that arrive, with the sizes of items.
     fn parts(&mut self) -> Vec<(StreamPart, usize)> {
         let part = |(header, item): (_, Bytes)| match header {
             Header::Stream(StreamHeader { part, .. }) => Some((part, item.len())),
@@ -97,12 +97,12 @@ impl Caller {
         self.frames().into_iter().filter_map(part).collect()
     }
 
-    /// Returns the number of items that come.
+    /// Returns the number of items that arrive.
     fn items(&mut self) -> usize {
         self.parts().iter().filter(|(part, _)| matches!(part, StreamPart::Data { .. })).count()
     }
 
-    /// Returns the granted windows that come, in bytes and items.
+    /// Returns the granted windows that arrive, in bytes and items.
     fn windows(&mut self) -> Vec<(u32, u32)> {
         let window = |(part, _)| match part {
             StreamPart::Window { bytes, items } => Some((bytes, items)),
@@ -319,7 +319,7 @@ fn unserved_requests_are_refused_and_counted() {
 }
 
 #[test]
-fn reused_numbers_and_foreign_cancels_harm_no_other_call() {
+fn reused_numbers_and_foreign_cancels_do_not_affect_other_calls() {
     let queued = Limit { per_peer: 8 * SMALL, in_all: 16 * SMALL };
     let mut caller = Caller::with(
         |builder| builder.max_message_bytes(SMALL).queued_bytes(queued),

@@ -1,4 +1,4 @@
-//! A server that drains tells each peer whose calls all had a reply.
+//! DRAINED frames of a draining server: one to each peer whose calls have all been answered.
 
 use super::service::{ECHO, HANG};
 use super::{Frame, Peer, World, frame, parse};
@@ -16,7 +16,7 @@ fn ask(node: &Node, peer: &Peer, method: &MethodName, call: u64, time_left: Opti
     peer.post(0, PeerKey::new(node.local_address()), None, &request);
 }
 
-/// Takes the frames of a peer. Returns the number of DRAINED frames at each of its pollers, and those of refusals.
+/// Takes the frames of a peer. Returns the number of DRAINED frames at each of its pollers, and the number of refusals.
 fn told(peer: &Peer) -> (Vec<usize>, usize) {
     let count = |header: &Header| usize::from(*header == Header::Drained);
     let is_refusal = |header: &Header| {
@@ -33,7 +33,7 @@ fn told(peer: &Peer) -> (Vec<usize>, usize) {
 }
 
 #[test]
-fn peers_whose_calls_had_replies_are_told_also_later_ones() {
+fn drain_is_sent_to_peers_without_open_calls_and_to_later_ones() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
     let two = |world: &mut World| world.peer_with(|options| options.pollers(2));

@@ -1,4 +1,4 @@
-//! Streams on which nothing arrives.
+//! Idle streams.
 
 use super::server::{Arrived, Server, error, next};
 use super::service::FEED;
@@ -84,7 +84,7 @@ fn stream_ends_by_its_idle_timeout_only_if_nothing_arrives_that_may() {
 fn idle_time_does_not_begin_before_request_has_left() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
-    // The first host is that of the node.
+    // The first host is the node's host.
     let address = SocketAddr::from(([10, 0, 0, 2], 7471));
     let channel = node.channel(address);
     let (mut wait, _opened) =

@@ -6,7 +6,7 @@ use trunkline_transport::{
     Destination, MessageHeader, PeerEvent, PeerKey, PollerIndex, Report, SessionNumber, Small, Transport,
 };
 
-/// Kind of the messages, which no receiver here looks at.
+/// Kind of the messages, which receivers here ignore.
 const HEADER: MessageHeader = MessageHeader { kind: 0xf0, ..UNSET };
 const FIRST: Destination = Destination::Poller(PollerIndex(0));
 
@@ -24,13 +24,13 @@ impl Peer {
         up.expect("one is up")
     }
 
-    /// Takes the messages that have reached it. Returns the sizes of their contents.
+    /// Takes the received messages. Returns the sizes of their contents.
     fn sizes(&self) -> Vec<usize> {
         let frames = std::mem::take(&mut self.lines[0].arrived.borrow_mut().frames);
         frames.iter().map(|(_, message)| message.as_slice().len()).collect()
     }
 
-    /// Sends a message to a peer, on its own.
+    /// Sends a message to a peer, in a separate frame.
     fn stage(&self, peer: &Self, head: &[u8], ordered: bool) {
         let message = super::Outgoing {
             peer: PeerKey::new(peer.address()),

@@ -47,7 +47,7 @@ impl Slow {
         assert!(self.state().result.is_none(), "it is taken");
     }
 
-    /// Says that the addresses have changed. Returns the number of lookups that have begun.
+    /// Reports a change of the addresses. Returns the number of lookups that have begun.
     fn notify(&self, world: &mut World) -> usize {
         let watcher = self.state().watcher.clone();
         watcher.expect("a channel").notify();
@@ -177,7 +177,7 @@ impl Resolve for Changing {
 }
 
 #[test]
-fn calls_of_balanced_channel_follow_name_whose_changes_nothing_reports() {
+fn calls_of_balanced_channel_follow_name_without_change_reports() {
     for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut rig = Rig::new();
         let (other, changing) = (rig.world.peer(), Arc::new(Changing::default()));
@@ -221,7 +221,7 @@ fn calls_of_balanced_channel_follow_name_whose_changes_nothing_reports() {
 }
 
 #[test]
-fn names_are_not_looked_up_from_time_to_time_without_use_for_it() {
+fn names_are_not_looked_up_periodically_without_need() {
     for (is_balanced, keeps_watcher) in [(true, true), (false, false)] {
         let mut rig = Rig::new();
         let changing = Arc::new(Changing { keeps_watcher, ..Changing::default() });

@@ -1,7 +1,7 @@
-//! Pollers whose peers do what no node does. A test steps every machine in one thread and in virtual time.
+//! Pollers whose peers do things that nodes do not. A test steps every machine in one thread and in virtual time.
 //!
-//! The node under test is whole. A [`Peer`] is a transport of its own that a test drives: it sends any frames, and
-//! shows the frames that it gets.
+//! The node under test is complete. A [`Peer`] is a transport that a test drives: it sends any frames, and exposes the
+//! received frames.
 
 pub(crate) mod service;
 
@@ -35,12 +35,12 @@ const STEP_NS: u64 = 1_000;
 /// Virtual time after which an expected event counts as missing.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// All nodes and peers of a test, on a network of their own.
+/// All nodes and peers of a test, on a separate network.
 pub(crate) struct World {
     clock: Arc<VirtualClock>,
     hub: Arc<Hub>,
     stepped: Arc<Stepped>,
-    /// All machines; those of peers with their state.
+    /// All machines; machines of peers with their state.
     tasks: Vec<(Task, Option<Line>)>,
     hosts: u8,
 }
@@ -57,12 +57,12 @@ impl World {
         Clock::simulated(Arc::clone(&self.clock)).now()
     }
 
-    /// Returns the transport's options of a node on a host of its own.
+    /// Returns the transport's options of a node on a separate host.
     pub(crate) fn options(&mut self) -> NodeOptions {
         self.options_with(|device| device)
     }
 
-    /// Returns the same with other options of the device.
+    /// Returns such options with changed options of the device.
     pub(crate) fn options_with(&mut self, set: impl FnOnce(SoftOptions) -> SoftOptions) -> NodeOptions {
         self.hosts += 1;
         let address = Ipv4Addr::new(10, 0, 0, self.hosts);
@@ -109,7 +109,7 @@ impl World {
         Peer { lines, node }
     }
 
-    /// Makes the machines that were asked for.
+    /// Creates the requested machines.
     fn make(&mut self) {
         for (_, make) in self.stepped.take() {
             let task = Task::new(make).expect("it is made");
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Lets everything settle that takes no time of its own.
+    /// Runs all work that needs no passage of time.
     pub(crate) fn run(&mut self) {
         self.wait(Duration::from_millis(2));
     }
@@ -183,7 +183,7 @@ pub(crate) fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output
     }
 }
 
-/// A poller of a peer: its transport, and what has reached it.
+/// A poller of a peer: its transport, and the messages that have reached it.
 #[derive(Clone)]
 struct Line {
     transport: Rc<RefCell<Transport>>,
@@ -192,7 +192,7 @@ struct Line {
 
 #[derive(Default)]
 struct Arrived {
-    /// True if the poller gets no turns: it takes no frames, grants no credit and READs nothing.
+    /// True if the poller is not given turns: it does not take frames, grant credit or READ.
     is_held: bool,
     frames: VecDeque<(Origin, Message)>,
     events: Vec<(PeerKey, PeerEvent)>,
@@ -209,7 +209,7 @@ impl Peer {
         self.node.local_address()
     }
 
-    /// Stops giving its pollers turns, or goes on.
+    /// Stops the turns of the peer's pollers, or resumes them.
     pub(crate) fn hold(&self, is_held: bool) {
         self.lines.iter().for_each(|line| line.arrived.borrow_mut().is_held = is_held);
     }
@@ -219,12 +219,13 @@ impl Peer {
         self.post(0, PeerKey::new(to), None, &frame(header, encoded, body));
     }
 
-    /// Sends a frame from one of its pollers to the poller that has sent another frame, by the same session.
+    /// Sends a frame from one of the peer's pollers to the poller that sent another frame, through the same
+    /// session.
     pub(crate) fn answer(&self, by: usize, to: Origin, header: &Header, encoded: &[u8], body: &[u8]) {
         self.post(by, to.peer, Some(to), &frame(header, encoded, body));
     }
 
-    /// Sends a frame to the poller that has sent another, or to any.
+    /// Sends a frame to the poller that sent another frame, or to any poller.
     pub(crate) fn post(&self, by: usize, peer: PeerKey, answers: Option<Origin>, frame: &Frame) {
         let mut transport = self.lines[by].transport.borrow_mut();
         let peer = transport.peer(peer);
@@ -244,12 +245,12 @@ impl Peer {
             leaves: Leaves::Nothing,
         };
         transport.send(&message).expect("it is taken");
-        // A poller that is held takes no turn for it.
+        // A held poller takes no turn, so the flush is explicit for others.
         transport.flush();
         self.node.poller_handles()[by].wake();
     }
 
-    /// Takes the oldest frame that has reached it.
+    /// Takes the oldest received frame.
     pub(crate) fn frame(&self) -> Option<(Origin, Header, Bytes)> {
         let mut frames = self.lines.iter().filter_map(|line| line.arrived.borrow_mut().frames.pop_front());
         let (from, message) = frames.next()?;
@@ -257,17 +258,17 @@ impl Peer {
         Some((from, header, message.bytes_from(encoded.start)))
     }
 
-    /// Takes all frames that have reached it, with what follows their metadata.
+    /// Takes all received frames, with the bytes that follow their metadata.
     pub(crate) fn frames(&self) -> Vec<(Origin, Header, Bytes)> {
         std::iter::from_fn(|| self.frame()).collect()
     }
 
-    /// Takes the changes of its sessions.
+    /// Takes the events of the peer's sessions.
     pub(crate) fn events(&self) -> Vec<(PeerKey, PeerEvent)> {
         self.lines.iter().flat_map(|line| std::mem::take(&mut line.arrived.borrow_mut().events)).collect()
     }
 
-    /// Ends it in an orderly way.
+    /// Ends the peer in an orderly way.
     pub(crate) fn end(&self) {
         self.node.begin_shutdown(Duration::ZERO);
     }
@@ -277,9 +278,8 @@ impl Peer {
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
     pub(crate) header: MessageHeader,
-    /// Its contents.
     pub(crate) bytes: Vec<u8>,
-    /// Time left that it names.
+    /// Time left, as the message states it.
     pub(crate) time_left: Option<Duration>,
 }
 
@@ -289,19 +289,19 @@ impl Frame {
     }
 }
 
-/// Returns a frame that says this.
+/// Returns a frame with this header and these contents.
 pub(crate) fn frame(header: &Header, encoded: &[u8], body: &[u8]) -> Frame {
     with_metadata(header, &[], encoded, body)
 }
 
-/// Returns a frame that says this, with its metadata.
+/// Returns a frame with this header, this metadata and these contents.
 pub(crate) fn with_metadata(header: &Header, metadata: &[u8], encoded: &[u8], body: &[u8]) -> Frame {
     let mut bytes = Vec::new();
     let header = header.emit(u32::try_from(encoded.len()).expect("short"), &mut bytes);
     Frame { header, bytes: [&bytes, metadata, encoded, body].concat(), time_left: None }
 }
 
-/// Returns what a node's message says, and the place of its encoded part.
+/// Returns the header of a node's message, and the range of its encoded part.
 pub(crate) fn parse(message: &Message) -> (Header, Range<usize>) {
     Header::parse(message.header(), message.as_slice()).expect("a node sends valid frames")
 }

@@ -1,4 +1,4 @@
-//! A peer that takes nothing: it grants no credit, and READs none of the large replies.
+//! A peer that does not receive: it neither grants credit nor READs large replies.
 
 use super::service::{ECHO, GATHER, HANG, METHODS, TALK};
 use super::{Peer, World};
@@ -13,7 +13,7 @@ use trunkline_transport::Limit;
 
 static SIZES: ServiceName =
     ServiceName { name: "sizes", version: 1, oldest: 1, codec: 0, codec_name: "bincode", hash: 0x512e };
-/// Replies with as many KiB as the first byte of its body says.
+/// Replies with a body whose size in KiB is the first byte of the request's body.
 static SIZED: MethodName = MethodName {
     service: &SIZES,
     name: "sized",
@@ -92,7 +92,7 @@ fn large_replies_wait_in_order_within_limit() {
     assert_eq!(replied(&peer), [(1, None)]);
 
     peer.hold(true);
-    // Two fill the queue of messages. Two wait; the second one would have room, but is not the first.
+    // Two replies fill the queue of messages. Two wait; the second would have room, but is behind the first.
     let mut charges = [0; 6];
     for (call, kib) in [(2, 100), (3, 100), (4, 120), (5, 40)] {
         ask(&mut world, &node, &peer, &SIZED, call, &[kib]);

@@ -34,7 +34,7 @@ fn refuse(server: &Server, request: Arrived) {
 }
 
 #[test]
-fn number_is_used_if_it_was_asked_for_and_until_request_by_number_is_refused() {
+fn requested_number_is_used_until_request_by_number_is_refused() {
     let (mut server, right) = (Server::new(), number(ECHO));
     let (by_hash, by_number) = (MethodRef::from(ECHO), MethodRef::Number(right.number));
     tell(&mut server, right);

@@ -248,7 +248,7 @@ fn server_that_fails_half_of_its_calls_is_left_out_at_end_of_period() {
 }
 
 #[test]
-fn few_calls_decide_nothing() {
+fn few_calls_do_not_leave_server_out() {
     let mut rig = Rig::new(2, Policy::RoundRobin.into());
     for turn in 0..40 {
         // Four failures in a row, and less than ten calls in two periods.
@@ -285,7 +285,7 @@ fn servers_stay_if_all_fail_or_channel_leaves_out_none() {
     assert_eq!((rig.states(), rig.left_out()), (vec!["up"; 2], 0));
 }
 
-/// Sender of an error that the server's node has made after the handler began.
+/// Origin of an error that the server's node reports after the handler has begun.
 fn by_node(reason: Reason) -> RepliedBy {
     RepliedBy::Node { reason: Some(reason), ran: true }
 }
@@ -409,7 +409,7 @@ fn call_that_picked_server_fails_connects_next_one_in_time_or_returns_failure() 
 }
 
 #[test]
-fn only_failures_of_server_are_made_again_and_only_if_that_does_no_harm() {
+fn only_server_failures_are_retried_and_only_if_safe() {
     let unauthorised = RepliedBy::Node { reason: Some(Reason::Unauthorised), ran: false };
     for (method, answer, attempts) in [
         (&HEDGED, error(Code::DataLoss), 2),

@@ -22,7 +22,7 @@ const RUNS: u64 = 48;
 const STEPS: usize = 400;
 /// Metadata with one key.
 const METADATA: &[u8] = b"\x01\x01\0kv";
-/// Flags of a frame that are the driver's.
+/// Frame flags that belong to the driver.
 const OF_DRIVER: u8 = 0xf1;
 
 struct Run {
@@ -34,12 +34,11 @@ struct Run {
     opening: Vec<(Call<StreamWait>, Opened)>,
     streams: Vec<Streaming<Bytes>>,
     senders: Vec<Sender<Bytes>>,
-    /// Frames that were sent, for mutations.
-    /// Kind, flags, word and contents of frames that were sent.
+    /// Frames sent, for mutations: kind, flags, word and contents.
     valid: Vec<Vec<u8>>,
     /// Requests less replies, by the number of the call.
     unanswered: BTreeMap<u64, usize>,
-    /// Requests, and those without a reply.
+    /// Number of requests, and of requests without a reply.
     requests: (usize, usize),
 }
 
@@ -235,7 +234,7 @@ impl Run {
             }
         }
         bytes.resize(bytes.len().max(4), 0);
-        // The transport sends no frame of its own kinds for a driver.
+        // The transport does not send frames of transport kinds for a driver.
         if bytes[0] < 0x10 {
             bytes[0] |= 0x10;
         }
@@ -268,7 +267,7 @@ impl Run {
         self.senders.push(sender);
     }
 
-    /// Takes outcomes and items that have come, and gives streams more.
+    /// Takes the outcomes and items that have arrived, and feeds streams further items.
     fn take(&mut self) {
         self.made.retain_mut(|call| poll(Pin::new(call)).is_none());
         for (mut wait, opened) in std::mem::take(&mut self.opening) {
@@ -299,7 +298,7 @@ impl Run {
         }
     }
 
-    /// Ends the session. Checks that every caller has an outcome, and that nothing is left.
+    /// Ends the session. Checks that every caller has an outcome, and that all state is released.
     fn end(mut self) {
         if self.random.one_in(2) {
             self.send(&Header::Drained);
@@ -335,7 +334,7 @@ impl Run {
 }
 
 #[test]
-fn no_order_of_frames_breaks_node() {
+fn node_survives_any_order_of_frames() {
     let mut replies = 0;
     for seed in 0..RUNS {
         let seed_of = format!("seed {seed}");

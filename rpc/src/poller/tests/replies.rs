@@ -1,4 +1,4 @@
-//! Replies of a server that does not keep to the rules.
+//! Replies of a server that breaks the protocol.
 
 use super::metadata::metadata;
 use super::service::ECHO;
@@ -19,7 +19,7 @@ fn call(channel: &Channel) -> impl Future<Output = Outcome> {
     channel.call(&DEFAULT_OPTIONS, ECHO, &(), Bytes::new())
 }
 
-/// Takes a request at its server. Returns the index of the poller that was asked, the sender and the call's number.
+/// Takes a request at its server. Returns the index of the poller that received it, the sender and the call's number.
 fn asked(world: &mut World, peer: &Peer) -> (usize, Origin, u64) {
     let has_frame = |line: &super::Line| !line.arrived.borrow().frames.is_empty();
     let at = world.until("the request", || peer.lines.iter().position(has_frame));
@@ -34,7 +34,7 @@ fn reply(call: u64, code: u8, trailing: usize) -> Header {
 }
 
 #[test]
-fn reply_counts_once_and_from_peer_that_was_asked() {
+fn reply_counts_once_and_only_from_called_peer() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
     let (server, other) = (world.peer_with(|options| options.pollers(2)), world.peer());

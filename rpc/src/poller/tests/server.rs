@@ -27,13 +27,13 @@ pub(super) struct Arrived {
     pub(super) header: RequestHeader,
 }
 
-/// A server without a service of its own, and a node with a channel to it.
+/// A server that a test plays, and a node with a channel to it.
 pub(super) struct Server {
     pub(super) world: World,
     pub(super) node: Node,
     pub(super) peer: Peer,
     pub(super) channel: Channel,
-    /// Number of machines of the node, which precede those of the server.
+    /// Number of machines of the node, which precede the server's machines.
     machines: usize,
 }
 
@@ -133,7 +133,7 @@ impl Server {
         cancelled.collect()
     }
 
-    /// Stops all that the server has, its device as well, until the returned machines are put back.
+    /// Stops all machines of the server, its device included, until the returned machines are put back.
     pub(super) fn silence(&mut self) -> Vec<(Task, Option<Line>)> {
         self.world.tasks.split_off(self.machines)
     }
@@ -153,7 +153,7 @@ impl Server {
         ledger.driver
     }
 
-    /// Checks that nothing of calls or handlers is left at the node.
+    /// Checks that the node has no open calls or handlers.
     pub(super) fn assert_at_rest(&self, what: &str) {
         let DriverLedger { calls, handlers, has_timer, budgets, .. } = self.open_work();
         assert_eq!((calls, handlers, has_timer), (0, 0, false), "{what}");

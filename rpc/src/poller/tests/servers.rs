@@ -63,7 +63,7 @@ fn silent_servers_of_balanced_channel_do_not_delay_others() {
     let _call = channel.call(&options, ECHO, &(), Bytes::new());
     rig.world.until("the request", || rig.peer.frame());
     assert!(rig.world.now() - begun < 600 * MS);
-    // A round with all of them takes no longer than one with two.
+    // A round over all addresses takes no longer than a round over two.
     let channel = rig.node.channel(silent).balanced(Policy::RoundRobin);
     let begun = rig.world.now();
     let call = channel.call(&options, ECHO, &(), Bytes::new());
@@ -91,7 +91,7 @@ fn streams_that_have_not_left_for_dead_server_do_not_fail() {
         world.run();
         assert!(other.frame().is_none());
         world.tasks.truncate(before);
-        // More come before and after the node knows of the death.
+        // More calls arrive before and after the node detects the death.
         while other.lines[0].arrived.borrow().frames.is_empty() {
             streams.push(open());
             world.step(Time(u64::MAX));

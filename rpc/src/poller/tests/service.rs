@@ -40,10 +40,11 @@ pub(crate) static METHODS: [MethodName; 12] = [
 ];
 pub(crate) const ECHO: &MethodName = &METHODS[0];
 pub(crate) const HANG: &MethodName = &METHODS[1];
-/// Streams items: as many as the first byte of its body says, or without an end if that is 255, of as many bytes as the
-/// second one says in hundreds.
+/// Streams items. The first byte of the body is their number, or 255 for a stream without an end; the second byte is their
+/// size in hundreds of bytes.
 pub(crate) const FEED: &MethodName = &METHODS[8];
-/// Takes items and replies with their number. With a body it takes only as many as that says, and waits.
+/// Takes items and replies with their number. If there is a body, takes only the number of items that it
+/// states, and waits.
 pub(crate) const GATHER: &MethodName = &METHODS[9];
 /// Streams the items that it takes.
 pub(crate) const TALK: &MethodName = &METHODS[10];
@@ -117,7 +118,7 @@ fn add_streams(methods: &mut Methods, [feed, gather, talk]: [&'static MethodName
     });
 }
 
-/// A stream of one item, again and again.
+/// A stream that repeats one item.
 struct Repeat {
     left: u8,
     item: Bytes,

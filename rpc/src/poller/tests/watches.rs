@@ -57,7 +57,7 @@ fn end(peer: &Peer, watch: Arrived, code: u8) {
     peer.answer(0, watch.from, &header, encoded, &[]);
 }
 
-/// Makes calls and gives them up. Returns their numbers at each peer.
+/// Makes calls and drops them. Returns their numbers at each peer.
 fn calls<const N: usize>(world: &mut World, channel: &Channel, peers: [&Peer; N]) -> [usize; N] {
     let options = options(Connect::FailFast);
     let calls = [(); 20].map(|()| channel.call(&options, ECHO, &(), Bytes::new()));
@@ -130,7 +130,7 @@ fn first_server_that_does_not_serve_has_others_connected() {
 }
 
 #[test]
-fn watch_needs_no_room_of_call_limit() {
+fn watch_does_not_count_towards_call_limit() {
     let mut world = World::new();
     let limit = Limit { per_peer: 1, in_all: 1 };
     let node = world.node(|builder| builder.call_limit(limit));
@@ -208,7 +208,7 @@ fn changes_of_server_are_taken_few_at_a_time() {
 }
 
 #[test]
-fn watch_ends_with_last_channel_and_makes_no_connection() {
+fn watch_ends_with_last_channel_and_does_not_connect() {
     let mut rig = Rig::new();
     let other = rig.world.peer();
     for peer in [&rig.peer, &other] {

@@ -136,7 +136,7 @@ fn errors_name_line_and_remedy() {
 }
 
 #[test]
-fn rules_that_decide_no_call_are_found() {
+fn shadowed_rules_are_found() {
     let rule = |effect: &str, peers: &str, calls: &str| {
         format!("[[{effect}]]\npeers = [{peers}]\ncalls = [{calls}]\n")
     };
@@ -223,7 +223,7 @@ fn rules() -> impl Strategy<Value = Vec<Written>> {
 
 proptest! {
     #[test]
-    fn decisions_are_those_of_search_through_all_rules(rules in rules()) {
+    fn decisions_match_search_through_all_rules(rules in rules()) {
         let policy = AccessPolicy::parse(&written(&rules)).unwrap();
         let shadowed: Vec<_> = policy.shadowed().iter().map(|(rule, _)| rule.line.cast_signed()).collect();
         let certified = [&PEERS[..], &["*.a"]].concat();

@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(Header::parse(received, &bytes), Err(FrameError::Length));
     }
 
-    /// The examples of `docs/book/src/why/wire.md` that are the RPC layer's, as they are parsed and emitted here.
+    /// The RPC layer's examples of `docs/book/src/why/wire.md`, parsed and emitted.
     #[test]
     fn examples_of_document_are_right() {
         let (mut seen, mut shapes) = (Vec::new(), 0);
@@ -662,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_cannot_be_read_are_answered_if_somebody_waits() {
+    fn unreadable_messages_are_answered_if_caller_waits() {
         let (_, bytes) = emitted(&REQUEST_HEADER, 0);
         let call = 0x0102_0304_0506_0708;
         let unparsed = |kind: u8, flags: u8| Header::unparsed(MessageHeader { kind, flags, word: 0 }, &bytes);
@@ -678,7 +678,7 @@ mod tests {
 
     /// The shortcuts for most messages must accept none that [`Header::parse`] refuses or reads otherwise.
     #[test]
-    fn short_ways_parse_what_long_one_does() {
+    fn shortcuts_agree_with_full_parser() {
         let method_ref = MethodRef::Number(7);
         let request =
             Header::Request(RequestHeader { call: 6, one_way: false, opens: false, method_ref, metadata: 0 });

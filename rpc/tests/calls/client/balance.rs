@@ -216,7 +216,7 @@ fn power_of_two_choices_avoids_server_whose_calls_do_not_end() {
 }
 
 #[test]
-fn calls_that_draining_server_has_not_taken_need_no_budget() {
+fn calls_not_taken_by_draining_server_do_not_use_retry_budget() {
     let replicas = Replicas::new(2);
     let client = replicas.client(Balance::from(Policy::PickFirst).retry_budget(0, 0));
     assert_eq!(block_on(client.add(u64::MAX)), Ok(0));
@@ -226,15 +226,15 @@ fn calls_that_draining_server_has_not_taken_need_no_budget() {
     for call in calls {
         assert_eq!(block_on(call), Ok(1));
     }
-    // The server reports its drain once, to each poller of the caller that had calls under way.
+    // The server reports its drain once, to each poller of the caller that had calls in flight.
     let refused = replicas.refused(0);
     assert!(refused > 0);
     assert!((500..1000).all(|job| block_on(client.add(job)) == Ok(1)));
     assert_eq!(replicas.refused(0), refused);
 }
 
-/// Makes a call for job 7 that runs when its server gives up its handlers. Returns the call's outcome, and the
-/// number of times that the job ran.
+/// Makes a call for job 7 that runs when its server drops its handlers. Returns the call's outcome, and the number of times
+/// that the job ran.
 fn lose_a_call<F>(call: impl FnOnce(WorkClient) -> F) -> (Result<u64, Status>, u64)
 where
     F: Future<Output = Result<u64, Status>> + Send + 'static,
@@ -257,7 +257,7 @@ where
 }
 
 #[test]
-fn lost_call_is_repeated_only_if_that_does_no_harm() {
+fn lost_call_is_retried_only_if_safe() {
     let (outcome, runs) = lose_a_call(|client| async move { client.set(7).await });
     assert_eq!((outcome, runs), (Ok(1), 2));
     let (outcome, runs) = lose_a_call(|client| async move { client.wait(7).await });
@@ -298,7 +298,7 @@ fn retry_budget_bounds_further_attempts() {
 }
 
 #[test]
-fn servers_are_added_and_removed_under_calls_and_none_fails() {
+fn calls_succeed_while_servers_are_added_and_removed() {
     for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut replicas = Replicas::new(4);
         let list = ServerList::new("replicas", replicas.addresses[..1].iter().copied());
@@ -365,7 +365,7 @@ fn list_of_servers_is_used_from_its_first_change_on() {
 }
 
 #[test]
-fn moves_before_anything_was_sent_need_no_budget() {
+fn moves_before_sending_do_not_use_retry_budget() {
     let caller = node().start().unwrap();
     let dead = [fresh_address(), fresh_address()];
     for policy in [Policy::PickFirst, Policy::RoundRobin] {

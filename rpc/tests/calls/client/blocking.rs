@@ -131,7 +131,7 @@ fn task_that_waits_on_its_poller_fails_at_once() {
 }
 
 #[test]
-fn maker_that_waits_for_call_fails_at_once() {
+fn factory_that_waits_for_call_fails_at_once() {
     let (reporter, statuses) = events();
     let own = Arc::new(OnceLock::new());
     let service = WaitServer::per_poller(move |context| {
@@ -195,7 +195,7 @@ impl Wake for Waiter {
 }
 
 #[test]
-fn what_waits_for_call_when_poller_drops_or_wakes_it_fails_at_once() {
+fn wait_in_drop_or_waker_on_poller_fails_at_once() {
     let server = node().serve(TakeServer::new(Takes)).start().unwrap();
     let caller = node().start().unwrap();
     let client = TakeClient::connect(&caller, server.local_address()).unwrap();

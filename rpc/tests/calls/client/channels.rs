@@ -99,7 +99,7 @@ fn channel_is_lazy_and_ready_connects_it() {
     until("the session ends", || (!channel.is_connected()).then_some(()));
 }
 
-/// Asks another server through a client that is older than its node.
+/// Calls another server through a client that is older than its node.
 struct Passer(WhoClient);
 
 impl Who for Passer {
@@ -226,7 +226,7 @@ fn silent_resolvers_do_not_delay_other_targets() {
 }
 
 #[test]
-fn name_is_asked_of_dns_and_its_error_is_kept() {
+fn name_is_resolved_by_dns_and_its_error_is_kept() {
     // The default resolver is the system's, which knows this name.
     let server = crate::common::node().serve(WhoServer::new(Number(7, None))).start().unwrap();
     let caller = crate::common::node().start().unwrap();
@@ -278,7 +278,7 @@ fn resolver_may_return_anything() {
 }
 
 #[test]
-fn resolver_is_named_by_what_it_says_and_not_by_its_fields() {
+fn resolver_in_status_does_not_show_its_fields() {
     #[derive(Debug)]
     struct Listed {
         _password: &'static str,
@@ -301,7 +301,7 @@ fn resolver_is_named_by_what_it_says_and_not_by_its_fields() {
 }
 
 #[test]
-fn what_is_not_target_is_refused_by_calls() {
+fn invalid_target_is_refused_by_calls() {
     let network = InProcessNetwork::new();
     let caller = node(&network).start().unwrap();
     let nowhere =
@@ -400,7 +400,7 @@ fn channel_serves_tasks_of_pollers_too_its_own_nodes_and_others() {
 }
 
 #[test]
-fn channel_that_is_dropped_leaves_no_route() {
+fn dropped_channel_removes_its_route() {
     let network = InProcessNetwork::new();
     let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
     let directory = Directory::default();

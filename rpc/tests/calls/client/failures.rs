@@ -157,7 +157,7 @@ fn panic_whose_payload_panics_when_dropped_ends_its_call_only() {
 }
 
 #[test]
-fn panic_in_drop_affects_no_other_call() {
+fn panic_in_drop_affects_only_its_call() {
     let setting = Setting::new();
     for _ in 0..3 {
         let client = setting.client();

@@ -72,7 +72,7 @@ fn calls_work_in_destructors_of_thread_local_values() {
     thread_local!(static LATE: RefCell<Option<Late>> = const { RefCell::new(None) });
     let (done, ended) = channel();
     let program = thread::spawn(move || {
-        // Destructors run in the reverse order, so those of the library's values run before it.
+        // Destructors run in the reverse order, so the destructors of the library's values run before it.
         LATE.with(|late| late.borrow().is_none());
         let nodes = Nodes::start();
         nodes.use_all();

@@ -100,7 +100,7 @@ fn calls_of_task_wait_for_room() {
 }
 
 #[test]
-fn panic_of_task_affects_no_other_task() {
+fn panic_of_task_affects_only_that_task() {
     let node = node().start().unwrap();
     let later = node.run_on(PollerIndex(0), |_| async { panic!("a task panics on purpose") });
     let status: Result<(), _> = block_on(later);

@@ -135,7 +135,7 @@ fn time_limit_counts_from_stubs_call() {
 }
 
 #[test]
-fn calls_that_are_dropped_unpolled_are_cancelled_and_leave_nothing() {
+fn calls_dropped_unpolled_are_cancelled_and_released() {
     let setting = Setting::new();
     let client = setting.client();
     let calls = (0..100).map(|_| client.wait()).collect::<Vec<_>>();
@@ -159,7 +159,7 @@ fn calls_that_are_dropped_unpolled_are_cancelled_and_leave_nothing() {
 }
 
 #[test]
-fn what_keeps_call_from_being_made_is_its_outcome() {
+fn error_before_sending_is_outcome_of_call() {
     let setting = Setting::new();
     let client = setting.client();
     let status = block_on(client.odd(Odd)).unwrap_err();

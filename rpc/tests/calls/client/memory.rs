@@ -45,7 +45,7 @@ fn zeros(bytes: u32) -> Bytes {
     vec![0; usize::try_from(bytes).unwrap()].into()
 }
 
-/// A stream of one block, again and again.
+/// A stream that repeats one block.
 struct Endless(Bytes);
 
 impl Stream for Endless {
@@ -180,7 +180,7 @@ fn message_that_cannot_be_registered_ends_its_call_with_cause() {
         assert_eq!(kind, expected, "{status}");
         assert!(status.to_string().contains("the memory of the message cannot be registered: "), "{status}");
     }
-    // Calls that need no registration go on, and nothing is left of the others.
+    // Calls without registered memory continue, and the failed calls are released.
     assert_eq!(block_on(to_limited.block(10)).unwrap().len(), 10);
     assert_eq!(block_on(to_other.take(zeros(10))), Ok(10));
     for node in [&limited, &other] {

@@ -45,7 +45,7 @@ fn body(number: u32) -> Bytes {
 }
 
 #[test]
-fn order_is_that_of_stubs_calls_also_of_several_threads() {
+fn calls_start_in_order_of_stub_calls_across_threads() {
     let (reporter, notes) = events();
     let server = node().pollers(2).serve(JournalServer::new(Writer(reporter)));
     let (server, caller) = (server.start().unwrap(), node().pollers(2).start().unwrap());

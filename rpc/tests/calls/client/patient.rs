@@ -50,7 +50,7 @@ fn client(channel: Channel) -> ShopClient {
 
 type Made<'a> = Pin<Box<dyn Future<Output = Result<u32, Status>> + 'a>>;
 
-/// A server with a call that keeps its session while it drains, and of which the caller has been told.
+/// A server that drains and whose session is kept by one call. The caller has received notice of the drain.
 struct Draining {
     node: Node,
     gate: Gate,
@@ -75,7 +75,7 @@ impl Draining {
         (draining, made)
     }
 
-    /// Returns the number of requests that it has refused.
+    /// Returns the number of refused requests.
     fn refused(&self) -> u64 {
         self.node.report().counter("requests_refused_draining").unwrap()
     }
@@ -107,7 +107,7 @@ fn calls_that_wait_outlive_drain_of_their_server() {
     let caller = node().start().unwrap();
     let address = fresh_address();
     let client = client(caller.channel(address));
-    // The server has not taken the first ones. It is not asked for the others.
+    // The server has not accepted the first calls. The others are not sent to it.
     let (draining, first) = Draining::new(&caller, address, || wait(&client));
     let refused = draining.refused();
     let second = wait(&client);

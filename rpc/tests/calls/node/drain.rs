@@ -128,7 +128,7 @@ fn hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
     for _ in 0..5 {
         assert_draining(&block_on(client.plain()).unwrap_err());
     }
-    // A peer that connects now is told so, too.
+    // The drain is also reported to a peer that connects now.
     let late = node().start().unwrap();
     let of_late = HopClient::connect(&late, setting.server.local_address()).unwrap();
     assert_draining(&block_on(of_late.plain()).unwrap_err());
@@ -292,12 +292,12 @@ impl Endless for UntilDrain {
 }
 
 #[test]
-fn handlers_learn_of_drain_and_of_shutdown() {
+fn handlers_are_notified_of_drain_and_shutdown() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for shuts_down in [false, true] {
         let gate = Gate::default();
         let service = EndlessServer::new(UntilDrain(gate.clone()));
-        // A handler that learns nothing ends with the grace period, and its call with an error.
+        // A handler that is not notified ends with the grace period, and its call with an error.
         let server = node().grace(LIMIT).tokio(runtime.handle().clone()).serve(service).start().unwrap();
         let caller = node().start().unwrap();
         let client =
@@ -338,7 +338,7 @@ fn detached_context_never_drains() {
 }
 
 #[test]
-fn tasks_of_run_on_learn_of_drain_and_of_shutdown() {
+fn tasks_of_run_on_are_notified_of_drain_and_shutdown() {
     for end in [Node::begin_drain, Node::shutdown] {
         let server = serve(&HopState::default(), 2, LIMIT);
         let (begun, waits) = mpsc::channel();

@@ -50,7 +50,7 @@ impl Files {
         self.replace("policy", &format!("[[allow]]\npeers = ['{peers}']\ncalls = ['*']\n"));
     }
 
-    /// Returns a node with these files, which looks at them often.
+    /// Returns a node that uses these files and checks them often.
     fn node(&self) -> NodeBuilder {
         let node = node()
             .exempt_local_user(false)
@@ -82,9 +82,10 @@ impl Files {
         self.after(replace, "pem", "in force for new sessions");
     }
 
-    /// Waits until the node has looked at all files again.
+    /// Waits until the node has checked all files again.
     fn looks(&self) {
-        // The thread looks at the policy first, so all other files are looked at between two changes of it.
+        // The thread checks the policy first, so all other files are checked between two changes of the
+        // policy.
         for _ in 0..2 {
             self.after(|| self.allow("*.example"), "policy", POLICY_IN_FORCE);
         }
@@ -108,7 +109,7 @@ fn proves(node: &Node, peer: NodeBuilder) -> Option<String> {
 }
 
 #[test]
-fn ten_replacements_under_load_fail_no_call() {
+fn calls_succeed_during_ten_replacements_under_load() {
     let root = authority("root");
     let peer = || named(node(), &root, "peer.example");
     let files = Files::new(&issue_pem(&root, "n0.example", VALID), &root.pem());
@@ -120,7 +121,7 @@ fn ten_replacements_under_load_fail_no_call() {
             let client = client(&own, &server).with_timeout(LIMIT);
             let mut calls = 0;
             while !is_over.load(Ordering::Relaxed) {
-                // The live session goes on under the name that it was made with.
+                // The live session keeps the name under which it was established.
                 assert_eq!(block_on(client.caller()).unwrap().as_deref(), Some("n0.example"));
                 calls += 1;
             }

@@ -44,7 +44,7 @@ impl Numbers for Counts {
     async fn note(&self) {}
 }
 
-/// Two nodes whose grace period is longer than a child may take.
+/// Two nodes whose grace period is longer than a child may run.
 struct Nodes {
     server: RefCell<Option<Node>>,
     node: RefCell<Option<Node>>,
@@ -142,7 +142,7 @@ fn node_in_forked_child_ends_at_once_and_its_parents_stays() {
             nodes.server.borrow().as_ref().unwrap().shutdown();
             assert!(errors.lines().iter().any(|line| line.contains("fork first")), "{:?}", errors.lines());
             errors.lines().clear();
-            // A drop that waits finds threads that do not end, and reports it.
+            // A drop that waits reports threads that do not end.
             drop((nodes.server.take(), nodes.node.take()));
             assert!(errors.lines().is_empty(), "{:?}", errors.lines());
         });

@@ -174,7 +174,7 @@ fn node_without_identity_does_not_call_server_by_name_to_prove() {
 }
 
 #[test]
-fn only_node_that_encrypts_everything_may_be_reached_by_other_hosts_unasked() {
+fn only_node_that_encrypts_everything_is_reachable_from_other_hosts_by_default() {
     let root = authority("root");
     let builder = || named(Node::builder().listen("0.0.0.0:0"), &root, "a.example");
     let error = builder().accept(Level::None).start().unwrap_err();
@@ -337,7 +337,7 @@ fn failed_handshakes_are_named_at_both_nodes() {
         let text = format!("this node ended the handshake: {cause}");
         let is_recorded =
             |event: &RecordedEvent| event.kind == EventKind::SessionNotMade && event.cause.starts_with(&text);
-        // The first is of the peer's call, the second of the judge's.
+        // The first status belongs to the peer's call, the second to the judge's call.
         until("the judge records both", || {
             (judge.record().into_iter().filter(is_recorded).count() == 2).then_some(())
         });
@@ -452,7 +452,7 @@ fn address_expects_its_ip_address() {
     runs(&client, [wrong, right]);
     runs(&client, Target::resolver(ServerList::new("servers", [wrong, right])));
     refused(&client, Target::resolver(ServerList::new("servers", [wrong])), &expected, "server.example");
-    // A node without an identity compares nothing.
+    // A node without an identity does not compare names.
     let open = named(node(), &root, "server.example 127.0.0.2").serve(service().0).accept(Level::None);
     let open = open.start().unwrap();
     let plain = node().start().unwrap();
@@ -540,7 +540,7 @@ fn every_kind_of_call_is_refused_before_it_leaves() {
             assert_eq!(status.code(), Code::Unauthenticated, "{status}");
         }
         if !is_up {
-            // The session of another channel helps none of these.
+            // These channels cannot use the session of another channel.
             runs(&node, at);
         }
     }
@@ -607,7 +607,7 @@ fn channel_to_caller_expects_its_name() {
     let _second = second.start().unwrap();
     let status = block_on(async {
         loop {
-            // The end of the first session may be found by a call.
+            // The end of the first session may be detected by a call.
             let status = back.caller().await.unwrap_err();
             if status.code() != Code::Unavailable {
                 break status;

@@ -30,7 +30,7 @@ fn node(path: PathChoice) -> NodeBuilder {
 }
 
 #[test]
-fn node_that_may_only_share_memory_names_reason_why_it_cannot() {
+fn memory_only_node_names_reason_if_memory_cannot_be_shared() {
     let server = node(PathChoice::Udp).serve(NearServer::new(Answers)).start().unwrap();
     let caller = node(PathChoice::Shm).start().unwrap();
     let one = caller.channel(server.local_address());
@@ -86,7 +86,7 @@ fn session_that_only_peer_has_path_for_ends_with_reason() {
 }
 
 #[test]
-fn node_that_may_only_share_memory_reaches_who_shares_it() {
+fn memory_only_node_reaches_peers_that_share_memory() {
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let caller = node(PathChoice::Shm).start().unwrap();
     let client = NearClient::new(caller.channel(server.local_address()));

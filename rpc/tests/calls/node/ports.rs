@@ -58,7 +58,7 @@ fn taken_port_names_its_holder_and_remedy() {
 }
 
 #[test]
-fn client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen() {
+fn error_of_client_with_taken_address_does_not_mention_listening() {
     if let Ok(address) = std::env::var(TAKEN) {
         let error = Node::builder().provider(ProviderChoice::Soft).start().unwrap_err();
         assert!(matches!(error, StartError::BadSetting(_)), "{error}");
@@ -73,7 +73,7 @@ fn client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen() {
     }
     let address = fresh_address().ip();
     let _taken = UdpSocket::bind((address, PORT)).unwrap();
-    let test = "client_whose_address_is_taken_is_told_so_and_not_that_it_cannot_listen";
+    let test = "error_of_client_with_taken_address_does_not_mention_listening";
     let output = child(test, address).env("TRUNKLINE_ADDRESS", address.to_string()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
@@ -105,13 +105,13 @@ fn hold(address: &str) {
 }
 
 #[test]
-fn holder_of_another_runtime_directory_is_named_with_that() {
+fn holder_in_another_runtime_directory_is_named_with_directory() {
     if let Ok(address) = std::env::var(TAKEN) {
         return hold(&address);
     }
     let (address, folder) = (fresh_address().ip(), Folder::new().unwrap());
     let directory = folder.path().join("run");
-    let test = "holder_of_another_runtime_directory_is_named_with_that";
+    let test = "holder_in_another_runtime_directory_is_named_with_directory";
     let mut holder =
         Process::start("holder", child(test, address).env("TRUNKLINE_RUNTIME_DIR", &directory)).unwrap();
     holder.after("ready").unwrap();
@@ -176,7 +176,7 @@ fn call_that_fails_because_holder_is_stopped_names_its_process() {
 }
 
 #[test]
-fn node_that_listens_elsewhere_than_at_addresses_of_its_device_warns_of_that() {
+fn node_that_listens_outside_device_addresses_warns() {
     let (named, other) = (fresh_address().ip(), fresh_address().ip());
     let warnings = Logged::at(Level::WARN);
     let start = |listen: IpAddr| {

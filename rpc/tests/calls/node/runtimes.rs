@@ -43,7 +43,7 @@ async fn yields<T>(what: &str, future: impl Future<Output = T>, then: impl FnOnc
 }
 
 #[test]
-fn starting_draining_and_shutting_down_keep_no_worker() {
+fn starting_draining_and_shutting_down_do_not_block_worker() {
     let [current, multi] = runtimes();
     for (runtime, shuts_down) in [(&current, false), (&current, true), (&multi, false), (&multi, true)] {
         runtime.block_on(async {
@@ -114,7 +114,7 @@ fn dropping_node_does_not_keep_worker_until_its_handlers_have_ended() {
 }
 
 #[test]
-fn start_that_is_dropped_leaves_no_node() {
+fn dropped_start_does_not_leave_node() {
     let network = InProcessNetwork::new();
     let address = Node::builder().in_process(&network).start().unwrap().local_address();
     drop(Node::builder().in_process(&network).start_async());

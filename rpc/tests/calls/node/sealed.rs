@@ -65,7 +65,7 @@ impl Session {
         format!("{CANARY}{place} of a {self:?} session. ")
     }
 
-    /// Returns the text again and again.
+    /// Returns the text, repeated.
     fn large(self, place: &str) -> Vec<u8> {
         self.text(place).into_bytes().into_iter().cycle().take(LARGE).collect()
     }

@@ -90,7 +90,7 @@ fn every_thread_of_node_blocks_signals() {
             let takes_none = READ.into_iter().all(|signal| is_blocked(blocked, signal));
             assert!(takes_none, "{name} takes signals: {blocked:x}");
         }
-        // A thread that ends blocks all signals at last, as those of other tests may do now.
+        // A thread that ends blocks all signals at last, as threads of other tests may do now.
         wait_until("no thread blocks the signals of faults", LIMIT, || {
             let blocks = |blocked| FAULTS.into_iter().any(|signal| is_blocked(blocked, signal));
             (!internal_threads().into_iter().any(|(_, blocked)| blocks(blocked))).then_some(())

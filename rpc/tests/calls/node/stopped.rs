@@ -24,7 +24,7 @@ impl Bench for Sitter {
 const SERVER: &str = "TRUNKLINE_TEST_SERVER_OF_STOPPED";
 
 #[test]
-fn client_that_was_stopped_says_so_and_does_not_blame_server() {
+fn error_names_stop_of_client_instead_of_server() {
     let node = || Node::builder().provider(ProviderChoice::Soft);
     if let Ok(server) = std::env::var(SERVER) {
         let client = node().start().unwrap();
@@ -35,7 +35,7 @@ fn client_that_was_stopped_says_so_and_does_not_blame_server() {
     // The server notices a silent client within 2 s.
     let server = node().listen(fresh_address()).idle_keepalive(Duration::from_millis(500));
     let server = server.serve(BenchServer::new(Sitter)).start().unwrap();
-    let test = "client_that_was_stopped_says_so_and_does_not_blame_server";
+    let test = "error_names_stop_of_client_instead_of_server";
     let mut command = same_test(module_path!(), test);
     let mut client =
         Process::start("client", command.env(SERVER, server.local_address().to_string())).unwrap();

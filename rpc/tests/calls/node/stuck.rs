@@ -109,7 +109,7 @@ fn node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
         } else {
             let ends = Arc::clone(&server);
             let errors = returns("the shutdown returns", move || ends.shutdown());
-            // The rest of the node is as after any other end.
+            // Everything else ends as in any other shutdown.
             assert_eq!(server.report().pollers, 2);
             for poller in [0, 1] {
                 let task = server.run_on(PollerIndex(poller), |_| async {});
@@ -149,7 +149,7 @@ fn node_whose_worker_does_not_return_ends_and_names_it() {
 }
 
 #[test]
-fn shorter_end_of_node_shortens_longer_one() {
+fn shorter_shutdown_shortens_shutdown_in_progress() {
     for stuck in [None, Some("block"), Some("occupy")] {
         let (release, blocked) = channel();
         let (reporter, reported) = events();

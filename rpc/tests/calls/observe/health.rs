@@ -30,7 +30,7 @@ fn next(watch: &mut Streaming<ServingStatus>) -> Option<ServingStatus> {
 }
 
 #[test]
-fn services_of_node_serve_until_program_says_otherwise() {
+fn services_report_serving_until_program_changes_status() {
     let health = HealthReporter::new();
     health.set("shop.Cellar", ServingStatus::NotServing);
     let (_server, _caller, client) = start(&health);

@@ -206,7 +206,7 @@ fn refused_calls_have_not_run() {
 }
 
 #[test]
-fn both_sides_learn_how_call_ended() {
+fn interceptors_of_both_sides_get_outcome() {
     let (of_server, ended) = events();
     let rig = rig(|server| {
         server.interceptor(move |call: &mut ServerCall| {

@@ -163,7 +163,7 @@ fn trace_is_left_out_of_request_that_is_too_large() {
     let client = client.with(&options);
     let sizes = [&all, &without_state, &none].map(Metadata::size);
     for is_raw in [false, true] {
-        // Each size more must be made up for by what is left out, until nothing is left to leave out.
+        // Each further byte must be compensated by omitted values, until all are omitted.
         let seen = (MOST - 300..=MOST).map(|bytes| {
             let bytes = vec![8; bytes];
             if is_raw { block_on(client.raw(bytes.into())) } else { block_on(client.encoded(bytes)) }

@@ -190,7 +190,7 @@ fn each_call_is_authorised_once() {
 }
 
 #[test]
-fn refused_caller_learns_no_shape_and_no_version() {
+fn refusal_reveals_neither_shape_nor_version() {
     let rig = rig(by_token);
     let client = other::GuardedClient::new(rig.channel.clone());
     let status = block_on(client.store(7)).unwrap_err();

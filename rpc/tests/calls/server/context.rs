@@ -131,7 +131,7 @@ fn call_that_is_dropped_stops_fifth_handler_of_its_chain() {
 }
 
 #[test]
-fn context_that_leaves_its_handler_learns_when_call_is_over() {
+fn context_outside_handler_reports_end_of_call() {
     let Rig { nodes, client, contexts, .. } = rig();
     block_on(client.leave(false)).unwrap();
     assert!(contexts.next().is_cancelled(), "its handler has returned");

@@ -66,7 +66,7 @@ fn refusal(outcome: Result<u32, Status>) -> String {
 }
 
 #[test]
-fn method_runs_no_more_calls_than_its_limit_allows() {
+fn method_runs_at_most_as_many_calls_as_its_limit() {
     let gate = Gate::default();
     let server = node().pollers(2).serve(desk(&gate).limit_slow(4)).start().unwrap();
     let caller = node().start().unwrap();
@@ -102,7 +102,7 @@ fn call_that_is_given_up_makes_room_in_limit_of_its_service() {
     assert!(text.contains("3 calls of the service") && text.contains("(`limit` of the server)"), "{text}");
     drop(held.pop());
     assert_eq!(until("there is room", || block_on(clients[3].quick(1)).ok()), 1);
-    // The caller is lost, and its calls' handlers with it.
+    // The loss of the caller also ends the handlers of its calls.
     drop(held);
     drop(caller);
     until("no call runs", || (server.report().limits[0].running == 0).then_some(()));

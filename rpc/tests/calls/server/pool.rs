@@ -284,7 +284,7 @@ fn offloaded_future_is_dropped_with_its_call() {
     let Rig { client, told, gate, .. } = &all;
     let call = client.wait();
     assert_eq!(told.next(), "started");
-    // This call waits, and holds no worker.
+    // This call waits without occupying a worker.
     assert!(block_on(client.here_blocking()).is_ok());
     drop(call);
     assert_eq!(told.next(), "dropped");
@@ -302,7 +302,7 @@ fn offloaded_future_is_dropped_with_its_call() {
 }
 
 #[test]
-fn blocking_method_sees_that_its_call_is_over_and_goes_on() {
+fn blocking_method_detects_end_of_its_call_and_continues() {
     until("a handler starts before the time limit of its call", || {
         let all = rig(|node| node.workers(1));
         let Rig { server, client, told, .. } = &all;
@@ -319,7 +319,7 @@ fn blocking_method_sees_that_its_call_is_over_and_goes_on() {
 }
 
 #[test]
-fn job_that_nobody_waits_for_counts_until_it_has_ended() {
+fn abandoned_job_counts_until_its_end() {
     let all = rig(|node| node.workers(1).grace(LIMIT));
     let Rig { server, client, told, release, .. } = &all;
     let call = client.block();
@@ -346,12 +346,12 @@ fn workers_that_all_wait_for_timers_go_on() {
 }
 
 #[test]
-fn timer_is_looked_at_while_any_worker_is_idle() {
+fn timers_are_checked_while_any_worker_is_idle() {
     let all = rig(|node| node.workers(3));
     let Rig { client, told, release, .. } = &all;
     let doze = client.doze();
     assert_eq!(told.next(), "started");
-    // They hold two of three workers until the sleep has ended, whichever these are.
+    // They hold any two of the three workers until the sleep ends.
     let blocked = [client.block(), client.block()];
     assert_eq!(told.next(), "started");
     assert_eq!(told.next(), "started");

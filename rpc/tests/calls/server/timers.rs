@@ -141,7 +141,7 @@ fn yielding_lets_pollers_other_calls_run() {
 }
 
 #[test]
-fn outside_of_nodes_there_are_no_timers_and_text_says_where_they_are() {
+fn timer_outside_of_node_is_refused_with_remedy() {
     let text = |run: fn()| {
         let panic = std::thread::spawn(run).join().unwrap_err();
         panic

@@ -43,7 +43,7 @@ impl<I: Iterator + Unpin> Stream for Iterate<I> {
 
 struct Server;
 
-/// Counts, and then ends as it is told.
+/// Counts, and ends in the way that the test chooses.
 struct Counter {
     next: u64,
     to: u64,
@@ -224,7 +224,7 @@ fn handler_refuses_stream_with_status_or_error_of_its_own() {
 }
 
 #[test]
-fn panic_in_handlers_stream_is_error_that_says_how_many_items_came() {
+fn panic_in_stream_of_handler_is_error_with_number_of_items() {
     let pair = pair();
     // 100 items are more than the first window has room for.
     for items in [10, 100] {

@@ -33,10 +33,10 @@ async fn forward<T>(
 }
 
 const ROWS: u32 = 10;
-/// Deaths of a feeder.
+/// Ways in which a feeder ends.
 const DEATHS: [&str; 4] = ["panic", "early return", "aborted task", "one of two"];
 
-/// Sends rows, and ends as it is told.
+/// Sends rows, and ends in the given way.
 fn feed<T: Send + 'static>(end: String, sender: Sender<T>, row: fn(u32) -> T) {
     let send = move |sender: &Sender<T>| {
         for number in 0..ROWS {

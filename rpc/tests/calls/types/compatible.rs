@@ -1,4 +1,4 @@
-//! Callers and servers that know different arguments of the same method.
+//! Callers and servers with different arguments of the same method.
 
 use crate::common::{node, pair};
 use trunkline::{Bytes, Code, Node, Origin, Reason, Status, block_on};
@@ -119,7 +119,7 @@ fn required_argument_that_is_not_sent_is_named() {
     assert_eq!((status.code(), status.origin()), (Code::InvalidArgument, Origin::Peer), "{status}");
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::BadArguments), false));
     assert!(status.message().contains("argument `days`"), "{status}");
-    // In the other direction, the old server skips what it does not know.
+    // In the other direction, the old server skips unknown arguments.
     let (server, node) = pair(first::LibraryServer::new(Desk));
     let client = required::LibraryClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.lend("Emma".into(), 7)), Ok("Emma".to_owned()));

@@ -91,7 +91,7 @@ fn status_of<T, E>(outcome: Result<T, CallError<E>>) -> Status {
 }
 
 #[test]
-fn chains_too_deep_end_their_call_and_nothing_else() {
+fn too_deep_values_end_only_their_call() {
     const DEPTH: usize = 30_000;
     let (_server, _node, client) = deep();
     is_too_deep(&block_on(client.reply(DEPTH)).unwrap_err(), Reason::BadReply);

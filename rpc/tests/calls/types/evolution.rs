@@ -50,7 +50,7 @@ fn side_may_accept_older_versions() {
     let third = node().serve(versions::third::VersionedServer::new(Versions)).start().unwrap();
     let from = node().start().unwrap();
     let taken = |server| by_version(&from, server).map(|result| result.is_ok());
-    // Twice: the second time by the number of the method, if that was learned.
+    // Twice: the second call uses the number of the method, if the client has received it.
     for _ in 0..2 {
         assert_eq!(taken(&first), [true, true, false, false]);
         assert_eq!(taken(&second), [true, true, false, false]);
@@ -78,7 +78,7 @@ fn another_codec_is_refused_by_name() {
         assert_eq!(told, (Code::FailedPrecondition, Some(Reason::OtherCodec), false), "{status}");
         assert!(status.message().contains(names), "{status}");
     }
-    // A number that one client has learned is unknown to the other.
+    // Clients do not share the numbers that they have received.
     let [_, _, _, message_pack] = by_version(&from, &packed);
     assert_eq!(message_pack, Ok(1));
     assert_eq!(by_version(&from, &packed)[0].as_ref().unwrap_err().reason(), Some(Reason::OtherCodec));

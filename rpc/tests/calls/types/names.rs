@@ -1,4 +1,4 @@
-//! Names of services, methods, arguments and types that could clash with those of the stubs.
+//! Names of services, methods, arguments and types that could clash with names in the stubs.
 
 use crate::common::{node, pair};
 use trunkline::{Bytes, Status, block_on};

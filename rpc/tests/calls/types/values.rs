@@ -203,9 +203,9 @@ fn oversized_request_names_size_and_limit() {
     assert_eq!(block_on(client.nothing()), Ok(()), "the trunk still works");
 }
 
-/// The first call leaves before the server has told its limit.
+/// The first call leaves before the server has reported its limit.
 #[test]
-fn first_call_that_is_too_large_for_server_says_so() {
+fn first_call_above_limit_of_server_names_limit() {
     let small = node().max_message_bytes(100_000).serve(ZooServer::new(Keeper(events().0)));
     let (small, node) = (small.start().unwrap(), node().start().unwrap());
     let client = ZooClient::connect(&node, small.local_address()).unwrap();
@@ -320,7 +320,7 @@ fn full(names: &[&str]) -> CallError<Refusal> {
 }
 
 #[test]
-fn error_of_services_own_arrives_as_it_is() {
+fn error_type_of_service_arrives_unchanged() {
     let (server, node) = pair(OwnErrorsServer::new(Refusing));
     let client = OwnErrorsClient::connect(&node, server.local_address()).unwrap();
     let refused = block_on(client.refuse(vec!["a".into(), "b".into()]));
@@ -342,7 +342,7 @@ fn error_of_services_own_arrives_as_it_is() {
 }
 
 #[test]
-fn error_that_client_does_not_know_is_bad_reply() {
+fn unknown_error_type_is_bad_reply() {
     let (server, node) = pair(OwnErrorsServer::new(Refusing));
     let client = mistaken::OwnErrorsClient::connect(&node, server.local_address()).unwrap();
     let status = block_on(client.refuse(Vec::new())).unwrap_err();

@@ -1,4 +1,4 @@
-//! Buffers of tonic that a peer makes grow are charged to its budget, and refused beyond it.
+//! Buffers of tonic that grow because of a peer are charged to its budget, and refused beyond it.
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -17,7 +17,7 @@ use trunkline_tonic_interop::messages::{Empty, InputRequest, OutputRequest, Resp
 use trunkline_tonic_interop::{Interop, TestServiceClient, routes};
 
 const MIB: usize = 1 << 20;
-/// Zeros that are one MiB with what is around them in a message, in about 1 KB of gzip.
+/// Zeros that, with the rest of their message, take one MiB, and about 1 KB of gzip.
 const ZEROS: i32 = (1 << 20) - 64;
 /// The budget of each peer: seven MiB, and windows.
 const BUDGET: Limit = Limit { per_peer: 8 * MIB, in_all: 64 * MIB };
@@ -86,7 +86,7 @@ async fn idle_streams_are_charged_for_what_their_requests_inflate_to() {
             calls.spawn(async move { client.streaming_input_call(requests).await.unwrap_err() });
         }
         assert_eq!(held(&server, &mut calls).await, 7);
-        // Neither this peer's small calls nor those of others suffer.
+        // Small calls of this peer and of other peers succeed.
         for node in [&peer, &other] {
             client(node).empty_call(Empty {}).await.unwrap();
         }

@@ -61,7 +61,7 @@ impl Fixture {
         Self::served(trunkline_tonic::Server::on_pollers).await
     }
 
-    /// Over Trunkline, by a channel of tonic's own type.
+    /// Over Trunkline, through a channel of tonic's type.
     async fn bridged() -> Self {
         let fixture = Self::trunkline().await;
         let Transport::Trunkline(channel) = fixture.transport else { unreachable!() };
@@ -127,7 +127,7 @@ fn refuse_forbidden(call: &mut ServerCall) -> Result<(), trunkline::Status> {
     }
 }
 
-/// Makes a test of each case, over each transport.
+/// Creates a test of each case, over each transport.
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
         mod over_trunkline {
@@ -796,7 +796,7 @@ async fn bodies_above_largest_message_travel_in_pieces() {
             let response = client.unary_call(request.clone()).await.unwrap().into_inner();
             assert_eq!(size_of(response.payload.as_ref()), 2 << 20);
         }
-        // The channel remembers the refusal.
+        // The channel stores the refusal.
         let called = node.report().called;
         let whole = called.iter().find(|row| row.method == "call_whole").unwrap();
         assert_eq!(whole.calls, 1, "{whole:?}");
@@ -826,7 +826,7 @@ async fn reports_have_calls_and_limits_by_path() {
         client.unary_call(request).await.unwrap_err();
         let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
         client.unary_call(request).await.unwrap_err();
-        // Paths of strangers have no rows.
+        // Unknown paths of callers have no rows.
         for path in ["/grpc.testing.TestService/UnimplementedCall", "/made.Up/Call"] {
             assert_eq!(call(&fixture, Request::new(Empty {}), path).await.code(), Code::Unimplemented);
         }
@@ -974,9 +974,10 @@ async fn task_that_reads_upload_gets_error_when_its_caller_is_killed() {
     }
 }
 
-/// The reporter of tonic-health, told by a task of the node, and handlers, by the context of their exchange.
+/// The reporter of tonic-health, updated by a task of the node, and by handlers through the context of their
+/// exchange.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_checks_and_handlers_learn_of_drain() {
+async fn health_checks_and_handlers_are_notified_of_drain() {
     use tonic_health::ServingStatus;
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;

@@ -90,7 +90,7 @@ fn empty_queue(
     Ok(())
 }
 
-/// Checks that in ERR the QP's own receives are flushed, unlike those of an SRQ.
+/// Checks that in ERR the QP's own receives are flushed, unlike receives of an SRQ.
 fn flush(lab: &Lab, qp: &Arc<dyn QueuePair>, cq: &Arc<dyn CompletionQueue>) -> Verdict {
     for wr_id in 30..33 {
         post(&lab.far, qp, wr_id, 64)?;

@@ -101,7 +101,7 @@ pub(super) fn g4(lab: &Lab) -> Verdict {
     bounds(lab)
 }
 
-/// Makes an operation on a remote address.
+/// Creates an operation on a remote address.
 type Toward = fn(RemoteAddress) -> SendOperation;
 
 /// Checks that each operation needs its own access right of the region, and does not reach past its ends.

@@ -117,7 +117,7 @@ fn compare(ours: &str, theirs: &str) {
 }
 
 #[test]
-fn layout_is_that_of_headers() {
+fn layout_matches_headers() {
     compare(&layout(), FILE);
     compare(&cma_layout(), CMA_FILE);
 }

@@ -195,11 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn structure_leads_to_its_object_until_it_is_released() {
+    fn structure_maps_to_its_object_until_release() {
         let held = Arc::new(());
         let pair = UnsafeCell::new(Pair { first: 1, second: 2 });
         let made: Handle<'_, Pair> = hand_out(PairObject { before: 3, pair, held: Arc::clone(&held) });
-        // SAFETY: made above, and released below.
+        // SAFETY: created above, and released below.
         let (found, listed) =
             unsafe { (Handle::new(made.as_ptr()).unwrap(), Handle::<Pair>::at(made.address())) };
         assert_eq!((found.before, listed.unwrap().before), (3, 3));

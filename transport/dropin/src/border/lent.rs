@@ -237,7 +237,7 @@ mod tests {
     use std::ptr::{null, null_mut};
 
     #[test]
-    fn null_is_refused_where_something_must_be() {
+    fn null_is_refused_where_value_is_required() {
         // SAFETY: null is allowed everywhere.
         unsafe {
             assert_eq!(In::<u32>::new(null()).err(), Some(Errno::EINVAL));

@@ -230,7 +230,7 @@ fn names_are_resolved_to_addresses() {
         (IBV_QPT_RC, RDMA_PS_TCP)
     );
     assert!(found.ai_src_addr.is_null() && !found.ai_dst_addr.is_null());
-    // An endpoint at an address that this host does not have cannot be made.
+    // An endpoint at an address that this host does not have cannot be created.
     let nowhere = Info::find(Ipv4Addr::new(203, 0, 113, 1), 7, &hints(RAI_PASSIVE, RDMA_PS_TCP, IBV_QPT_RC));
     assert_eq!(nowhere.endpoint(null_mut()), Err(libc::EADDRNOTAVAIL));
 }

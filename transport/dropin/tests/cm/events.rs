@@ -55,7 +55,7 @@ impl Connected {
     }
 }
 
-/// Makes a QP by libibverbs alone, in RESET, with an SRQ.
+/// Creates a QP by libibverbs alone, in RESET, with an SRQ.
 fn own_qp(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_srq, *mut ibv_cq) {
     // SAFETY: the id is not destroyed yet, and its device is never closed.
     unsafe {
@@ -88,7 +88,7 @@ fn qp_that_program_puts_into_id_is_brought_up() {
         near_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         far_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         assert_eq!([state_of(near_own.0), state_of(far_own.0)], [IBV_QPS_RTS; 2]);
-        // Once the QP is taken out of the id, nothing changes it.
+        // Once the QP is taken out of the id, it is not changed any more.
         (*near).qp = null_mut();
         call(|| rdma_disconnect(near)).unwrap();
         assert_eq!(state_of(near_own.0), IBV_QPS_RTS);

@@ -51,7 +51,7 @@ fn route_names_path_as_kernel_does() {
     destroy(id);
 }
 
-/// The rules are those of `cma_connect_ib`, `cma_accept_ib` and `cma_ib_new_conn_id` in Linux.
+/// The rules follow `cma_connect_ib`, `cma_accept_ib` and `cma_ib_new_conn_id` in Linux.
 #[test]
 fn flow_control_and_type_of_service_reach_peer() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());

@@ -142,7 +142,7 @@ fn events_of_destroyed_cq_are_discarded() {
         let cq = lab.cq(channel);
         let qp = lab.qp(&mut request(IBV_QPT_RC, lab.pd, cq));
         assert_eq!(lab.table().context.ops.req_notify_cq.unwrap()(cq, 0), 0);
-        // A flushed receive makes an event.
+        // A flushed receive raises an event.
         let block = Region::new(lab.pd, &[0; 64]);
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, ..ibv_qp_attr::default() };
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;

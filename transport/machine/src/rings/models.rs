@@ -95,7 +95,7 @@ fn spsc_keeps_order_through_full_and_empty() {
 }
 
 #[test]
-fn spsc_frees_what_nobody_popped() {
+fn spsc_frees_items_left_in_ring() {
     model(|| {
         let (mut producer, mut consumer) = spsc::ring(2);
         // loom reports an Arc that outlives the model.
@@ -127,7 +127,7 @@ fn sleep_until(items: usize, bell: &Doorbell, queue: &AtomicUsize, event: &Event
 }
 
 #[test]
-fn doorbell_loses_no_wake_up() {
+fn doorbell_does_not_lose_wake_up() {
     model(|| {
         // The queue is relaxed on purpose: the doorbell's fences alone must make work and sleep see each
         // other.

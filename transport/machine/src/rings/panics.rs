@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn no_panic_of_code_or_of_payloads_gets_out() {
+    fn panics_of_code_and_of_payloads_are_contained() {
         assert_eq!(catch(|| 7), Ok(7));
         assert_eq!(catch(|| -> u32 { panic!("on purpose") }), Err(Panicked));
         let text = |message: Option<&str>| message.map(str::to_owned);

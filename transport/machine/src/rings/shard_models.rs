@@ -85,7 +85,7 @@ fn keys_are_found_while_table_grows() {
 }
 
 #[test]
-fn what_crosses_is_seen_or_notified_of() {
+fn crossing_item_is_seen_or_notified() {
     model(|| {
         let crossing = Arc::new(Crossing::new(2));
         // Number of notifications sent or in progress.
@@ -119,7 +119,7 @@ fn what_crosses_is_seen_or_notified_of() {
 }
 
 #[test]
-fn each_sender_keeps_its_order_and_nothing_is_left_for_want_of_room() {
+fn each_sender_keeps_order_and_all_items_arrive_despite_lack_of_room() {
     model(|| {
         let crossing = Arc::new(Crossing::new(2));
         let theirs = Arc::clone(&crossing);
@@ -179,7 +179,7 @@ fn lent_receives_are_neither_lost_nor_given_twice_nor_refused_while_one_is_left(
 }
 
 #[test]
-fn stock_that_has_to_be_exact_lends_nothing() {
+fn exact_stock_does_not_lend() {
     model(|| {
         let lending = Arc::new(Lending::new((0..18).collect::<Vec<u32>>(), 2));
         lending.take(Some(0), take, |_| {});

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_getter_leaves_no_waker_and_no_value() {
+    fn dropped_getter_releases_waker_and_value() {
         let waking = Arc::new(Unpark(thread::current()));
         let waker = Waker::from(Arc::clone(&waking));
         let value = Arc::new(());

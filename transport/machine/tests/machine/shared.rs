@@ -69,11 +69,11 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     /// Published bytes come out once, in order and whole; the contents of the ring fit; a sleeper is woken.
     #[test]
-    fn it_is_queue(steps in vec(step(), 0..400)) {
+    fn ring_matches_queue(steps in vec(step(), 0..400)) {
         let (sender, receiver) = (Side::default(), Side::default());
         let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
         let (mut pushed, mut published) = (VecDeque::new(), VecDeque::new());
-        // The messages for which a sleeper that was not woken wants to be woken, and whether an urgent one came.
+        // Messages that may wake the sleeper, and true if an urgent message has arrived.
         let (mut sleeps_for, mut has_urgent, mut out) = (None, false, Vec::new());
         for step in steps {
             match step {
@@ -148,7 +148,7 @@ proptest! {
             for (word, value) in peer.words.iter().zip(words) {
                 word.set(value);
             }
-            // Near what it was, too: far-off values alone would be found out at once.
+            // Also values near the previous one: distant values alone would be detected at once.
             peer.words[Word::Produced as usize].set(if words[0] % 2 == 0 { ahead & !7 } else { words[0] });
             *peer.bytes.borrow_mut() = bytes;
             while let Ok(Some(length)) = consumer.pop(&peer, LONGEST, 16, &mut out) {
@@ -167,7 +167,7 @@ proptest! {
 }
 
 #[test]
-fn positions_that_no_honest_side_has_are_nonsense() {
+fn impossible_positions_are_refused() {
     let (local, peer) = (Side::default(), Side::default());
     let mut out = Vec::new();
     for produced in [264, u64::MAX, u64::MAX - 7, 12] {

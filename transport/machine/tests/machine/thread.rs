@@ -95,7 +95,7 @@ fn machine_is_waited_for_until_it_ends_or_panics() {
 }
 
 #[test]
-fn what_machine_cannot_be_made_for_reaches_its_starter() {
+fn error_of_creating_machine_reaches_its_starter() {
     let runtime = Runtime::threads();
     let error = runtime.spawn("none", Box::new(|| Err(io::Error::other("no room")))).unwrap_err();
     assert_eq!(error.to_string(), "no room");

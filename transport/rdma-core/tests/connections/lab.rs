@@ -15,7 +15,7 @@ use trunkline_verbs::{
     QueueCapacities, QueuePair, XrcDomain, XrcdFlags,
 };
 
-/// The longest time that anything may take, on a loaded machine.
+/// Bound of every wait, for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// A device with the objects that QPs need.
@@ -72,7 +72,7 @@ impl Lab {
         types
     }
 
-    /// An address that can be reached and at which nothing replies; `None` with a message if none is known.
+    /// A reachable address at which nothing replies; `None` with a message if none is known.
     pub(crate) fn nobody(&self) -> Option<(SocketAddr, UdpSocket)> {
         use std::hash::{BuildHasher, RandomState};
         let own = self.addresses[0];

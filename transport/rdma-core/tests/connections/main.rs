@@ -28,7 +28,7 @@ fn state(qp: &Arc<dyn QueuePair>) -> QpState {
 }
 
 #[test]
-fn connections_of_all_types_are_made_and_ended() {
+fn connections_of_all_types_open_and_close() {
     let Some(lab) = Lab::open() else { return };
     for (types, &address) in
         lab.types().into_iter().flat_map(|types| lab.addresses.iter().map(move |a| (types, a)))

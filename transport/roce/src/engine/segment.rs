@@ -109,7 +109,7 @@ mod tests {
     proptest::proptest! {
         /// The oracle counts in 64 bits and never wraps (contract rocev2 7.1).
         #[test]
-        fn psns_order_as_numbers_they_stand_for(start in 0_u64..1 << 40, step in 0_u64..1 << 23) {
+        fn psns_order_like_unwrapped_numbers(start in 0_u64..1 << 40, step in 0_u64..1 << 23) {
             let psn = |number: u64| Psn::new(u32::try_from(number % (1 << 24)).expect("24 bits"));
             let (early, late) = (psn(start), psn(start + step));
             let step = i32::try_from(step).expect("23 bits");

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_after_incomplete_record() {
+    fn incomplete_record_ends_writing() {
         let headers = headers("10.0.0.1:50000", "10.0.0.2:4791");
         let mut room = [0_u8; 120];
         let mut writer = PcapWriter::new(&mut room[..]).expect("room for the header");

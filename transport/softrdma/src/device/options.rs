@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_refused() {
+    fn invalid_values_are_refused() {
         assert!(matches!(
             read(&[("TRUNKLINE_ADDRESS", "10.0.0.1,fe80::1%eth0")]),
             Err(OpenError::Link(LinkError::Scoped { .. }))
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_text_is_refused_unless_it_is_path() {
+    fn non_utf8_value_is_refused_unless_it_is_path() {
         let bytes = || OsString::from_vec(b"/tmp/\xff-%p%p.pcap".to_vec());
         let set = |set: &'static str| {
             SoftOptions::from_lookup(move |name| (name == set).then(bytes)).map_err(|error| error.to_string())

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn error_without_known_cause_says_what_to_do() {
+    fn error_without_known_cause_has_remedy() {
         let source = io::Error::from_raw_os_error(libc::EACCES);
         let error = HostError::Os { doing: "open", path: "/run".into(), source };
         assert!(error.to_string().ends_with("; name another directory in TRUNKLINE_RUNTIME_DIR"), "{error}");

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn after_record_that_does_not_fit_no_link_of_device_writes() {
+    fn links_stop_writing_after_record_that_does_not_fit() {
         let scratch = Scratch::new();
         let has_ended = Arc::default();
         let open = || {
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn new_capture_is_for_its_user_and_follows_no_link() {
+    fn new_capture_is_private_and_does_not_follow_link() {
         let scratch = Scratch::new();
         let folder = scratch.0.parent().unwrap();
         let notes = folder.join("notes");

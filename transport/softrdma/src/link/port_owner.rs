@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(count(&sockets), 0);
         let _again = sockets.is_free(own, own, Time(0) + KEPT_FOR);
         assert_eq!(count(&sockets), 1);
-        // A socket that the kept list does not have.
+        // A socket that is missing from the kept list.
         let newer = std::net::UdpSocket::bind((trunkline_testkit::fresh_ip(), 4791)).unwrap();
         let at = newer.local_addr().unwrap();
         assert!(!sockets.is_free(at, own, Time(1) + KEPT_FOR));

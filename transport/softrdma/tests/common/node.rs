@@ -134,7 +134,7 @@ impl Node {
     }
 }
 
-/// Connections made by the connection manager, over XRC unless a type is named.
+/// Connections through the connection manager, over XRC unless a type is named.
 impl Node {
     pub(crate) fn cm_channel(&self) -> Arc<dyn CmChannel> {
         self.device.connection_manager().create_channel().unwrap()

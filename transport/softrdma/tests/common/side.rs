@@ -1,4 +1,4 @@
-//! A node that makes connections step by step, as librdmacm's programs make them.
+//! A node that connects step by step, as librdmacm's programs do.
 
 use super::node::{Node, next_event};
 use std::net::SocketAddr;

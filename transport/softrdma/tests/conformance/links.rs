@@ -149,7 +149,7 @@ mod udp {
     });
 }
 
-/// Devices as of two processes that may reach each other through shared memory only.
+/// Devices of two processes that may reach each other through shared memory only.
 #[cfg(test)]
 mod memory {
     trunkline_conformance::conformance_tests!(super::Soft {

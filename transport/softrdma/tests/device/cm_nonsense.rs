@@ -48,7 +48,7 @@ fn bytes_of(packet: &Packet<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Sends a packet and returns what counted it: the cause of its drop, or `cm_received`.
+/// Sends a packet and returns the counters that it incremented: the cause of its drop, or `cm_received`.
 fn counted(hands: &mut ByHand, bytes: Vec<u8>) -> Vec<&'static str> {
     counted_with(hands, bytes, |_| {})
 }
@@ -171,9 +171,9 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
     next_request(&*channel);
 }
 
-/// Behind an address translator a peer names addresses that are not those of its packets.
+/// Behind an address translator a peer names other addresses than its packets.
 #[test]
-fn request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
+fn request_for_one_flow_is_answered_at_its_source_despite_named_addresses() {
     let mut hands = ByHand::new(40_000);
     let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));
     hands.link.open(named.ip()).unwrap();
@@ -202,7 +202,7 @@ fn request_for_one_flow_is_answered_at_its_source_whatever_it_names() {
 
 /// The TGT of a peer behind an address translator takes packets from the peer's address outside only.
 #[test]
-fn view_of_peer_opens_its_connection_to_no_other_address() {
+fn view_of_peer_admits_only_its_own_address() {
     let mut hands = ByHand::new(40_000);
     let (peer, stranger) = (hands.source, SocketAddr::new(address(), 40_000));
     let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));
@@ -259,7 +259,7 @@ fn view_of_peer_opens_its_connection_to_no_other_address() {
     assert_eq!(send(&mut hands, stranger, view, &second), dropped);
     let plain = IpUdp::new(named, SocketAddr::new(hands.node.address, ROCE_PORT));
     assert_eq!(send(&mut hands, named, plain, &second), dropped, "the address that the peer names");
-    // Another program at the peer's address does not know the PSN: the answer goes to the peer.
+    // Another program at the peer's address does not have the PSN: the answer goes to the peer.
     let elsewhere = SocketAddr::new(peer.ip(), 50_000);
     assert_eq!(send(&mut hands, elsewhere, view, &first), acknowledged);
     assert_eq!(send(&mut hands, peer, view, &second), acknowledged);

@@ -1,5 +1,5 @@
-//! Connections made step by step, as librdmacm's programs make them: unbound ids, resolution with events, and
-//! QPs that the program moves to RTS itself.
+//! Connections opened step by step, as librdmacm's programs open them: unbound ids, resolution with events,
+//! and QPs that the program moves to RTS itself.
 
 use crate::common::node::post;
 use crate::common::side::Side;
@@ -105,7 +105,7 @@ fn first_message_replaces_lost_rtu() {
     post(&*ini, SendOperation::Send, &[near.node.sge(0, 64)], &*far.node.srq);
     assert!(matches!(far.next().kind, CmEventKind::Established));
     assert_eq!(far.node.completion().status, CompletionStatus::Success);
-    // The late RTU changes nothing.
+    // The late RTU has no effect.
     near_id.establish().unwrap();
     near_id.disconnect().unwrap();
     assert!(matches!(far.next().kind, CmEventKind::Disconnected { .. }));

@@ -66,7 +66,7 @@ fn qp_that_stops_repeats_its_last_acknowledgement() {
 }
 
 #[test]
-fn qp_that_received_nothing_sends_nothing_when_it_stops() {
+fn qp_without_received_packets_does_not_send_when_it_stops() {
     let mut setup = Setup::new();
     setup.0.tgt.destroy().unwrap();
     assert_eq!(setup.acknowledgements(), 0);

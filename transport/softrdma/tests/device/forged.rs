@@ -56,7 +56,7 @@ impl Setup {
 }
 
 #[test]
-fn duplicates_move_nothing_and_are_answered_to_peer() {
+fn duplicates_do_not_move_route_and_are_answered_to_peer() {
     let mut setup = Setup::new();
     let live = setup.psn;
     for back in [1, 2, 1000, 1 << 20, (1 << 23) - 1] {
@@ -84,7 +84,7 @@ fn packets_out_of_order_are_refused_to_peer() {
 }
 
 #[test]
-fn request_that_is_refused_moves_nothing_even_with_right_psn() {
+fn refused_request_does_not_move_route_even_with_right_psn() {
     let mut setup = Setup::new();
     let read = Opcode::new(Service::XRC, Operation::READ_REQUEST);
     let mut forged = Packet::new(read, setup.hands.tgt.number(), setup.psn, &[]);
@@ -114,7 +114,7 @@ fn acknowledgement(to: QpNumber, psn: Psn) -> Packet<'static> {
 }
 
 #[test]
-fn only_answers_to_what_is_outstanding_move_requester() {
+fn only_answers_to_outstanding_requests_move_route() {
     let mut setup = Setup::new();
     let ini = setup.hands.node.qp(QpType::XrcIni);
     bring_up_with(&*ini, setup.hands.source.ip(), QpNumber::new(0x4711));

@@ -1,4 +1,4 @@
-//! Another user's program on the host, which knows everything about a connection: it sends from the peer's
+//! Another user's program on the host, with all data of a connection: the program sends from the peer's
 //! address, with correct checksums and the very PSN that is expected. It cannot have the port of a member.
 
 use crate::common;
@@ -68,7 +68,7 @@ fn exchange(from: &Node, to: &Node, ini: &dyn QueuePair) {
 }
 
 #[test]
-fn nothing_is_accepted_that_no_member_sent_from_address_of_members() {
+fn packets_of_other_programs_from_address_of_members_are_dropped() {
     let host = Host::new();
     let (near, far) = (Node::open(host.options(), 4096), Node::open(host.options(), 4096));
     // At each address there is a second member, with a port that the system chose.
@@ -134,7 +134,7 @@ fn peer_of_member_stays_one_when_its_address_is_free() {
     });
     let forger = Forger(socket);
     forger.0.set_nonblocking(true).unwrap();
-    // The end of the peer is noticed when the sockets are next checked.
+    // The end of the peer is detected when the sockets are next checked.
     for _ in 0..8 {
         far.cq.poll(&mut [Completion::default()]);
     }

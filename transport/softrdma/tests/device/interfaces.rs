@@ -103,7 +103,7 @@ fn wildcard() -> (Node, Arc<dyn CmChannel>, Arc<dyn CmId>, u16) {
     (node, channel, listener, port)
 }
 
-/// Asks the listener at an address until a request arrives there.
+/// Sends requests to the listener at an address until one arrives there.
 fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
     let channel = from.cm_channel();
     let until = Instant::now() + BOUND;

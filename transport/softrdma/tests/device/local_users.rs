@@ -32,7 +32,7 @@ fn device_proves_its_user_to_itself_and_on_network_in_process() {
 }
 
 #[test]
-fn devices_of_two_registries_or_of_network_of_program_prove_nothing() {
+fn devices_of_two_registries_or_of_network_of_program_do_not_prove_user() {
     let hosts = [Host::new(), Host::new()];
     let hub = Hub::new();
     let factory = LinkFactory::new(move || Ok(Box::new(hub.link()?) as Box<dyn Link>));
@@ -44,9 +44,9 @@ fn devices_of_two_registries_or_of_network_of_program_prove_nothing() {
     }
 }
 
-/// A member asks with the number of another member's QP, from the same address and another port.
+/// A member names another member's QP in its request, from the same address and another port.
 #[test]
-fn request_with_number_of_foreign_qp_proves_nothing() {
+fn request_with_number_of_foreign_qp_does_not_prove_user() {
     let host = Host::new();
     let [owner, far] = [(); 2].map(|()| Node::open(host.options(), 4096));
     let at_owner = SoftOptions { addresses: vec![owner.address], ..host.options() };

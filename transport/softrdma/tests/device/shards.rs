@@ -179,7 +179,7 @@ fn shards_share_out_receives_of_srq_to_last_one() {
 }
 
 #[test]
-fn limit_of_srq_counts_what_is_lent() {
+fn srq_limit_counts_lent_receives() {
     let [near, far] = open();
     let (senders, receivers) = (pollers(&near), pollers(&far));
     let links: Vec<_> = (1..3).map(|group| connect((&near, &senders[0]), (&far, group))).collect();

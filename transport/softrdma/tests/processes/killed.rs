@@ -74,7 +74,7 @@ fn peer() {
     }
 }
 
-/// A peer, the connections to it, and the connection that it has made.
+/// A peer, the connections to it, and the connection that it has opened.
 struct Peer {
     process: Process,
     /// Address of its listener.
@@ -214,7 +214,7 @@ fn messages_continue_when_another_sender_is_killed_with_shared_memory() {
     sender_is_killed(PathChoice::Auto, "auto");
 }
 
-/// Returns true if an address refuses a request as one where nothing listens; false if nobody answers.
+/// Returns true if an address refuses a request because nothing listens there; false if there is no answer.
 fn refuses(channel: &dyn CmChannel) -> bool {
     match next_event(channel).kind {
         CmEventKind::Unreachable(UnreachableCause::Port) => true,

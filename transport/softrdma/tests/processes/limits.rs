@@ -218,7 +218,7 @@ fn descriptors(process: u32) -> usize {
 }
 
 #[test]
-fn connection_that_waits_at_descriptor_limit_costs_no_processor_time() {
+fn connection_waiting_at_descriptor_limit_does_not_use_processor() {
     let (host, address) = (Host::new(), common::address());
     let mut holder = start(&host, "full", address);
     holder.after("READY").unwrap();
@@ -253,7 +253,7 @@ fn member_without_descriptors_uses_no_processor_time_and_does_not_take_holder_fo
 }
 
 #[test]
-fn under_any_limit_device_opens_or_says_what_is_missing() {
+fn device_opens_or_names_missing_resource_under_any_limit() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "open", address);
     let served: usize = process.after("SERVED ").unwrap().parse().unwrap();

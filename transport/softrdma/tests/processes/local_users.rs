@@ -54,7 +54,7 @@ fn users(part: &str, path: PathChoice, wrap: impl FnOnce(Command) -> Command) ->
 }
 
 #[test]
-fn processes_of_one_user_prove_it_to_each_other() {
+fn processes_of_one_user_prove_user_to_each_other() {
     let own = format!("{:?}", provable_user());
     for path in [PathChoice::Udp, PathChoice::Shm] {
         assert_eq!(users("same user", path, |command| command), Some([(); 2].map(|()| own.clone())));
@@ -62,14 +62,14 @@ fn processes_of_one_user_prove_it_to_each_other() {
 }
 
 #[test]
-fn process_that_has_changed_its_user_proves_nothing() {
+fn process_with_changed_user_does_not_prove_user() {
     if let Some(users) = users("another user", PathChoice::Udp, |command| command) {
         assert_eq!(users, ["None"; 2]);
     }
 }
 
 #[test]
-fn process_in_another_user_namespace_proves_nothing() {
+fn process_in_another_user_namespace_does_not_prove_user() {
     let unshare = || {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--"]);

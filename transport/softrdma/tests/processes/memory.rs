@@ -123,7 +123,7 @@ impl PeeredNode {
     }
 
     /// Returns true if a stopped peer takes as many messages after it has been resumed. On a loaded machine
-    /// it may continue too late, since the sender gives it up after half a second.
+    /// it may continue too late, since the sender abandons the path after half a second.
     fn continues(&self, messages: usize) -> bool {
         for _ in 0..messages {
             match self.node.completion().status {
@@ -170,7 +170,7 @@ fn two_processes_leave_network_as_soon_as_both_share_memory() {
 }
 
 #[test]
-fn process_that_is_to_use_udp_keeps_its_peers_there_and_they_know_why() {
+fn process_set_to_udp_keeps_peers_on_udp_and_reports_reason() {
     let pair = pair(PathChoice::Auto, "udp");
     pair.exchange(0..20);
     wait_until("the peer has refused", || {
@@ -228,10 +228,9 @@ fn process_that_may_have_no_files_of_that_size_stays_on_network() {
     assert_eq!(pair.path().0, "udp");
 }
 
-/// The ring is not full, so the sender does not wait for room. Time-outs show that the peer takes nothing
-/// out.
+/// The ring is not full, so the sender does not wait for room. Time-outs show that the peer does not read.
 #[test]
-fn ring_that_nobody_empties_is_left_for_network() {
+fn ring_without_reader_is_replaced_by_network() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);
@@ -253,7 +252,7 @@ fn ring_that_nobody_empties_is_left_for_network() {
 }
 
 #[test]
-fn stopped_process_goes_on_where_it_was() {
+fn resumed_process_continues_where_it_stopped() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);

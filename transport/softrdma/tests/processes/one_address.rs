@@ -109,7 +109,7 @@ fn three_members_talk_all_to_all_and_connect_again() {
 
 #[test]
 fn several_members_share_ipv6_loopback() {
-    // Other tests and programs of this machine may hold the port. Only a member's own attempt can find out: a
+    // Other tests and programs of this machine may hold the port. Only a member's own attempt shows this: a
     // probe would be out of date at once, and would block others meanwhile.
     match three_talk_at("::1".parse().unwrap()) {
         Err(VerbsError::AddressInUse(why)) => eprintln!("SKIPPED: [::1]:4791: {why}"),

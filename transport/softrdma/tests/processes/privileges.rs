@@ -110,7 +110,7 @@ fn run(host: &Host, part: &str) {
 }
 
 #[test]
-fn sessions_are_made_after_user_has_changed() {
+fn sessions_are_created_after_change_of_user() {
     run(&Host::new(), "setuid");
 }
 
@@ -193,12 +193,12 @@ fn processes_that_start_at_once_share_directory_under_any_umask() {
 }
 
 #[test]
-fn sessions_are_made_after_root_has_changed() {
+fn sessions_are_created_after_change_of_root() {
     run(&Host::new(), "chroot");
 }
 
 #[test]
-fn umask_closes_no_file_to_its_own_user() {
+fn umask_does_not_deny_own_user() {
     let host = Host::new();
     run(&host, "umask");
     let directory = host.namespace_directory();

@@ -1,5 +1,4 @@
-//! A process that writes anything into the memory that it shares. Its own connections may end, and no other
-//! process notices.
+//! A process that writes random words into the memory that it shares. Only its own connections may end.
 
 use super::memory::{HOST, Way, bytes_at, operate, way};
 use super::world::{Process, World};
@@ -15,7 +14,7 @@ const WORDS: u64 = 1_000_000;
 const ROUNDS: u64 = 250;
 /// Number of words written before the others have a turn.
 const AT_ONCE: u64 = 40;
-/// Longer than a device waits before it shares memory again with a process that has written nonsense.
+/// Longer than a device waits before it shares memory again with a process that has written invalid words.
 const LONG_NS: u64 = 30_000_000_000;
 /// Number of turns in which most pairs share memory, and in which most messages through it are answered.
 const SHARED_AFTER: usize = 2000;
@@ -59,7 +58,7 @@ impl Hostile {
         Self { process, door, ways }
     }
 
-    /// Checks that the victim's memory has been written where the victim has asked for it only.
+    /// Checks that the victim's memory has been written only where the victim has requested it.
     fn check_memory(&self) {
         let bytes = bytes_at(&self.door, 0, self.door.memory.len());
         let (receive, (start, length)) = (RECEIVE as usize, TARGET);
@@ -113,7 +112,7 @@ fn post(ini: &dyn QueuePair, operation: SendOperation, data: &[trunkline_verbs::
 }
 
 #[test]
-fn million_words_of_anything_harm_nobody_but_their_writer() {
+fn random_words_in_shared_memory_harm_only_their_writer() {
     let mut world = World::new(31);
     let host = world.host(HOST);
     let [victim, bystander, process] = [(); 3].map(|()| world.process_with(&host, PathChoice::Auto));

@@ -178,7 +178,7 @@ fn error_of_qp_that_may_only_use_memory_names_peers_address() {
 }
 
 #[test]
-fn nonsense_in_shared_memory_ends_its_use_and_no_operation() {
+fn invalid_words_end_use_of_shared_memory_and_not_operations() {
     let mut total = [0; 2];
     for seed in 0..100 {
         let counts = words_are_scribbled(seed);
@@ -221,7 +221,7 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
 
 /// The sender sleeps until its receiver answers, and its device has no timer that would send.
 #[test]
-fn message_whose_sender_finds_nonsense_goes_by_network() {
+fn message_goes_over_network_if_sender_finds_invalid_words() {
     let mut world = World::new(1);
     let host = world.host(HOST);
     let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
@@ -231,7 +231,7 @@ fn message_whose_sender_finds_nonsense_goes_by_network() {
         for _ in 0..300 {
             world.turn();
         }
-        // What the receiver claims to have read is more than was ever written.
+        // The receiver claims to have read more than was ever written.
         two.process.scribble(|_| (8, 1 << 50));
         two.node.receive(number, IN, u32::try_from(LONGEST).unwrap());
         way.post(&one.node, &two.node, SendOperation::SendWithImmediate(7), LONGEST);
@@ -303,8 +303,7 @@ fn process_killed_between_any_two_stores_harms_its_own_connections_only() {
     assert!(deaths > 40, "{deaths}");
 }
 
-/// A connection to another process whose sender completes in the second shard of its device, while the first learns
-/// of deaths.
+/// A connection to another process whose sender completes in the second shard of its device, while the first detects deaths.
 fn way_of_second_shard(from: &Node, to: &Node) -> (Way, Arc<dyn CompletionQueue>) {
     let init = CqInit { capacity_cqe: 256, group: 1, ..CqInit::default() };
     let cq = from.device.create_cq(init).unwrap();
@@ -317,7 +316,7 @@ fn way_of_second_shard(from: &Node, to: &Node) -> (Way, Arc<dyn CompletionQueue>
     (Way { ini, tgt }, cq)
 }
 
-/// Makes a process acknowledge a message and end, by its death or by a word, before its peer looks.
+/// Lets a process acknowledge a message and end, by its death or by a word, before its peer runs.
 fn acknowledges_and_ends(seed: u64, dies: bool) {
     let mut world = World::new(seed);
     let host = world.host(HOST);

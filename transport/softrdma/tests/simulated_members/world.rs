@@ -142,7 +142,7 @@ impl World {
         Process { node, process, number }
     }
 
-    /// Takes the machines that were asked for since the last time. They belong to this process, or to none if it is 0.
+    /// Takes the machines requested since the last call. They belong to this process, or to none if it is 0.
     fn add_machines(&mut self, process: usize) {
         let machines = self.stepped.take().into_iter();
         self.tasks.extend(machines.map(|(_, make)| (process, Task::new(make).unwrap())));

@@ -266,7 +266,7 @@ fn refused_by_certificate(root: &Authority) -> Vec<(Refused, Credentials)> {
 }
 
 #[test]
-fn certificates_are_refused_in_both_roles_and_both_sides_know_cause() {
+fn certificates_are_refused_in_both_roles_with_cause_at_both_sides() {
     let root = authority();
     let lists = trust(&root).with_revocation_lists(revocation_list(&root, 7).as_bytes()).unwrap();
     let judge = Arc::new(credentials(&identity(&root, &params(&["judge.example"])), &lists));
@@ -325,7 +325,7 @@ fn both_sides_state_cause_in_words() {
 }
 
 #[test]
-fn recorded_side_proves_nothing() {
+fn replayed_side_is_refused_without_proof() {
     let credentials = pair();
     let recorded = recorded(&credentials);
     for live in [CLIENT, SERVER] {
@@ -423,7 +423,7 @@ fn both_flights_of_server_may_wait_for_client() {
 }
 
 #[test]
-fn done_and_what_follows_it_must_be_right() {
+fn invalid_done_or_later_frame_is_refused() {
     let credentials = pair();
     let refused =
         |to: &mut Exchange, frame: &[u8]| deliver(to, frame).unwrap_err().cause == Refused::Malformed;
@@ -454,7 +454,7 @@ fn done_and_what_follows_it_must_be_right() {
     }
 }
 
-/// rustls would take both messages.
+/// rustls would accept both messages.
 #[test]
 fn encrypted_extensions_in_clear_end_handshake() {
     let credentials = pair();
@@ -540,7 +540,7 @@ fn largest(root: &Authority) -> Identity {
     Identity::from_pem(chain.as_bytes(), own.serialize_pem().as_bytes()).unwrap()
 }
 
-/// Frames on their way, which are the poller's, are not counted.
+/// Frames in transit belong to the poller and are not counted.
 #[test]
 fn exchange_takes_at_most_40_kib() {
     if !runs_alone(module_path!(), "exchange_takes_at_most_40_kib") {

@@ -75,8 +75,8 @@ struct Plan {
     /// Pollers of the attacked node.
     #[arg(long, default_value_t = 1)]
     pollers: u16,
-    /// Judges the ratios of 99th percentiles and of throughput too. Without it, they are only printed, because a busy
-    /// machine makes them say little.
+    /// Judges the ratios of 99th percentiles and of throughput too. Without it, they are only printed, because they are
+    /// unreliable on a busy machine.
     #[arg(long)]
     strict: bool,
     /// Program that runs the nodes instead of this one, and obeys the lines of the attack.

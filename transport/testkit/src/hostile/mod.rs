@@ -33,7 +33,7 @@ pub enum Hostility {
     Garbage,
     /// READs memory beside the announced memory, with the same key.
     Prying,
-    /// Always wants more credit, and releases no unused credit.
+    /// Always requests more credit, and does not release unused credit.
     Hoarding,
     /// Has the critical setting [`Hostility::SETTING`], which no version defines.
     Advanced,

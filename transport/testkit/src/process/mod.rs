@@ -372,7 +372,7 @@ fn read(stream: impl Read + Send + 'static, lines: Sender<String>, is_shown: boo
             if is_shown {
                 eprintln!("| {line}");
             }
-            // No one waits for lines any more, but the process must not block on its output.
+            // Lines are no longer awaited, but the process must not block on its output.
             let _ = lines.send(line);
         }
     });

@@ -48,7 +48,7 @@ fn silence_and_death_have_different_errors() {
     assert!(matches!(process.ask("quiet"), Err(ProcessError::Silent { has_ended: false, .. })));
     assert_eq!(process.wait(SHORT), None);
     process.kill().expect("it is killed");
-    // The end is noticed once the reading thread has run.
+    // The end is detected once the reading thread has run.
     let mut process = process.with_bound(BOUND);
     assert!(matches!(process.after("QUIET"), Err(ProcessError::Silent { has_ended: true, .. })));
     process.close_input();

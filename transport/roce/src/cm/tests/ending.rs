@@ -195,7 +195,7 @@ fn released_target_is_forgotten_and_still_answers() {
 }
 
 #[test]
-fn duplicate_rtu_after_target_was_released_does_no_harm() {
+fn duplicate_rtu_after_release_of_target_is_ignored() {
     let fate = |_, attribute, _| match attribute {
         Attribute::RTU => vec![milliseconds(1), milliseconds(100)],
         _ => vec![milliseconds(1)],
@@ -207,7 +207,7 @@ fn duplicate_rtu_after_target_was_released_does_no_harm() {
 }
 
 #[test]
-fn reply_that_cannot_be_used_is_refused() {
+fn unusable_reply_is_refused() {
     let mut network = Network::new();
     network.nodes[A].confirms = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -221,7 +221,7 @@ fn reply_that_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn restarted_peer_s_qp_ends_what_it_left_behind() {
+fn qp_number_of_restarted_peer_ends_old_connection() {
     let (mut network, _, passive) = connected(Network::new(), Transport::Xrc);
     network.restart(A, 4711);
     // The new incarnation happens to take the same QP number.
@@ -236,7 +236,7 @@ fn restarted_peer_s_qp_ends_what_it_left_behind() {
 }
 
 #[test]
-fn restarted_peer_s_comm_id_ends_what_it_left_behind() {
+fn comm_id_of_restarted_peer_ends_old_connection() {
     let (mut network, first, passive) = connected(Network::new(), Transport::Xrc);
     network.restart(A, network::config(A).seed);
     let again = network.connect(Transport::Xrc, 0x18);
@@ -255,7 +255,7 @@ fn forge_request(network: &mut Network, guid: u64, seed: u64, qpn: u32) {
 }
 
 #[test]
-fn forged_request_with_peer_s_numbers_ends_nothing() {
+fn forged_request_with_numbers_of_peer_ends_no_connection() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let own = network::config(A);
     for (seed, qpn) in [(4711, 0x17), (own.seed, 0x99), (own.seed, 0x17)] {
@@ -263,7 +263,7 @@ fn forged_request_with_peer_s_numbers_ends_nothing() {
         network.run(milliseconds(500));
     }
     assert!(network.nodes[A].is_established(active) && network.nodes[B].is_established(passive));
-    // Nor does it end one that is being made: A's reply is on its way.
+    // A connection that is being established, with A's reply in transit, does not end either.
     network.nodes[B].accepts = false;
     let next = network.connect(Transport::Xrc, 0x18);
     network.run(milliseconds(10));
@@ -290,9 +290,9 @@ fn forged_requests_draw_hardly_more_than_one_answer_each() {
 }
 
 #[test]
-fn qp_that_asks_twice_loses_its_first_connection() {
-    // contract J11: the asking side ends the connection, since only that side knows that the second request is
-    // its own.
+fn second_request_of_qp_ends_its_first_connection() {
+    // contract J11: the requesting side ends the connection, since only that side can tell that the second request is its
+    // own.
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let second = network.connect(Transport::Xrc, 0x17);
     network.settle();
@@ -319,7 +319,7 @@ fn another_address_cannot_end_connection_by_its_ids() {
 }
 
 #[test]
-fn request_that_comes_late_again_is_not_new_one() {
+fn late_duplicate_request_does_not_open_connection() {
     let fate = |_, attribute, _| match attribute {
         Attribute::REQ => vec![milliseconds(1), milliseconds(60)],
         _ => vec![milliseconds(1)],

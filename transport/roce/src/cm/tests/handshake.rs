@@ -27,7 +27,7 @@ fn reply(network: &Network) -> Peer {
 }
 
 #[test]
-fn rc_connects_with_everything_turned_round() {
+fn rc_connects_with_attributes_of_each_side_mirrored() {
     let mut network = Network::new();
     let id = network.connect(Transport::Rc, 0x17);
     network.run(milliseconds(10));
@@ -141,7 +141,7 @@ fn node_connects_to_itself() {
 }
 
 #[test]
-fn program_refuses() {
+fn refusal_of_program_reaches_peer() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -164,7 +164,7 @@ fn program_refuses() {
 }
 
 #[test]
-fn backlog_holds_requests_back_until_they_are_heard() {
+fn backlog_drops_requests_until_earlier_ones_are_delivered() {
     let mut network = Network::new();
     network.restart(B, 5);
     network.nodes[B].machine = CmMachine::new(network::config(B));
@@ -177,11 +177,11 @@ fn backlog_holds_requests_back_until_they_are_heard() {
     assert!(network.nodes[B].machine.counters().dropped(CmDrop::Backlog) > 0);
     for id in &first {
         network.nodes[B].machine.request_delivered(*id);
-        // Once is enough.
+        // A second report has no effect.
         network.nodes[B].machine.request_delivered(*id);
     }
     network.run(milliseconds(500));
-    // The program may answer when all of them are there.
+    // The program may answer when all requests have arrived.
     let all = network.nodes[B].requests();
     assert_eq!(all.len(), 3);
     for id in all {
@@ -210,7 +210,7 @@ fn ports_belong_to_one_listener() {
     machine.unlisten(first).unwrap();
     assert_eq!(machine.unlisten(first), Err(CmError::Unknown));
     machine.listen(&at("10.0.0.1", 5)).unwrap();
-    // A listener of every IPv6 address alone and one of every IPv4 address don't meet.
+    // A listener of all IPv6 addresses only and a listener of all IPv4 addresses do not conflict.
     machine.listen(&at("0.0.0.0", 6)).unwrap();
     machine.listen(&Listen { is_family_only: true, ..at("::", 6) }).unwrap();
     assert_eq!(machine.listen(&at("::1", 6)), Err(CmError::AddressInUse));
@@ -219,7 +219,7 @@ fn ports_belong_to_one_listener() {
 }
 
 #[test]
-fn calls_in_wrong_state_do_nothing() {
+fn calls_in_wrong_state_have_no_effect() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -275,7 +275,7 @@ fn path_mtu_is_smaller_of_both_ends() {
 }
 
 #[test]
-fn lost_proposal_of_mtu_comes_again() {
+fn lost_mtu_proposal_is_repeated() {
     let mut network = Network::losing(Attribute::REJ, 2);
     network.nodes[B].mtu = Mtu::Mtu512;
     let id = network.connect(Transport::Xrc, 0x17);
@@ -329,7 +329,7 @@ fn answers_to_request_for_one_flow_use_its_pair_of_ports() {
         let mut asked = CmMachine::new(CmConfig { udp_port: 5001, ..CmConfig::new(8, 8) });
         let from = MadSource { ports: (5001, 40_000), ..address(A).into() };
         asked.handle_mad(0, from, address(B), mad);
-        // Nobody listens.
+        // There is no listener.
         asked.poll_transmit().unwrap().ports
     };
     let one_flow = UdpPorts { own: Some(5001), ..UdpPorts::new(40_000) };
@@ -367,17 +367,17 @@ fn request_for_one_flow_may_name_other_addresses_than_its_packet() {
     machine.handle_mad(0, from, address(B), &mad);
     network.drain();
     let request = request(&network);
-    // The program sees where packets go, which is never what a request names.
+    // The program sees the destination of packets, never the addresses that a request names.
     assert_eq!((request.local, request.remote), ((address(B), PORT).into(), (address(A), 999).into()));
     let ports = UdpPorts { own: Some(4791), peer: 40_000, view: Some(view()) };
     assert_eq!(request.peer.ports, ports);
     let machine = &mut network.nodes[B].machine;
     let id = machine.table.ids()[0];
-    // Messages of the connection have its view, those from elsewhere have none.
+    // Messages of the connection carry its view; messages from other sources carry none.
     let rtu = CmMessage::Rtu(Ids { local_id: 7, remote_id: id.0, private: [0; RTU_PRIVATE_BYTES] }).mad(1);
     assert_eq!(machine.view_of(address(A), address(B), &rtu), Some(view()));
     assert_eq!(machine.view_of(view().peer.ip(), address(B), &rtu), None);
-    // A dial-back names what the peer sees.
+    // A dial-back names the addresses that the peer sees.
     let connect = Connect { ports, one_flow: OneFlow::Yes, ..connect_to(A, Transport::Xrc, 0x18) };
     machine.connect(0, &connect).unwrap();
     let back = machine.poll_transmit().unwrap();

@@ -70,7 +70,7 @@ fn one_host_can_not_fill_table() {
     }
     flood("10.0.0.4", 0, &mut machine);
     assert_eq!(machine.connections(), 15);
-    // Nobody answers: they expire, and there is room again.
+    // Without answers they expire and free their room.
     while let Some(at) = machine.next_timeout() {
         machine.handle_timeout(at);
     }
@@ -138,7 +138,7 @@ fn full_queue_drops_and_counts() {
 
 #[test]
 fn any_bytes_at_any_state() {
-    // A fixed seed: what is found here is found again.
+    // A fixed seed, so that a failure repeats.
     let mut random = 0x1234_5678_9abc_def1_u64;
     for round in 0..2_000 {
         let data: Vec<u8> = std::iter::repeat_with(|| {

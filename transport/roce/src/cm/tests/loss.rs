@@ -11,7 +11,7 @@ fn both_established(network: &Network, active: ConnectionId) -> bool {
 }
 
 #[test]
-fn each_lost_message_comes_again() {
+fn each_lost_message_is_repeated() {
     for transport in [Transport::Rc, Transport::Xrc] {
         for lost in [Attribute::REQ, Attribute::REP, Attribute::RTU] {
             for count in [1, 3] {
@@ -25,7 +25,7 @@ fn each_lost_message_comes_again() {
 }
 
 #[test]
-fn everything_twice_is_same_as_once() {
+fn duplicate_messages_have_no_effect() {
     let mut network = Network::with_fate(Box::new(|_, _, _| vec![milliseconds(1), milliseconds(2)]));
     let id = network.connect(Transport::Rc, 0x17);
     network.run(milliseconds(500));
@@ -41,7 +41,7 @@ fn everything_twice_is_same_as_once() {
 }
 
 #[test]
-fn dead_peer_is_asked_every_600_ms_and_seen_in_time() {
+fn request_to_dead_peer_is_repeated_every_600_ms_and_times_out() {
     let mut network = Network::losing(Attribute::REQ, u32::MAX);
     let id = network.connect(Transport::Xrc, 0x17);
     let requests =
@@ -58,7 +58,7 @@ fn dead_peer_is_asked_every_600_ms_and_seen_in_time() {
 }
 
 #[test]
-fn request_taken_back_ends_at_peer() {
+fn withdrawn_request_ends_at_peer() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -72,8 +72,8 @@ fn request_taken_back_ends_at_peer() {
 }
 
 #[test]
-fn answer_to_request_taken_back_ends_too() {
-    // The REJ is lost as well, so that only the REP can tell.
+fn answer_to_withdrawn_request_ends_at_peer() {
+    // The REJ is lost as well, so only the REP reveals the withdrawal.
     let mut network = Network::losing(Attribute::REJ, 1);
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -88,7 +88,7 @@ fn answer_to_request_taken_back_ends_too() {
 }
 
 #[test]
-fn slow_program_is_waited_for_and_not_for_ever() {
+fn wait_for_slow_program_is_bounded() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -103,7 +103,7 @@ fn slow_program_is_waited_for_and_not_for_ever() {
 }
 
 #[test]
-fn mra_does_not_hold_for_ever() {
+fn mra_extends_wait_for_bounded_time() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     network.nodes[B].machine = CmMachine::new(CmConfig { decision_ns: u64::MAX, ..network::config(B) });
@@ -127,7 +127,7 @@ fn slow_confirmation_is_waited_for() {
 }
 
 #[test]
-fn first_data_stands_for_lost_rtu() {
+fn first_packet_replaces_lost_rtu() {
     let mut network = Network::losing(Attribute::RTU, u32::MAX);
     let id = network.connect(Transport::Xrc, 0x17);
     network.run(milliseconds(10));
@@ -141,7 +141,7 @@ fn first_data_stands_for_lost_rtu() {
 }
 
 #[test]
-fn peer_whose_rtu_never_comes_is_told() {
+fn missing_rtu_ends_connection_at_both_sides() {
     let mut network = Network::losing(Attribute::RTU, u32::MAX);
     let id = network.connect(Transport::Rc, 0x17);
     network.settle();
@@ -175,7 +175,7 @@ fn retransmissions_are_same_message() {
 }
 
 #[test]
-fn giving_up_takes_request_back() {
+fn giving_up_withdraws_request() {
     let mut network = Network::losing(Attribute::MRA, u32::MAX);
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);

@@ -1,4 +1,4 @@
-//! Two machines and a network between them that loses, repeats and reorders as told.
+//! Two machines, and a network between them that loses, repeats and reorders messages as a test specifies.
 
 mod ending;
 mod fields;

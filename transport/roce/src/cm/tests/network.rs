@@ -17,8 +17,8 @@ pub(super) const fn address(node: usize) -> IpAddr {
     IpAddr::V4(if node == A { Ipv4Addr::new(10, 0, 0, 1) } else { Ipv4Addr::new(10, 0, 0, 2) })
 }
 
-/// Fate of a message on its way: when its copies arrive, after how many nanoseconds.
-/// Told the sending node, the kind, and how many of that kind the node has sent before.
+/// Fate of a message on its way: when its copies arrive, after how many nanoseconds. Arguments: the sending
+/// node, the kind, and the number of that kind that the node has sent before.
 pub(super) type Fate = Box<dyn FnMut(usize, Attribute, u32) -> Vec<u64>>;
 
 /// A machine and the program on top of it.
@@ -124,7 +124,7 @@ impl Node {
         self.machine.listen(&listen).unwrap().0
     }
 
-    /// Starts a listener for questions.
+    /// Starts a listener for SIDR requests.
     pub(super) fn listen_for_questions(&mut self, backlog: u32) -> ListenerId {
         let listen = Listen {
             is_family_only: false,
@@ -145,7 +145,7 @@ impl Node {
             }
             Event::ConnectRequest(id, _) if self.accepts => {
                 self.next_qpn += 1;
-                // The request may have been taken back since.
+                // The request may have been withdrawn since.
                 let _ = self.machine.accept(now, *id, &accept_with(self.next_qpn));
             }
             Event::ServiceRequest(id, _) if self.accepts => {
@@ -200,7 +200,7 @@ const fn name(event: &Event) -> &'static str {
 }
 
 impl Network {
-    /// Creates a network in which B listens for both transports and for questions. Every message takes a
+    /// Creates a network in which B listens for both transports and for SIDR requests. Every message takes a
     /// millisecond.
     pub(super) fn new() -> Self {
         Self::with_fate(Box::new(|_, _, _| vec![milliseconds(1)]))

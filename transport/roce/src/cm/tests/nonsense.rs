@@ -1,4 +1,4 @@
-//! Nonsense in every field of the connection manager's messages.
+//! Invalid values in every field of the connection manager's messages.
 //!
 //! Each field in turn is set to its boundary values and to random values, with all others valid. Each message
 //! must have exactly one effect: it is accepted, refused for a named reason, or dropped for a named cause.
@@ -79,7 +79,7 @@ impl Target {
         }
     }
 
-    /// Makes a connection that the machine has accepted and the peer has not confirmed.
+    /// Creates a connection that the machine has accepted and the peer has not confirmed.
     fn half_made(&mut self) -> (Req, ConnectionId) {
         let req = self.request();
         let Took::Reported(id) = self.send(CmMessage::Req(req)) else { panic!("refused") };
@@ -180,7 +180,7 @@ fn elsewhere() -> IpAddr {
 }
 
 #[test]
-fn nonsense_in_every_field_of_request_is_refused_or_dropped() {
+fn invalid_values_in_every_field_of_request_are_refused_or_dropped() {
     let mut target = Target::new();
     for field in REQ {
         for value in values(field) {
@@ -219,7 +219,7 @@ fn nonsense_in_every_field_of_request_is_refused_or_dropped() {
 }
 
 #[test]
-fn nonsense_in_every_field_of_reply_is_dropped() {
+fn invalid_values_in_every_field_of_reply_are_dropped() {
     let mut target = Target::new();
     for field in REP {
         for value in values(field) {
@@ -247,7 +247,7 @@ fn nonsense_in_every_field_of_reply_is_dropped() {
 }
 
 #[test]
-fn nonsense_in_every_attribute_and_header_field_is_dropped() {
+fn invalid_values_in_every_attribute_and_header_field_are_dropped() {
     let mut target = Target::new();
     for attribute in (0..=u16::MAX).filter(|attribute| Attribute(*attribute) != Attribute::REQ) {
         let mut mad = CmMessage::Req(target.request()).mad(7);

@@ -30,7 +30,7 @@ fn rough(mut random: Random) -> network::Fate {
     })
 }
 
-/// Runs one seed: connections are made, and either side does something at some time.
+/// Runs one seed: opens connections, and lets either side act at random times.
 fn run(seed: u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut network = Network::with_fate(rough(Random(random.0 ^ 0xabcd)));
@@ -88,7 +88,7 @@ fn judge(network: &Network, seed: u64) {
 }
 
 #[test]
-fn rough_networks_leave_nothing_hanging() {
+fn connections_end_or_establish_over_lossy_networks() {
     for seed in 0..3_000 {
         run(seed);
     }

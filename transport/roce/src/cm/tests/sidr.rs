@@ -4,7 +4,7 @@ use crate::wire::cm::{AddressHeader, CmMessage, ServiceId, SidrRep, SidrReq};
 use crate::wire::{Attribute, Mad};
 use trunkline_verbs::{PortSpace, QpNumber, SidrStatus};
 
-/// Time, in nanoseconds, after which every question has ended.
+/// Time, in nanoseconds, after which every request has ended.
 const LONG: u64 = milliseconds(100_000);
 
 fn sent(network: &Network, node: usize, attribute: Attribute) -> usize {
@@ -41,7 +41,7 @@ fn reply_in(machine: &mut CmMachine) -> Option<SidrRep> {
 }
 
 #[test]
-fn question_is_answered() {
+fn sidr_request_is_answered() {
     let mut network = Network::new();
     let id = network.ask();
     network.run(milliseconds(10));
@@ -64,7 +64,7 @@ fn question_is_answered() {
 }
 
 #[test]
-fn wire_says_what_rdma_cm_says() {
+fn sidr_request_matches_rdma_cm() {
     let req = only_question();
     assert_eq!((req.pkey, req.service_id), (0xffff, ServiceId::new(PortSpace::Udp, PORT)));
     let header = AddressHeader::parse(&req.private);
@@ -73,7 +73,7 @@ fn wire_says_what_rdma_cm_says() {
 }
 
 #[test]
-fn what_is_lost_is_asked_again_and_answered_again() {
+fn lost_sidr_messages_are_repeated() {
     for lost in [Attribute::SIDR_REQ, Attribute::SIDR_REP] {
         let mut network = Network::losing(lost, 3);
         let id = network.ask();
@@ -86,7 +86,7 @@ fn what_is_lost_is_asked_again_and_answered_again() {
 }
 
 #[test]
-fn nobody_is_waited_for_in_vain() {
+fn sidr_request_without_answer_times_out() {
     let mut network = Network::losing(Attribute::SIDR_REQ, u32::MAX);
     let id = network.ask();
     network.run(LONG);
@@ -98,7 +98,7 @@ fn nobody_is_waited_for_in_vain() {
 }
 
 #[test]
-fn program_that_takes_its_time_is_asked_once() {
+fn repeated_sidr_request_is_reported_once() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let id = network.ask();
@@ -125,7 +125,7 @@ fn program_that_does_not_decide_refuses() {
 }
 
 #[test]
-fn refusals_say_so() {
+fn sidr_refusals_report_status() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     let (id, second) = (network.ask(), network.ask());
@@ -133,7 +133,7 @@ fn refusals_say_so() {
     let now = network.now;
     let requests = network.nodes[B].requests();
     network.nodes[B].machine.decline(now, requests[0], b"no").unwrap();
-    // Releasing a question refuses it.
+    // Releasing a request refuses it.
     network.nodes[B].machine.release(now, requests[1]);
     network.drain();
     network.run(milliseconds(10));
@@ -148,7 +148,7 @@ fn refusals_say_so() {
 }
 
 #[test]
-fn who_lets_go_of_question_is_told_nothing() {
+fn released_sidr_request_reports_no_events() {
     let mut network = Network::new();
     let id = network.ask();
     let now = network.now;
@@ -160,7 +160,7 @@ fn who_lets_go_of_question_is_told_nothing() {
 }
 
 #[test]
-fn questions_that_make_no_sense_are_refused_or_dropped() {
+fn malformed_sidr_requests_are_refused_or_dropped() {
     let refusal = |change: &dyn Fn(&mut SidrReq)| {
         let mut machine = listening();
         machine.handle_mad(0, address(A), address(B), &spoiled(change));
@@ -180,7 +180,7 @@ fn questions_that_make_no_sense_are_refused_or_dropped() {
     assert_eq!(refusal(&|req| req.private[1] = 0x50), unsupported);
     assert_eq!(refusal(&|req| header("10.0.0.9:1", "10.0.0.2").emit(&mut req.private)), unsupported);
     assert_eq!(refusal(&|req| header("10.0.0.1:1", "10.0.0.9").emit(&mut req.private)), unsupported);
-    // No service, none of the port space, one that wants connections.
+    // Service ids outside of the port space, and of a service for connections.
     for service in [0, u64::MAX, 0x0111_0001, ServiceId::new(PortSpace::Tcp, PORT).0] {
         assert_eq!(refusal(&|req| req.service_id = ServiceId(service)), unsupported);
     }
@@ -191,7 +191,7 @@ fn questions_that_make_no_sense_are_refused_or_dropped() {
 }
 
 #[test]
-fn service_of_questions_accepts_no_connection() {
+fn sidr_service_does_not_accept_connections() {
     let mut machine = listening();
     let connect = Connect { port_space: PortSpace::Udp, ..connect_to(B, Transport::Rc, 0x17) };
     let mut asker = CmMachine::new(network::config(A));
@@ -202,7 +202,7 @@ fn service_of_questions_accepts_no_connection() {
 }
 
 #[test]
-fn answers_from_others_are_not_believed() {
+fn sidr_replies_from_other_hosts_are_ignored() {
     let mut machine = CmMachine::new(network::config(A));
     let id = machine.ask(0, &question_to(B)).unwrap();
     let asked = machine.poll_transmit().unwrap().mad;
@@ -234,7 +234,7 @@ fn answers_from_others_are_not_believed() {
 }
 
 #[test]
-fn floods_of_questions_are_bounded() {
+fn sidr_requests_are_bounded() {
     const ANSWERS: usize = 10;
     let config = CmConfig { half_open_per_host: 8, answers: ANSWERS, ..network::config(B) };
     let mut machine = CmMachine::new(config);
@@ -263,7 +263,7 @@ fn floods_of_questions_are_bounded() {
         ask(&mut machine, number, PORT + 1);
     }
     assert_eq!((machine.connections(), machine.counters().dropped(CmDrop::Limit)), (8, 15));
-    // Questions that were reported no longer fill the backlog.
+    // Reported requests no longer fill the backlog.
     let heard: Vec<_> = std::iter::from_fn(|| machine.poll_event()).map(|event| event.connection()).collect();
     machine.request_delivered(heard[0]);
     machine.request_delivered(heard[0]);

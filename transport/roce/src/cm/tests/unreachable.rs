@@ -10,7 +10,7 @@ fn report(transaction: Option<u64>, cause: UnreachableCause) -> UnreachableRepor
     UnreachableReport { from: address(A), to: address(B), transaction, cause }
 }
 
-/// Returns the transaction id of the connection or question that A made last.
+/// Returns the transaction id of A's latest connection or SIDR request.
 fn transaction(machine: &CmMachine, id: crate::cm::ConnectionId) -> u64 {
     machine.agent | u64::from(id.0)
 }
@@ -54,7 +54,7 @@ fn retried_request_outlasts_reports_for_525_ms() {
         assert!(machine.handle_unreachable(now + milliseconds(526), &quoted));
         assert_eq!(machine.poll_event(), Some(Event::Unreachable(id, UnreachableCause::Port)));
     }
-    // Repeated meanwhile, at the usual intervals; a peer that starts in this time is reached.
+    // The request is repeated at the usual intervals, so a peer that starts meanwhile is reached.
     let mut network = Network::losing(Attribute::REQ, 3);
     let now = network.now;
     let machine = &mut network.nodes[A].machine;

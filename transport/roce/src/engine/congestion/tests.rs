@@ -1,4 +1,4 @@
-//! Windows of several senders at one bottleneck: a link with a queue that drops what does not fit.
+//! Windows of several senders at one bottleneck: a link with a queue that drops excess packets.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ struct Link {
     round_trip_ns: u64,
     /// Maximum of a random delay at the hosts, in nanoseconds.
     noise_ns: u64,
-    /// One packet of so many is lost at random; 0 is none.
+    /// One packet in this many is lost at random; 0 for none.
     lost_of: u64,
 }
 
@@ -114,7 +114,7 @@ struct Outcome {
     arrived: Vec<u64>,
     /// Share of the link's rate.
     used: f64,
-    /// Share of the packets that found no room, from the begin on.
+    /// Share of packets dropped by the full queue, from the start.
     dropped: f64,
     /// Time from the last sender's begin until it had four fifths of its share for 100 ms.
     joined: Option<Duration>,
@@ -280,7 +280,7 @@ fn window_of_long_round_trip_leaves_in_bursts_of_millisecond() {
     congestion.waits(Time(5));
     assert!(!congestion.is_limiting, "only the pace limits");
     assert_eq!((congestion.room(Time(500_005)), congestion.pause_end(Time(500_005))), (10, None));
-    // What was not used is no more than a burst later.
+    // Unused room later amounts to at most one burst.
     assert_eq!(congestion.room(Time(50_000_000)), 20);
     let short = Congestion { smoothed_ns: 900_000.0, ..long };
     assert_eq!((short.room(Time(5)), short.burst()), (100, u32::MAX));

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn image_survives_round_trip() {
         let state = full(128);
         let mut out = Vec::new();
         state.write_image(&mut out);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_words_are_no_harm() {
+    fn missing_words_are_tolerated() {
         for length in 0..IMAGE_WORDS {
             let words = vec![u64::MAX; length];
             let state = ResponderState::from_image(QpNumber::new(7), &words);

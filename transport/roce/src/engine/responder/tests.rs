@@ -130,7 +130,7 @@ fn acknowledgements_of_batch_are_one() {
 }
 
 #[test]
-fn nothing_is_acknowledged_that_did_not_ask() {
+fn packets_without_ack_request_are_not_acknowledged() {
     let mut rig = Rig::new();
     let mut packet = request(Operation::SEND_ONLY, 100, b"hi");
     packet.bth.ack_request = false;
@@ -221,7 +221,7 @@ fn empty_read_is_one_packet() {
 }
 
 #[test]
-fn read_asked_again_restarts_where_it_is_asked() {
+fn repeated_read_restarts_at_requested_packet() {
     // contract rocev2 7.5, 7.13
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, 3 * MTU));
@@ -379,7 +379,7 @@ fn no_receive_means_rnr_and_silence_for_rest() {
 }
 
 #[test]
-fn fatal_nak_is_repeated_to_who_asks_again() {
+fn fatal_nak_is_repeated_for_repeated_request() {
     // contract rocev2 7.8, G7
     let mut rig = Rig::new();
     rig.send(100);
@@ -501,7 +501,7 @@ fn malformed_requests_are_refused_in_sequence_only() {
 }
 
 #[test]
-fn late_placement_holds_everything_back() {
+fn late_placement_delays_later_packets() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     assert_eq!(rig.send(100), Handled::Waiting);
@@ -529,7 +529,7 @@ fn late_atomic_brings_its_value() {
 }
 
 #[test]
-fn late_refusal_proves_nothing() {
+fn late_refusal_is_not_proof_of_peer() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.send(100);
@@ -586,7 +586,7 @@ fn other_services_and_answers_are_dropped() {
 }
 
 #[test]
-fn nothing_is_taken_before_rtr() {
+fn packets_before_rtr_are_dropped() {
     let mut rig = Rig::with(&in_state(QpType::XrcTgt, QpState::Init));
     assert_eq!(rig.send(100), Handled::Dropped);
     assert_eq!(rig.answers(), []);
@@ -607,7 +607,7 @@ fn reset_forgets_all_but_counts() {
 proptest! {
     /// A state torn by another process and packets of a hostile peer never cause a panic.
     #[test]
-    fn no_bytes_make_it_panic(
+    fn random_bytes_do_not_panic(
         small in proptest::array::uniform32(any::<u8>()),
         words in proptest::array::uniform32(any::<u32>()),
         packets in proptest::collection::vec((0_u8..0x20, 0_u32..40, 0_u32..600, any::<u32>()), 1..20),

@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(processes.next_timeout(), None);
     }
 
-    /// Peers that connect all the time do not put off the check of a process that cannot be watched.
+    /// Peers that connect all the time do not delay the check of a process that cannot be watched.
     #[test]
     fn processes_are_watched_again_in_time_however_many_more_cannot_be() {
         let mut processes = PeerProcesses::default();

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_in_order_and_overflow_is_told_once() {
+    fn entries_keep_order_and_overflow_is_reported_once() {
         let ring = CqRing::new(HERE, 2, None, 7);
         assert!(ring.push(HERE, completion(1), false));
         assert!(ring.push(HERE, completion(2), false));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn resized_ring_keeps_what_waits() {
+    fn resized_ring_keeps_waiting_entries() {
         let ring = CqRing::new(HERE, 2, None, 7);
         ring.push(HERE, completion(1), false);
         ring.push(HERE, completion(2), false);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_asked_for_fires() {
+    fn only_armed_notification_fires() {
         let channel = Arc::new(Signal::new(&trunkline_machine::Runtime::threads(), 8).unwrap());
         let ring = CqRing::new(HERE, 8, Some(Arc::clone(&channel)), 7);
         ring.push(HERE, completion(1), true);

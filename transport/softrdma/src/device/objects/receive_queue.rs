@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lent_comes_back_although_as_much_was_posted_meanwhile() {
+    fn lent_receives_return_although_queue_was_refilled() {
         let mut queue = ReceiveQueue::new(4, 1);
         let post = |queue: &mut ReceiveQueue, wr_id| {
             queue.post(&ReceiveRequest { wr_id, scatter: &[Sge::default()] })

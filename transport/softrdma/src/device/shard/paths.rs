@@ -352,10 +352,10 @@ mod tests {
         way.congestion.replace(4, 1, Time(0));
         assert_eq!([7, 8].map(|qp| way.room_of(qp, Time(0))), [3, 0]);
         assert_eq!(way.released(Time(0)), Some(7));
-        // It has sent, and waits for more: the other one is next.
+        // It has sent and waits for more: another queue pair is next.
         way.served(7, true, true, Time(0));
         assert_eq!(([7, 8].map(|qp| way.room_of(qp, Time(0))), way.released(Time(0))), ([0, 3], Some(8)));
-        // One that could not send keeps its place.
+        // A queue pair that could not send keeps its place.
         way.served(8, false, true, Time(0));
         assert_eq!(way.released(Time(0)), Some(8));
         way.served(8, true, false, Time(0));

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn second_of_two_that_follow_each_other_makes_peer_foreign() {
+    fn two_consecutive_identifications_make_peer_foreign() {
         let (mut peers, now) = (Peers::default(), Time(1));
         let mut judge = |identification| peers.judge(pair(), identification, now);
         assert_eq!(judge(1000), Verdict::Unsure);

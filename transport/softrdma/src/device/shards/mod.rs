@@ -148,7 +148,7 @@ mod tests {
     /// Each shard is a separate value on the heap, so two shards share no line if their type fills whole
     /// lines.
     #[test]
-    fn two_shards_share_no_cache_line() {
+    fn two_shards_do_not_share_cache_line() {
         assert!(align_of::<ShardLock>().is_multiple_of(LINES), "{}", align_of::<ShardLock>());
         assert!(size_of::<ShardLock>().is_multiple_of(LINES));
     }
@@ -206,7 +206,7 @@ mod tests {
 
     /// An index may come from another process.
     #[test]
-    fn no_index_is_outside() {
+    fn unknown_shard_index_is_refused() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let device =
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();
@@ -216,10 +216,10 @@ mod tests {
         });
     }
 
-    /// A shard continues its work while everything that it shares is locked, since it takes none of those
+    /// A shard continues its work while everything that it shares is locked, since it does not take those
     /// locks.
     #[test]
-    fn shard_takes_nothing_that_it_shares_with_another() {
+    fn shard_does_not_take_locks_shared_with_others() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let device =
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_come_back_as_they_were() {
+    fn attributes_survive_round_trip() {
         let source = IpAddr::from([127, 4, 5, 6]);
         for (attributes, source) in [(connected(), Some(source)), (QpAttributes::new(QpType::XrcTgt), None)] {
             let mut words = Vec::new();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_no_attributes_are_refused() {
+    fn invalid_attribute_words_are_refused() {
         let mut words = Vec::new();
         put_attributes(&mut words, &connected(), None);
         assert_eq!(take_attributes(&words[1..]), None, "too few");

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back_as_they_were() {
+    fn messages_survive_round_trip() {
         for message in samples() {
             let mut bytes = Vec::new();
             let kind = message.write(&mut bytes);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_refused() {
+    fn truncated_messages_are_refused() {
         for message in samples() {
             let mut bytes = Vec::new();
             let kind = message.write(&mut bytes);
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_it_panic() {
+    fn random_bytes_do_not_panic() {
         let mut random = Random::new(11);
         let samples = samples();
         for round in 0..20_000 {

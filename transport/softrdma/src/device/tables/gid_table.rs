@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn address_that_comes_back_has_its_index_again() {
+    fn returning_address_keeps_its_index() {
         let [old, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse::<IpAddr>().unwrap());
         let mut table = GidTable { named: None, ..GidTable::named(vec![old, other]) };
         assert_eq!(table.index_of("127.4.4.4".parse().unwrap()), Some(2));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_addresses_are_told_once_unless_they_are_back() {
+    fn replaced_addresses_are_reported_once_unless_they_are_back() {
         let of =
             |range: std::ops::Range<u8>| range.map(|number| [10, 1, 0, number].into()).collect::<Vec<_>>();
         let mut table = GidTable { named: None, ..GidTable::named(Vec::new()) };

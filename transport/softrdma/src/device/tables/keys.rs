@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn region_of_range_reaches_no_byte_next_to_it() {
+    fn region_of_range_excludes_adjacent_bytes() {
         let keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let key =
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_seen_tell_nothing_of_next() {
+    fn seen_keys_do_not_predict_next() {
         const COUNT: usize = 4096;
         for reuses in [false, true] {
             let keys = table();

@@ -105,7 +105,7 @@ mod tests {
     /// The edge of a descriptor is reported once. If it were forgotten, packets would wait for the next one.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "another real thread has the turn")]
-    fn poller_that_packets_woke_notes_it_although_another_thread_has_turn() {
+    fn wake_up_by_packets_is_recorded_although_another_thread_has_turn() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let options = SoftOptions { addresses: vec![address], ..SoftOptions::default() };
         let device = SoftDevice::open(options).unwrap();

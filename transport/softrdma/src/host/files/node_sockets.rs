@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn node_is_asked_at_private_socket_until_it_is_dropped() {
+    fn node_answers_at_private_socket_until_drop() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let node = NodeSocket::open(Some(&root), 7).unwrap();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn node_answers_each_connection_as_it_asks() {
+    fn node_answers_each_connection_by_its_request() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let node = NodeSocket::open(Some(&root), 7).unwrap();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_creates_nothing() {
+    fn query_does_not_create_files() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let error = ask_nodes(Some(&root), NodeRequest::Status, LONG).unwrap_err();
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_that_dead_nodes_leave_are_removed_by_who_asks_and_who_starts() {
+    fn sockets_of_dead_nodes_are_removed_by_queries_and_starts() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let leave = |number| {
@@ -407,12 +407,12 @@ mod tests {
     }
 
     #[test]
-    fn silent_node_is_found_and_keeps_no_answer_of_another_back() {
+    fn silent_node_is_found_and_does_not_delay_other_answers() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let silent = NodeSocket::open(Some(&root), 1).unwrap();
         assert_eq!(ask_nodes(Some(&root), NodeRequest::Status, Duration::ZERO).unwrap().len(), 1);
-        // The answer of the second node has arrived when the patience with the first ends.
+        // The answer of the second node has arrived when the wait for the first ends.
         let speaking = nodes_folder(Some(&root)).unwrap().join("0000000000000002.sock");
         let folder = Folder::new(speaking.parent().unwrap()).unwrap();
         let listener = folder.listen_at("0000000000000002.sock").unwrap();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_for_folder_creates_nothing() {
+    fn lookup_does_not_create_folder() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let text = existing_folder(Some(&root)).unwrap_err().to_string();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_survive_round_trip() {
         let folder = Folder::new().unwrap();
         let made = namespace_folder(Some(&folder.join("run"))).unwrap();
         let made = FolderName::parse(made.file_name().unwrap().to_str().unwrap()).unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_write_is_refused_with_remedy() {
+    fn directory_writable_by_others_is_refused_with_remedy() {
         let folder = Folder::new().unwrap();
         let open = folder.join("open");
         std::fs::create_dir(&open).unwrap();

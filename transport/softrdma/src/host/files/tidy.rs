@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_start_removes_so_many_and_next_one_continues() {
+    fn each_start_removes_bounded_number_and_next_continues() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let count = MAX_REMOVED + 3;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_remover_left_that_died_is_removed() {
+    fn leftovers_of_dead_remover_are_removed() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let left = root.join(format!("{REMOVED}{}", name(1, FORMAT)));

@@ -121,7 +121,7 @@ mod tests {
     use socket2::{Domain, Type};
 
     #[test]
-    fn overflow_uid_is_no_user() {
+    fn overflow_uid_is_not_user() {
         assert!(is_own_user(1000, 1000, 65534));
         assert!(!is_own_user(1001, 1000, 65534));
         assert!(!is_own_user(65534, 65534, 65534));

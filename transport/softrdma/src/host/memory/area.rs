@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_writes_other_reads() {
+    fn writes_are_visible_to_other_mapping() {
         let folder = Folder::new().unwrap();
         let (one, other) = (areas(&folder), areas(&folder));
         let (own, handle) = one.make(8192).unwrap();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_its_maker_can_write_or_resize_area() {
+    fn only_creator_can_write_or_resize_area() {
         let folder = Folder::new().unwrap();
         let (_own, handle) = areas(&folder).make(8192).unwrap();
         let AreaHandle::Descriptor(file) = handle else { panic!("not a simulation") };
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_its_maker_could_take_away_is_refused() {
+    fn memory_that_creator_could_shrink_is_refused() {
         let folder = Folder::new().unwrap();
         let areas = areas(&folder);
         let path = folder.join("file");

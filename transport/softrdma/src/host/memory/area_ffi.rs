@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn message_leaves_no_descriptor_but_one_that_is_taken() {
+    fn message_leaves_only_taken_descriptor() {
         let (sender, receiver) = UnixStream::pair().unwrap();
         // The end of this stream shows that no copy of the other descriptor is left.
         let (witness, mut end) = UnixStream::pair().unwrap();

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_allocated_whoever_made_file() {
+    fn reserved_space_is_allocated_in_any_file() {
         let folder = Folder::new().unwrap();
         let path = folder.join("a");
         let sparse = File::create(&path).unwrap();

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn number_betrays_none_of_another_member() {
+    fn number_does_not_reveal_numbers_of_other_members() {
         let (_folder, [one, two]) = hosts();
         let numbers = |member: &Host| -> BTreeSet<u32> {
             member.take_block(0).unwrap().map(|index| member.number_of(index)).collect()

@@ -109,7 +109,7 @@ fn error_for_taken_address_names_remedy_and_close_frees_it() {
 }
 
 #[test]
-fn what_queue_of_interface_drops_is_not_repeated() {
+fn datagrams_dropped_by_interface_queue_are_not_repeated() {
     let address = own_address();
     let sockets = PickySockets::default();
     sockets.0.lock().unwrap().has_full_queue = true;
@@ -364,7 +364,7 @@ fn forge_fragmentation_needed([from, to, router]: [Ipv4Addr; 3]) -> bool {
 }
 
 #[test]
-fn forged_path_mtu_stops_no_datagrams() {
+fn forged_path_mtu_does_not_stop_datagrams() {
     let addresses = [(); 3].map(|()| trunkline_testkit::fresh_ip());
     let [a, b] = [addresses[0], addresses[1]].map(IpAddr::from);
     let (mut sender, mut receiver) = (open(a), open(b));

@@ -1,5 +1,5 @@
 //! Follows the capture that one side writes, and keeps the last packets in both directions. They provide
-//! opcodes, QP and SRQ numbers and keys, which is more than an off-path attacker can know.
+//! opcodes, QP and SRQ numbers and keys, which is more than an off-path attacker can obtain.
 //!
 //! The file is truncated once it has grown. Its writer appends, so it continues after the header.
 
@@ -101,7 +101,7 @@ impl Tap {
         }
         Ok(())
     }
-    /// Forgets the packets so far.
+    /// Drops the packets so far.
     pub(crate) fn forget(&mut self) {
         self.last.iter_mut().for_each(VecDeque::clear);
     }

@@ -29,7 +29,7 @@ impl Forge {
         self.protected_qps.extend(qps);
     }
 
-    /// Learns which comm ids belong to protected QPs, from a packet before the flood.
+    /// Records which comm ids belong to protected QPs, from a packet before the flood.
     pub(super) fn learn_ids(&mut self, seen: &Seen) {
         match message_of(seen.body()) {
             Some(CmMessage::Req(req)) if self.protected_qps.contains(&req.qpn.get()) => {
@@ -42,7 +42,7 @@ impl Forge {
         }
     }
 
-    /// Learns names from a real packet.
+    /// Records names from a real packet.
     pub(super) fn learn(&mut self, seen: &Seen, random: &mut Random) {
         let Ok(packet) = Packet::parse(seen.body()) else {
             return;

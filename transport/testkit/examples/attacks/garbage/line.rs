@@ -50,7 +50,7 @@ pub(super) struct Tally {
     pub(super) wrong: u64,
     /// Connections that broke.
     pub(super) broken: u64,
-    /// Connections made again.
+    /// Connections that were re-established.
     pub(super) reconnected: u64,
     /// The longest time from a break to the next connection.
     pub(super) longest_ms: u128,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `first SERVER` | `FIRST us=`: time of the first call to a server |
 //! | `turns SERVER COUNT` | `TURNS failed=`: each poller has made this number of calls, one poller after the other |
-//! | `hold SERVER COUNT` | `HOLD under_way=`: calls that do not end by themselves are under way |
+//! | `hold SERVER COUNT` | `HOLD under_way=`: calls that do not end by themselves are in flight |
 //! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: further calls, each with these bytes both ways |
 //! | `rush SERVER WHAT COUNT` | `RUSH`: this number of tasks on its poller makes `calls`, `long` calls or opens `streams` until `calm` |
 //! | `calm` | `CALM` |
@@ -80,7 +80,7 @@ pub(crate) fn serve(arguments: &NodeArguments, certificates: Option<&Path>) -> O
     Ok(())
 }
 
-/// A node and the calls that it was told to make.
+/// A node and the requested calls.
 struct Driven {
     node: Node,
     arguments: NodeArguments,
@@ -273,7 +273,7 @@ struct Churn {
 }
 
 impl Churn {
-    /// Number of threads that make nodes in turn.
+    /// Number of threads that create nodes in turn.
     const THREADS: u32 = 16;
 
     fn start(
@@ -326,7 +326,7 @@ impl Rush {
     }
 }
 
-/// Makes calls or opens streams of one item, until it is told to stop.
+/// Makes calls or opens streams of one item, until the flag is cleared.
 async fn rush(context: PollerContext, server: SocketAddr, what: Rush, goes_on: Arc<AtomicBool>) {
     let Ok(client) = HonestLocal::connect(&context, server) else { return };
     while goes_on.load(Ordering::Relaxed) {
@@ -347,7 +347,7 @@ async fn read(items: Result<Streaming<u64>, Status>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Polls a call, and keeps it if it is under way after that.
+/// Polls a call, and keeps it if it is still in flight.
 fn keep(held: &mut Vec<Held>, mut call: Held) {
     if is_pending(&mut call) {
         held.push(call);

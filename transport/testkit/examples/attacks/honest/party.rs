@@ -155,7 +155,7 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Returns true if the node has ended with an error of its own: not by a signal, and not silently.
+    /// Returns true if the node has ended with its own error: not by a signal, and not silently.
     pub(crate) fn is_refused_clearly(&self) -> bool {
         self.status.and_then(|status| status.code()).is_some_and(|code| code > 0) && !self.last.is_empty()
     }

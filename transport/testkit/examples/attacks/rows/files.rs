@@ -93,7 +93,7 @@ fn fill(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Sends packets for QPs that the node does not know. It looks each up in the tables that members share.
+/// Sends packets for unknown QPs. The node looks each up in the tables that members share.
 fn random_qps(server: SocketAddr) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let mut forger = Forger::at(fresh_ip().into())?;

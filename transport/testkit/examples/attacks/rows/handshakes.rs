@@ -16,7 +16,7 @@ use trunkline_testkit::{Claims, Folder, Hello, Numbers, Random};
 const ROUNDS: usize = 3;
 /// Addresses of the strangers: each may hold 64 unproven sessions, and all of them 1,024.
 const STRANGERS: usize = 64;
-/// Requests of a stranger that await an answer, at most, and the time after which it gives them up.
+/// Maximum number of a stranger's requests without an answer, and the time after which it abandons them.
 const AWAITED: usize = 4;
 const GIVE_UP: Duration = Duration::from_millis(100);
 /// Pause of the strangers when all of them await answers. Spinning, they would take a processor from the calls.
@@ -27,7 +27,7 @@ const KEPT: f64 = 0.5;
 const JOIN_US: u64 = 2_000_000;
 /// Memory of all unproven sessions, as in `docs/book/src/why/security.md`, and what the allocator may add to it, in MiB.
 const MEMORY_MIB: [u64; 2] = [42, 16];
-/// Time after which no unproven session is left.
+/// Time after which all unproven sessions are freed.
 const AFTERMATH: Duration = Duration::from_secs(12);
 /// Processes with clients of a server, and the time within which all clients return to its successor.
 const PROCESSES: usize = 4;
@@ -40,7 +40,7 @@ const FACTOR: f64 = 1.5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Arm {
     Quiet,
-    /// The same at another server, which shows the machine's own cost.
+    /// Handshakes at another server, which shows the machine's own cost.
     Elsewhere,
     Here,
 }
@@ -115,7 +115,7 @@ impl Stranger {
         })
     }
 
-    /// Sends a request of another node, and the second request of those whose cookies have come.
+    /// Sends the request of another node, and second requests for all cookies that have arrived.
     fn turn(&mut self, random: &mut Random) -> Outcome<()> {
         let mut proven = Vec::new();
         let Self { forger, awaited, sessions, refused, .. } = self;
@@ -260,7 +260,7 @@ pub(crate) fn back(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Asks all nodes at once.
+/// Sends a line to all nodes at once, and returns their answers.
 fn all(parties: &mut [Party], line: &str) -> Outcome<Vec<Numbers>> {
     parties.iter_mut().try_for_each(|party| party.process.tell(line))?;
     let word = line.split(' ').next().unwrap_or_default().to_uppercase();
@@ -272,7 +272,7 @@ fn all(parties: &mut [Party], line: &str) -> Outcome<Vec<Numbers>> {
     answers.collect()
 }
 
-/// Makes sessions of new nodes beside calls.
+/// Opens sessions of new nodes beside calls.
 pub(crate) fn newcomers(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = PartyPair::start(plan, false)?;
     let other = Setup::new(&pair.folder, plan).start()?;

@@ -1,5 +1,4 @@
-//! Peers with ordinary sessions whose pollers collect credit in turn, then stay silent and release none of
-//! it.
+//! Peers with ordinary sessions whose pollers collect credit in turn, then stay silent and do not release it.
 
 use super::flooded::nothing_lost;
 use crate::honest::{PartyPair, Setup};

@@ -156,7 +156,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             }
         }
     }
-    // Within one host the nodes drop what comes from the attacker's port.
+    // Within one host the nodes drop packets from the attacker's port.
     if plan.far.is_some() {
         findings.claim(cookies == 20, "address-proved", &format!("20 requests drew {cookies} cookies"));
     }

@@ -12,9 +12,10 @@ const ROUNDS: usize = 5;
 const COUNTED: Duration = Duration::from_secs(1);
 /// Concurrent calls or streams of a busy peer.
 const CONCURRENT: usize = 256;
-/// Streams that a peer opens that takes no replies.
+/// Number of streams opened by a peer that takes no replies.
 const OPENS: u64 = 460_000;
-/// The same by gRPC, whose calls take more memory at the attacker: more than a client has under way.
+/// Number of such streams over gRPC, whose calls take more memory at the attacker: more than a client has in
+/// flight.
 const GRPC_OPENS: u64 = 70_000;
 /// Part of the calls beside a busy honest peer that must be made beside an attacker.
 const PART: f64 = 0.5;

@@ -1,9 +1,9 @@
-//! Requests for acknowledgements, and the timers of packets that made none.
+//! Requests for acknowledgements, and the timers of packets without such a request.
 
 use super::*;
 
 #[test]
-fn request_without_completion_asks_until_peer_has_answered() {
+fn request_without_completion_requests_acks_until_peer_has_answered() {
     let mut rig = Rig::new();
     rig.send_unsignaled(1);
     rig.send_unsignaled(2);
@@ -13,7 +13,8 @@ fn request_without_completion_asks_until_peer_has_answered() {
     rig.send(4);
     rig.send_unsignaled(5);
     assert_eq!(rig.asking(), [103]);
-    // A new path has to be proven again. Packets sent again ask as the first ones did.
+    // A new path has to be proven again. Retransmitted packets request acknowledgements as first
+    // transmissions do.
     rig.requester.resend();
     assert_eq!(rig.asking(), [102, 103, 104]);
     rig.send_unsignaled(6);
@@ -34,7 +35,7 @@ fn quarter_of_window_and_half_of_queue_ask() {
 }
 
 #[test]
-fn limited_credit_asks_for_more() {
+fn limited_credit_requests_more_acknowledgements() {
     // contract rocev2 6.6
     let mut rig = Rig::answered(Tuning::default());
     rig.send(1);
@@ -47,14 +48,14 @@ fn limited_credit_asks_for_more() {
 }
 
 #[test]
-fn without_probes_every_request_asks() {
+fn without_probes_every_request_requests_acknowledgement() {
     let mut rig = Rig::answered(Tuning { probe_floor_ns: 0, ..Tuning::default() });
     rig.send_unsignaled(1);
     assert_eq!(rig.asking(), [101]);
 }
 
 #[test]
-fn silence_after_packets_that_asked_nothing_is_no_loss() {
+fn silence_without_ack_request_is_not_loss() {
     let mut rig = Rig::answered(Tuning::default());
     for psn in [101, 103] {
         rig.send_unsignaled(1);
@@ -70,7 +71,7 @@ fn silence_after_packets_that_asked_nothing_is_no_loss() {
 }
 
 #[test]
-fn dead_peer_costs_as_long_after_packet_that_asked_nothing() {
+fn dead_peer_is_detected_as_soon_without_ack_request() {
     for is_loss_rare in [false, true] {
         let mut rig = Rig::answered(Tuning::default());
         rig.requester.set_loss_rare(is_loss_rare);
@@ -108,7 +109,7 @@ fn unnoticed_timeout_asks_before_it_charges() {
 }
 
 #[test]
-fn draining_asks_for_what_was_sent_before() {
+fn draining_requests_acknowledgement_of_sent_packets() {
     let mut rig = Rig::answered(Tuning::default());
     rig.send_unsignaled(1);
     rig.send_unsignaled(2);
@@ -117,7 +118,7 @@ fn draining_asks_for_what_was_sent_before() {
     assert_eq!(rig.asking(), [101]);
     rig.hear(&ack(102));
     assert_eq!(rig.events(), [RequesterEvent::Drained]);
-    // A message that has begun asks at its end.
+    // A started message requests an acknowledgement at its end.
     let mut rig = Rig::answered(Tuning { window: 4, ..Tuning::default() });
     rig.try_post(1, SendOperation::Send, &[sge(1000, 6 * MTU)], SendFlags::empty()).expect("room");
     assert_eq!(rig.asking(), [104]);

@@ -1,4 +1,4 @@
-//! READ responses that are lost, or come in another order.
+//! READ responses that are lost, or arrive out of order.
 
 use super::*;
 
@@ -78,7 +78,7 @@ fn late_responses_are_given_more_time_until_repeats_are_needed_again() {
     assert_eq!(late(&mut rig, 100, 3), 1);
     assert_eq!(late(&mut rig, 104, 6), 1);
     assert_eq!((late(&mut rig, 111, 11), rig.missing()), (0, 41));
-    // A packet is lost, and its repeat comes once.
+    // A packet is lost, and its repeat arrives once.
     for first in (123..).step_by(2).take(16) {
         rig.hear_piece(100, first + 1..first + 2, 164);
         rig.wait();
@@ -166,7 +166,7 @@ fn acknowledgement_beyond_gap_counts_when_gap_is_filled() {
 }
 
 #[test]
-fn duplicates_beyond_gap_change_nothing() {
+fn duplicates_beyond_gap_are_ignored() {
     let mut rig = reading(16);
     rig.hear_piece(100, 101..103, 116);
     let missing = rig.missing();

@@ -23,7 +23,7 @@ impl Path {
         Self { rig, responder, script: Script::default() }
     }
 
-    /// Lets both sides talk until nothing is left to wait for, or `until`. `passes` judges the payload of each packet.
+    /// Runs both sides until neither has a timer left, or until `until`. `passes` judges the payload of each packet.
     fn run(&mut self, until: Time, mut passes: impl FnMut(usize) -> bool) {
         let mut out = Vec::new();
         while self.rig.now < until {
@@ -63,7 +63,7 @@ impl Path {
 const NEVER: Time = Time(u64::MAX);
 
 #[test]
-fn large_packets_that_vanish_are_named_whatever_is_sent_behind() {
+fn loss_of_large_packets_is_named_despite_later_packets() {
     for retry_count in 2..=7 {
         for operation in [
             SendOperation::Send,
@@ -105,7 +105,7 @@ impl Dice {
 /// One packet in a hundred is lost at random, and the peer dies at a random time. A dead peer answers no timeout, and
 /// before its death a packet has to be lost about ten times in a row.
 #[test]
-fn death_after_losses_is_no_sign_of_mtu() {
+fn death_after_losses_is_not_attributed_to_mtu() {
     for seed in 0..500 {
         let mut dice = Dice(seed);
         let retry_count = u8::try_from(2 + dice.below(6)).expect("at most 7");

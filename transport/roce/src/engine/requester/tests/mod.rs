@@ -250,7 +250,7 @@ fn inline_data_and_sges_are_copied() {
 }
 
 #[test]
-fn what_cannot_be_carried_out_is_not_taken() {
+fn impossible_requests_are_refused() {
     let mut rig = Rig::with(&in_state(QpType::XrcIni, QpState::ReadyToReceive), Tuning::default());
     assert_eq!(
         rig.try_post(1, SendOperation::Send, &[], SendFlags::empty()),
@@ -274,7 +274,7 @@ fn what_cannot_be_carried_out_is_not_taken() {
 }
 
 #[test]
-fn window_bounds_what_is_unacknowledged() {
+fn window_bounds_unacknowledged_packets() {
     // contract rocev2 7.16
     let tuning = Tuning { window: 8, ack_every: 3, ..Tuning::default() };
     let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
@@ -409,7 +409,7 @@ fn psns_wrap() {
 proptest! {
     /// Any answers of a hostile peer: no panic, and every request ends at most once, in order.
     #[test]
-    fn no_answers_make_it_panic(
+    fn random_answers_do_not_panic(
         answers in proptest::collection::vec((0x0d_u8..0x13, 95_u32..130, any::<u8>(), 0_usize..300, 0_u64..3), 1..60),
     ) {
         let mut rig = Rig::new();

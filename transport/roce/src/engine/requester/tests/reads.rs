@@ -25,7 +25,7 @@ fn acknowledgement_beyond_read_shows_its_answer_lost() {
 }
 
 #[test]
-fn read_answer_acknowledges_what_came_before() {
+fn read_response_acknowledges_earlier_requests() {
     let mut rig = Rig::new();
     rig.send(1);
     rig.post(2, SendOperation::RdmaRead(remote(0)), 3);
@@ -131,14 +131,14 @@ fn long_read_is_asked_for_in_pieces() {
 }
 
 #[test]
-fn probe_asks_for_one_response() {
+fn probe_requests_one_response() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
     rig.flush();
     rig.hear_piece(100, 100..101, 104);
     rig.wait();
     assert_eq!(rig.reads(), [(101, 256, 1)]);
-    // The answers were late, not lost: what follows is not asked for again.
+    // The answers were late, not lost: later responses are not requested again.
     rig.hear_piece(100, 101..103, 104);
     assert_eq!(rig.reads(), []);
     rig.hear_piece(100, 103..104, 104);

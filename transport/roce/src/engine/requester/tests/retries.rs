@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn dead_peer_costs_retry_count_and_one_timeouts() {
+fn dead_peer_ends_request_after_retry_count_plus_one_timeouts() {
     // contract rocev2 7.22: finite, first transmission plus retry_cnt.
     let mut rig = Rig::patient();
     rig.send(1);
@@ -53,7 +53,7 @@ fn peer_may_take_up_to_four_timeouts_to_start_and_fewer_later() {
 }
 
 #[test]
-fn seven_retries_are_seven() {
+fn retry_count_7_is_finite() {
     let mut rig = Rig::with(
         &QpAttributes { retry_count: 7, ..attributes(QpType::XrcIni) },
         Tuning { probe_floor_ns: 0, ..Tuning::default() },
@@ -74,7 +74,7 @@ fn probes_are_early_double_and_cost_no_retry() {
     rig.send(2);
     assert_eq!(rig.psns(), [100, 101]);
     assert_eq!(rig.wait(), MS);
-    // The oldest alone.
+    // Only the oldest packet is repeated.
     assert_eq!(rig.psns(), [100]);
     assert_eq!(rig.wait(), 2 * MS);
     assert_eq!(rig.psns(), [100]);
@@ -107,7 +107,7 @@ fn path_that_rarely_loses_packets_is_probed_later() {
 /// A peer that takes 3.5 ms each time is probed less and less often, until a message was answered without a
 /// probe and measured.
 #[test]
-fn slow_peer_is_found_to_be_slow() {
+fn slow_peer_is_probed_less_after_measurement() {
     let mut rig = Rig::new();
     for (wr_id, probes) in [(1, 2), (2, 0), (3, 0)] {
         rig.send(wr_id);
@@ -146,7 +146,7 @@ fn probe_answered_alone_shows_that_rest_is_lost() {
 }
 
 #[test]
-fn trickle_of_new_packets_puts_no_probe_off() {
+fn new_packets_do_not_delay_probe() {
     let mut rig = Rig::new();
     for wr_id in 0..4 {
         rig.send(wr_id);
@@ -158,7 +158,7 @@ fn trickle_of_new_packets_puts_no_probe_off() {
 }
 
 #[test]
-fn timeout_zero_is_never() {
+fn timeout_0_never_expires() {
     let mut rig = Rig::with(
         &QpAttributes { timeout: 0, ..attributes(QpType::XrcIni) },
         Tuning { probe_floor_ns: 0, ..Tuning::default() },
@@ -199,7 +199,7 @@ fn sequence_nak_acknowledges_and_goes_back() {
     assert_eq!(rig.hear(&nak(102, NakCode::PSN_SEQUENCE)), Response::Progress);
     assert_eq!(rig.completions(), [(1, S::Success), (2, S::Success)]);
     assert_eq!(rig.psns(), [102, 103]);
-    // A copy of it changes nothing.
+    // A duplicate NAK has no effect.
     rig.hear(&nak(102, NakCode::PSN_SEQUENCE));
     assert_eq!(rig.psns(), [] as [u32; 0]);
 }
@@ -219,7 +219,7 @@ fn repeated_packets_are_equal() {
 }
 
 #[test]
-fn old_and_impossible_answers_change_nothing() {
+fn old_and_impossible_answers_are_ignored() {
     // contract rocev2 7.18
     let mut rig = Rig::new();
     for wr_id in 1..=3 {

@@ -315,7 +315,7 @@ mod tests {
 
     /// Otherwise a lost message keeps a peer on the network while both live.
     #[test]
-    fn offer_without_answer_is_made_again_and_not_forever() {
+    fn offer_without_answer_is_repeated_limited_times() {
         let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn child_of_fork_refuses_offers_and_makes_none() {
+    fn forked_child_neither_accepts_nor_sends_offers() {
         let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         scene.local.areas.as_ref().unwrap().pretend_child();
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_device_says_so() {
+    fn removed_device_refuses_offers_as_removed() {
         let mut scene = scene();
         scene.local.leave(&mut scene.outbox);
         let area = scene.offered_area();
@@ -448,7 +448,7 @@ mod tests {
 
     /// Otherwise a device that must use memory breaks queue pairs to peers whose offers are not answered yet.
     #[test]
-    fn one_that_begins_again_and_finds_no_room_leaves_nothing_final() {
+    fn renewed_offer_without_room_is_not_final() {
         let mut scene = scene();
         let offer = Message::Offer { version: VERSION, area: THEIRS };
         let area = scene.offered_area();
@@ -507,7 +507,7 @@ mod tests {
 
     /// The message that wakes the receiver may wait long at a link that is polled seldom.
     #[test]
-    fn thread_that_polls_notices_what_arrives_in_parked_ring() {
+    fn polling_thread_detects_arrivals_in_parked_ring() {
         let (mut scene, now) = (scene(), Time::default());
         scene.local.offer(scene.partner(), &mut scene.outbox, now);
         let offered = scene.local.last_number;
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_beyond_limit_of_pairs_stay_on_network_and_are_asked_again() {
+    fn peers_beyond_limit_of_pairs_stay_on_network_and_get_later_offers() {
         let mut scene = scene();
         while scene.room.check(false).is_ok() {
             scene.room.take();

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_is_asked_where_it_was_seen_and_in_turn_at_4791() {
+    fn requests_go_to_known_port_of_peer_and_in_turn_to_4791() {
         let mut route = route();
         let mut after_silence = || {
             route.silent();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_connection_stand_for_those_of_devices() {
+    fn ports_of_connection_replace_ports_of_devices() {
         let mut route = route();
         route.set_ports(UdpPorts { own: Some(5000), ..UdpPorts::new(5001) });
         assert_eq!((route.source.port(), route.destination.port()), (5000, 5001));

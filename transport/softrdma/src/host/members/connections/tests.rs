@@ -91,7 +91,7 @@ fn messages_to_member_that_does_not_read_are_dropped_and_counted() {
 
 /// A wrong end of a connection would end everything that two members share.
 #[test]
-fn shortage_ends_no_connection() {
+fn shortage_does_not_end_connection() {
     let (_runtime, [mut a, mut b]) = members();
     a.send(me(&b), 1, &[b"first"]).unwrap();
     for (errno, outcome) in [
