@@ -8,7 +8,7 @@
 use super::qp::route::Route;
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use trunkline_machine::mutant;
 use trunkline_roce::engine::{Allowance, Congestion, InFlight, Requester};
 use trunkline_verbs::{ReadAllowance, Time};
@@ -100,7 +100,7 @@ impl Direction {
 
 #[derive(Debug)]
 struct Path {
-    addresses: (IpAddr, IpAddr),
+    addresses: (IpAddr, SocketAddr),
     qps: usize,
     requests: Direction,
     responses: Direction,
@@ -126,7 +126,8 @@ impl Path {
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     paths: Slab<Path>,
-    numbers: BTreeMap<(IpAddr, IpAddr), usize>,
+    /// By own address, and the peer's with its UDP port: another port of a host may be of another user.
+    numbers: BTreeMap<(IpAddr, SocketAddr), usize>,
     /// QPs that waited and may be served.
     released: VecDeque<u32>,
 }
@@ -195,7 +196,7 @@ impl Paths {
             qp.place = Place::Free;
             return;
         }
-        let addresses = (route.source().ip(), route.destination().ip());
+        let addresses = (route.source().ip(), route.destination());
         let paths = &mut self.paths;
         let number = *self.numbers.entry(addresses).or_insert_with(|| {
             let (requests, responses) = (Direction::new(mtu), Direction::new(mtu));
@@ -320,9 +321,9 @@ mod tests {
 
     #[test]
     fn window_is_shared_by_qps_that_read() {
-        let address = IpAddr::from([192, 0, 2, 1]);
+        let peer = SocketAddr::from(([192, 0, 2, 1], 4791));
         let [requests, responses] = [(); 2].map(|()| direction(&[]));
-        let mut path = Path { addresses: (address, address), qps: 2, requests, responses, readers: 0 };
+        let mut path = Path { addresses: (peer.ip(), peer), qps: 2, requests, responses, readers: 0 };
         assert_eq!(path.share(0), 4, "the whole window");
         path.readers = 2;
         assert_eq!([0, 1, 3].map(|own| path.share(own)), [2, 1, 0]);
@@ -331,9 +332,9 @@ mod tests {
     #[test]
     fn window_grows_for_reads_that_do_not_fit() {
         for (in_flight, window) in [(3, 4), (4, 5)] {
-            let address = IpAddr::from([192, 0, 2, 1]);
+            let peer = SocketAddr::from(([192, 0, 2, 1], 4791));
             let [requests, responses] = [(); 2].map(|()| direction(&[]));
-            let mut path = Path { addresses: (address, address), qps: 1, requests, responses, readers: 1 };
+            let mut path = Path { addresses: (peer.ip(), peer), qps: 1, requests, responses, readers: 1 };
             path.responses.congestion.replace(0, in_flight, Time(0));
             path.share(in_flight);
             path.responses.congestion.acknowledged(1, None, MAX_WINDOW, Time(0));
