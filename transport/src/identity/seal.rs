@@ -266,8 +266,8 @@ impl LaneSeal {
         Ok(length - OVERHEAD)
     }
 
-    /// Checks that the peer may begin a phase. Since frames can wait on their way, the bound holds for the lane's whole time:
-    /// two phases for each phase of an honest peer.
+    /// Checks that the peer may change to its next key phase. Frames can be delayed in transit, so the limit
+    /// is not a rate: over the lane's lifetime the peer may use twice the phases of an honest peer.
     #[cold]
     fn check_phase(&self, now: Time) -> Result<(), FrameError> {
         let by_time = 2 * now.saturating_duration_since(self.created).as_nanos() / self.limit.time.as_nanos();

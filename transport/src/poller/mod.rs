@@ -1,6 +1,6 @@
-//! The transport of one poller: a CQ, an SRQ, the INIs of its trunks, their buffers and timers. It is a state machine
-//! without callbacks, which its driver owns: the protocol above takes its turns on the poller's thread, runs
-//! everything to completion and blocks only to sleep.
+//! The transport of one poller: a CQ, an SRQ, the INIs of its trunks, their buffers and timers. A poller is a
+//! state machine without callbacks, owned by its driver. The RPC layer polls it on the poller's thread, runs
+//! each turn to completion and blocks only to sleep.
 //!
 //! | file | role |
 //! |---|---|

@@ -277,8 +277,8 @@ impl Peers {
         others > 0 && others.saturating_add(pollers.into()) > most
     }
 
-    /// Returns the place of another unproven session of a host. If all are taken, the oldest session of the host with
-    /// most gives its place to a host with fewer.
+    /// Decides whether `host` may have another unproven session. If the table is full, a host with fewer
+    /// sessions replaces the oldest session of the host with the most.
     pub(super) fn unproven_place(&self, host: PeerHost, now: Time) -> UnprovenPlace {
         if mutant!(unproven_sessions_have_no_bound) {
             return UnprovenPlace::Free;
@@ -399,7 +399,7 @@ mod tests {
         PeerHost::Address(address(number, 0).ip())
     }
 
-    /// Adds a peer whose first poller has dialled us, and which does not answer.
+    /// Adds a peer that has dialled but does not answer the dial-back.
     fn half_make(peers: &mut Peers, port: u64, host: u64, now: Time) -> PeerKey {
         half_make_with(peers, Features::NONE, port, host, now)
     }

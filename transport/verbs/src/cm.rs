@@ -348,7 +348,7 @@ pub trait CmChannel: Any + AsFd + Send + Sync + Debug {
 
 /// An endpoint (`rdma_cm_id`). Dropping the last `Arc` destroys it, but not its QP.
 pub trait CmId: Any + Send + Sync + Debug {
-    /// Identifies the endpoint in events.
+    /// Returns the number that identifies the endpoint in events.
     fn number(&self) -> CmIdNumber;
 
     /// Returns the local address. The port is set once the endpoint listens or connects.

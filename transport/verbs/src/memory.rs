@@ -60,8 +60,8 @@ impl Memory {
         if length >= headroom::LARGE && headroom::check(length).is_err() {
             return Err(MemoryError::OutOfMemory);
         }
-        // Aligned here. With a request for page alignment, the standard library would write zeros into every
-        // page, although the system provides zero pages.
+        // Align by hand. For a page-aligned layout `alloc_zeroed` writes zeros to every page, although fresh
+        // pages are zero already.
         let size = length.max(1).checked_add(PAGE - NATURAL).ok_or(MemoryError::OutOfMemory)?;
         let layout = Layout::from_size_align(size, NATURAL).map_err(|_| MemoryError::OutOfMemory)?;
         // SAFETY: the layout's size is at least 1.

@@ -40,8 +40,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     init: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     object(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and attributes
-        // that it does not change meanwhile.
+        // SAFETY: as `ibv_create_cq_ex(3)` requires, the program passes an open context, and
+        // attributes that do not change during the call.
         let (context, init) = unsafe { (Handle::new(context)?, In::new(init)?) };
         // This device does not support parent domains, so programs cannot pass one.
         if init.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 || init.wc_flags & !KNOWN != 0 {
@@ -52,7 +52,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             return Err(Errno::EOPNOTSUPP);
         }
         let wanted = Readers(init.wc_flags);
-        // SAFETY: the manual: the channel is null or one that the program has not destroyed.
+        // SAFETY: as `ibv_create_cq_ex(3)` requires, the channel is live or null.
         let channel = unsafe { Handle::optional(init.channel) };
         Ok(create(context, init.cqe, init.cq_context, channel, init.comp_vector, wanted)?.as_ptr())
     })
@@ -107,8 +107,7 @@ unsafe fn advance(cq: Handle<'_, ibv_cq_ex>) -> c_int {
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the manual: the program passes a CQ that it has not destroyed, and attributes or
-        // null.
+        // SAFETY: as `ibv_create_cq_ex(3)` requires, the program passes a live CQ, and attributes or null.
         let (cq, attr) = unsafe { (Handle::new(cq), In::optional(attr)) };
         let Ok(cq) = cq else { return libc::EINVAL };
         if attr.is_some_and(|attr| attr.comp_mask != 0) {
@@ -126,14 +125,14 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the manual: the program calls this between start_poll and end_poll, in the thread that
-    // has the CQ's turn.
+    // SAFETY: as `ibv_create_cq_ex(3)` requires, the program calls this between `start_poll` and
+    // `end_poll`, in the thread that has the CQ's turn.
     guarded(libc::EIO, || unsafe { Handle::new(cq).map_or(libc::EINVAL, |cq| advance(cq)) })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     guarded((), || {
-        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        // SAFETY: as `ibv_create_cq_ex(3)` requires, the program passes a live CQ.
         if let Some(cq) = unsafe { Handle::optional(cq) } {
             cq.turn.release();
         }
@@ -155,8 +154,8 @@ unsafe fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
 macro_rules! reader {
     ($name:ident, $field:ident, $type:ty) => {
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
-            // SAFETY: the manual: the program calls this between start_poll and end_poll, in the
-            // thread that has the CQ's turn.
+            // SAFETY: as `ibv_create_cq_ex(3)` requires, the program calls this between
+            // `start_poll` and `end_poll`, in the thread that has the CQ's turn.
             unsafe { current(cq) }.$field.into()
         }
     };

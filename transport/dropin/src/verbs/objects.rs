@@ -28,7 +28,7 @@ pub(crate) struct ContextObject {
     pub(crate) events: Arc<ContextEvents>,
     /// Live objects of the context.
     pub(crate) live: Live,
-    /// The receive QPs that the process is registered with by the calls of OFED 1.x.
+    /// XRC receive QPs registered through the OFED 1.x calls.
     pub(crate) legacy: LegacyXrc,
 }
 

@@ -84,8 +84,8 @@ fn attributes(from: &DeviceAttributes) -> ibv_device_attr {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and memory for the
-        // attributes.
+        // SAFETY: as `ibv_query_device(3)` requires, the program passes an open context, and memory
+        // for the attributes.
         let (context, attr) = unsafe { (Handle::new(context)?, Out::new(attr)?) };
         attr.write(attributes(context.device.attributes()));
         Ok(())
@@ -101,8 +101,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, input or null, and
-        // the header passes the size of the program's structure.
+        // SAFETY: as `ibv_query_device_ex(3)` requires, the program passes an open context, input
+        // or null, and the wrapper in `verbs.h` passes the size of the program's structure.
         let (context, input, out) =
             unsafe { (Handle::new(context)?, In::optional(input), OutBytes::new(attr, attr_size)?) };
         if input.is_some_and(|input| input.comp_mask != 0) {

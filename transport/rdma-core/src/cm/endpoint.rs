@@ -44,7 +44,8 @@ impl RawId {
     /// # Safety
     /// The id is not used after this, and all its events are acknowledged, except one that it keeps itself.
     pub(super) unsafe fn destroy(self) {
-        // SAFETY: this function's contract. The call destroys ids of `rdma_create_id` as well.
+        // SAFETY: the caller upholds this function's contract. `rdma_destroy_ep` also accepts ids from
+        // `rdma_create_id`.
         unsafe { rdma_destroy_ep(self.pointer()) };
     }
 }

@@ -62,12 +62,12 @@ pub(super) fn join_received(socket: BorrowedFd<'_>) -> bool {
 
 /// Returns the number of datagrams that the kernel dropped because the socket's receive buffer was full.
 pub(super) fn dropped_by_kernel(socket: BorrowedFd<'_>) -> u64 {
-    // `SK_MEMINFO_VARS` words, of which the last is `SK_MEMINFO_DROPS`.
+    // `SK_MEMINFO_VARS` words. The last one is `SK_MEMINFO_DROPS`.
     let mut words = [0u32; 9];
     let mut length: libc::socklen_t = 36;
     const _: () = assert!(size_of::<[u32; 9]>() == 36);
-    // SAFETY: the descriptor is open for the life of the borrow; the kernel writes at most
-    // `length` bytes, which is the size of the live array that the pointer leads to.
+    // SAFETY: the descriptor is open for the life of the borrow; the kernel writes at most `length` bytes,
+    // the size of `words`.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -57,7 +57,7 @@ impl PeerProcesses {
         }
     }
 
-    /// Takes a connection with a dead process.
+    /// Removes and returns a connection whose peer process has died.
     fn take_orphan(&mut self) -> Option<CmIdNumber> {
         let member = self.dead.first()?;
         let id = self.connections.get(member).and_then(|ids| ids.first().copied())?;

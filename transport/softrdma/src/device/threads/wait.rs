@@ -102,7 +102,7 @@ mod tests {
     use std::time::Duration;
     use trunkline_verbs::{CqInit, Device, Prepared};
 
-    /// The edge of a descriptor is reported once. If it were forgotten, packets would wait for the next one.
+    /// epoll reports an edge only once. If it is lost, packets wait for the next one.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "another real thread has the turn")]
     fn poller_that_packets_woke_notes_it_although_another_thread_has_turn() {

@@ -376,7 +376,7 @@ mod tests {
         let messages =
             scene.outbox.waiting_for_tests().map(|(kind, bytes)| Message::read(kind, bytes).unwrap().1);
         assert_eq!(messages.last(), Some(Message::Refuse { reason: Refusal::Forked }));
-        // A choice may be the first use of memory after the fork.
+        // Choosing a path may be the first use of the shared area after the fork.
         scene.local.policy = PathPolicy::Memory;
         let count = scene.outbox.waiting_for_tests().count();
         let choice = scene.local.choose(
