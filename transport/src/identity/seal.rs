@@ -203,7 +203,7 @@ impl LaneSeal {
             self.next_phase(now);
         }
         let Direction { keys, phase, count, .. } = &mut self.seals;
-        // Otherwise the frame would leave in clear.
+        // Panic rather than send the frame in plaintext.
         const ROOM: &str = "a frame has a header, and room for the seal";
         let (header, rest) = frame.split_first_chunk_mut::<HEADER>().expect(ROOM);
         let (sealed, tag) = rest.split_last_chunk_mut::<TAG>().expect(ROOM);
@@ -491,7 +491,7 @@ mod tests {
             assert_eq!(opened(&mut theirs[0], &sealed), Ok(frame(at, 9)));
             assert_eq!(sealed[1] & flags::PHASE != 0, [0, 0, 1, 0, 0, 1, 1][usize::from(at)] == 1);
             if at == 2 {
-                // This one was SWITCH.
+                // Frame 2 is a SWITCH.
                 ours[0].switch(Time(0));
                 theirs[0].peer_switched(renewed(false).opens);
             }

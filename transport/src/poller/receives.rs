@@ -140,7 +140,7 @@ impl Transport {
             self.res.events.message(from, message);
             return None;
         }
-        // Its handler may take long, and other pollers need not wait for it.
+        // Wake other pollers now, since the message's handler may take long.
         if self.crossings.is_anyone_unwoken() {
             self.wake_crossed();
         }

@@ -111,7 +111,7 @@ impl CmMachine {
                 return self.fail_handshake(key, number, Refused::Malformed.into());
             }
             Stage::Failed(failure) => {
-                // Both nodes have ended the handshake.
+                // The handshake has failed at both nodes.
                 let failure = *failure;
                 let is_failure = Fragment::parse(&frame).is_ok_and(|fragment| fragment.part == Part::Failure);
                 if is_failure {
@@ -291,7 +291,7 @@ impl CmMachine {
         }
         handshake.stage = Stage::Failed(failure);
         self.proving.set_timer(session, Some(now + FAILURE_LIMIT));
-        // The peer may end the session before it acknowledges the FAILURE.
+        // The peer may close the session before acknowledging the FAILURE.
         self.count_failure();
     }
 

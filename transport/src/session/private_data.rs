@@ -515,7 +515,7 @@ impl Welcome {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let features = check_prefix(bytes, bytes.get(6).copied())?;
         if features & !Features::HANDSHAKE.0 != 0 {
-            // It agrees to a feature that this version never requests.
+            // The peer agrees to a feature that this version never requests.
             return Err(Refusal::Malformed);
         }
         let read = || -> Option<Self> {

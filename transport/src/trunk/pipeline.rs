@@ -443,7 +443,7 @@ impl Pipeline {
         if let FrameBytes::Slot(slot) = frame.place
             && frame.is_bundle()
         {
-            // The other messages of its bundle leave.
+            // Void only this message: the other messages of the bundle are sent.
             let (begin, record) = frame.take_late(now, record)?;
             if !mutant!(late_messages_stay_in_their_bundle) {
                 sends.write(slot, begin, &[VOID]);

@@ -69,7 +69,7 @@ pub(super) fn h3(lab: &Lab) -> Verdict {
     check(!waits(&lab.far, Kind::CommunicationEstablished), || {
         "a TGT in RTS reported a first packet".into()
     })?;
-    // Unsignalled, so that it need not request an acknowledgement: the event must not depend on one.
+    // Post an unsignalled send, which need not request an acknowledgement: the event must not depend on one.
     let first = request(1, SendOperation::Send, &data, early.srq_number);
     early.ini.post_send(&[SendRequest { flags: SendFlags::empty(), ..first }])?;
     lab.succeeds("the first receive in RTR", &early.cq, 1, Op::Receive)?;

@@ -230,7 +230,7 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
     let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     let near = &stage.lab.near;
     let places = [memory(&mut pair.first)?, memory(&mut pair.second)?];
-    // Offset past everything that is written otherwise.
+    // Use the second half of the memory, which nothing else writes.
     let counters =
         places.map(|place| RemoteAddress { address: place.address.plus(MEMORY_BYTES as u64 / 2), ..place });
     for (which, seed) in [(1usize, 5u8), (0, 6)] {

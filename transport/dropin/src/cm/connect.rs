@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         }
         let offered = lock(&id.facts).offered;
         let mut parameters = parameters(id, param.as_ref())?;
-        // Limited to the peer's offer, which the all-ones values stand for.
+        // Limit the parameters to the peer's offer. All-ones values mean that offer.
         let fit =
             |asked: Option<u8>, all: u8, offered: u8| asked.filter(|asked| *asked != all).unwrap_or(offered);
         let asked =

@@ -30,7 +30,7 @@ unsafe fn register(
     }
     let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 { iova } else { 0 };
     let page = page_size()?;
-    // As in the kernel, which maps pages: a byte keeps its offset in its page.
+    // The kernel maps pages, so an address and its IOVA have the same offset in a page.
     if flags & IBV_ACCESS_ZERO_BASED == 0 && iova % page as u64 != (addr.addr() % page) as u64 {
         return Err(Errno::EINVAL);
     }

@@ -61,7 +61,8 @@ impl<T> Ring<T> {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // Both halves were dropped, and the reference count has ordered their last stores before this point.
+        // The producer and consumer were dropped, and the reference count orders their last stores before
+        // this point.
         let tail = self.tail.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         while head != tail {

@@ -201,7 +201,7 @@ impl CmMachine {
         if let Some(mtu) = message::mtu_of_rej(rej).filter(|_| connection.state == ConnectionState::ReqSent) {
             match mtu.cmp(&connection.peer.mtu) {
                 Ordering::Less => return self.ask_with_mtu(now, id, mtu),
-                // The answer to a REQ that was repeated before the smaller MTU arrived.
+                // This reply answers a REQ that was retransmitted before the smaller MTU arrived.
                 Ordering::Equal => return self.counters.count(CmDrop::Duplicate),
                 Ordering::Greater => {}
             }
@@ -313,7 +313,7 @@ impl CmMachine {
     pub(super) fn doubt(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
-            // Released by its program, and kept for late messages only.
+            // The program has released the connection. It is kept for late messages only.
             ConnectionState::Idle => self.remove(id),
             ConnectionState::ReqReceived(_)
             | ConnectionState::RepReceived

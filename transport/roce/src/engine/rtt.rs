@@ -47,7 +47,7 @@ impl RoundTrip {
         let Some(sample) = self.sample.take_if(|sample| una.after(sample.psn) > 0) else { return false };
         let measured = now.since(sample.sent);
         self.measured = Some(Measured { round_trip_ns: measured, is_read: sample.is_read });
-        // RFC 6298 §2: one eighth of the new value, and a quarter of its deviation.
+        // RFC 6298 §2: the smoothing factors are 1/8 for the round trip and 1/4 for its variation.
         let (smoothed, variation) = match self.smoothed_ns {
             None => (measured, measured / 2),
             Some(old) => {

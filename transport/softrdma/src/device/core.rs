@@ -130,7 +130,7 @@ impl Core {
             return;
         }
         if let Some(place) = backgrounds.iter().position(|background| background.is_of(of)) {
-            // Its join handle belongs to the parent's thread.
+            // The join handle refers to a thread of the parent process.
             backgrounds.swap_remove(place).forget();
         }
         of.progress.adopt();

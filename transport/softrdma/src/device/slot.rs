@@ -37,7 +37,7 @@ impl Slot {
         for core in opened.iter().filter_map(|(core, _)| core.upgrade()) {
             core.remove();
         }
-        // Their objects exist until the programs drop them.
+        // Keep the removed devices: their objects exist until the programs drop them.
         lock(&self.0).opened.extend(opened);
     }
 

@@ -165,7 +165,7 @@ impl Requester {
     }
 
     /// Returns true if the end of a request requests an acknowledgement, which is needed for a completion, a
-    /// draining SQD, a proof that the path leads to the peer, more message credit, or room in the send queue.
+    /// draining SQD, a proof that the path reaches the peer, more message credit, or room in the send queue.
     /// Otherwise a later packet or a probe requests one.
     #[inline]
     fn is_acknowledgement_awaited(&self, wqe: &Wqe) -> bool {
@@ -186,7 +186,7 @@ impl Requester {
 
     /// Sends the oldest unacknowledged packet once more; the cursor stays.
     fn send_probe(&mut self, now: Time, memory: &impl LocalMemory, out: &mut Vec<u8>) -> Option<Transmit> {
-        // It is about to be sent anyway, or all packets are acknowledged.
+        // The packet is about to be sent anyway, or all packets are acknowledged.
         if self.cursor.psn == self.una || self.una == self.sent_end {
             return None;
         }

@@ -119,7 +119,7 @@ impl SavedAnswers {
         let end = offset.saturating_add(reth.length);
         // An answer in progress continues to its end, or to the end of the repeat.
         saved.end = if saved.is_active { saved.end.max(end) } else { end };
-        // A copy of a request whose answer has not reached that packet yet does not start it again.
+        // Ignore a duplicate request if the answer has not reached its first packet yet.
         if !saved.is_active || packet < saved.next {
             (saved.start, saved.next) = (packet, packet);
             self.replay(index);

@@ -85,7 +85,7 @@ impl Control {
         let connection = event.connection();
         let requested = match event {
             Event::ConnectRequest(_, request) => {
-                // Both ends of a connection use one path MTU: the smaller of what their interfaces carry.
+                // The path MTU of a connection is the smaller of the two interfaces' MTUs.
                 let mtu = shards.first().link().mtu_of(request.local.ip());
                 if mtu < request.peer.mtu {
                     tracing::debug!(
@@ -142,7 +142,7 @@ impl Control {
                 let established = self.connections.get(id).is_some_and(|endpoint| {
                     matches!(endpoint.role, Role::Active { .. }) && endpoint.qp.is_none()
                 });
-                // A program that brings the QP up itself has already established the connection.
+                // A connection is already established if the program brought the QP up itself.
                 if !established {
                     self.connections.push_event(id, CmEventKind::Established, private);
                 }

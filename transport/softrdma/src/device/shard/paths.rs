@@ -109,9 +109,9 @@ struct Path {
 }
 
 impl Path {
-    /// Returns the rest of a QP's share of the window of responses, of which `own` are in flight. The QP has READs to post, and
-    /// posts none beyond the window: the window limits it if no further READ fits. One that grew although it was not
-    /// used would be sent as a burst later.
+    /// Returns the unused part of a QP's share of the response window. `own` responses of the QP are in
+    /// flight. The call also records that the window limits the QP if no further READ fits: a window that
+    /// grew without use would later be sent as a burst.
     fn share(&mut self, own: u32) -> u32 {
         let window = self.responses.congestion.whole_window();
         let share = window / self.readers.max(1);
@@ -352,10 +352,10 @@ mod tests {
         way.congestion.replace(4, 1, Time(0));
         assert_eq!([7, 8].map(|qp| way.room_of(qp, Time(0))), [3, 0]);
         assert_eq!(way.released(Time(0)), Some(7));
-        // It has sent, and waits for more: the other one is next.
+        // QP 7 has sent and waits to send more: QP 8 is next.
         way.served(7, true, true, Time(0));
         assert_eq!(([7, 8].map(|qp| way.room_of(qp, Time(0))), way.released(Time(0))), ([0, 3], Some(8)));
-        // One that could not send keeps its place.
+        // A QP that could not send keeps its position.
         way.served(8, false, true, Time(0));
         assert_eq!(way.released(Time(0)), Some(8));
         way.served(8, true, false, Time(0));

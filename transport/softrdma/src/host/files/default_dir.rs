@@ -136,7 +136,7 @@ impl DefaultDirectory {
     /// Lists the directories of this user, the one without a suffix first.
     fn list(&self) -> Result<Vec<Private>, HostError> {
         let names = match read_dir(&self.parent) {
-            // It may be writable only. All processes then use one fixed name.
+            // The parent may be writable but not readable. All processes then use one fixed name.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && !self.is_plain_taken() => {
                 return Ok(Private::find(self.plain_path()).into_iter().collect());
             }

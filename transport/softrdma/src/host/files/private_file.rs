@@ -66,7 +66,7 @@ pub(in crate::host) fn private_directory(path: &Path) -> Result<(), HostError> {
     create_private(path)?;
     match is_private_directory(path)? {
         true => Ok(()),
-        // It was removed since.
+        // The directory was removed after its creation.
         false => {
             let source = ErrorKind::NotFound.into();
             Err(HostError::Os { doing: "examine", path: path.to_owned(), source })

@@ -451,7 +451,7 @@ impl Connections {
                 self.counts.nonsense();
                 self.end(oldest);
             }
-            // Its hello has usually arrived already.
+            // Read from the new connection: the hello has usually arrived already.
             self.readable.push_back(key as u64);
         }
         self.readable.push_back(LISTENER);

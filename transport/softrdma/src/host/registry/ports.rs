@@ -91,7 +91,7 @@ impl Host {
             let other = others.find(|record| record.owner != self.me() && self.is_alive(record.owner));
             match other.filter(|_| !matches!(holder, PortHolder::Alive(_))) {
                 None => return Err(PortRefused::Bind(error, holder)),
-                // It was stopped on the way.
+                // The other member was stopped while it bound the port.
                 Some(other) if attempts == ATTEMPTS => {
                     return Err(PortRefused::Bind(error, PortHolder::Alive(other.owner)));
                 }

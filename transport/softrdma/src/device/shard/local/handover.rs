@@ -151,7 +151,7 @@ impl LocalPaths {
         })?;
         let pair = self.partners.get(&from).and_then(|known| known.pair);
         if let Some(index) = pair.filter(|index| !self.pairs[*index].has_other()) {
-            // Both sides have offered at the same time.
+            // The two members offered memory to each other at the same time.
             self.attach(index, area, number, outbox, now);
             return Ok(());
         }

@@ -91,7 +91,7 @@ impl Shard {
     fn receive_last(&mut self, pair: usize, now: Time) {
         let Self { local, qps, resources, taken, .. } = self;
         let mut bytes = 0;
-        // A member that lives may write more meanwhile.
+        // Stop after the size of a ring, since a live member may keep writing.
         while bytes < RING_BYTES
             && let Some(length) = receive_one(local, qps, resources, taken, pair, now)
         {
@@ -123,7 +123,7 @@ impl Shard {
         self.local.look_at_rung(now);
     }
 
-    /// Returns the descriptor by which members that share memory wake the thread that sleeps for the shard.
+    /// Returns the descriptor with which members that share memory wake the shard's sleeping thread.
     pub(in crate::device) fn bell(&self) -> Option<RawFd> {
         self.local.descriptor()
     }
@@ -226,7 +226,7 @@ fn handle(
     bytes: &[u8],
     now: Time,
 ) -> bool {
-    // Not moved out of the result, because it is large.
+    // Borrow the packet from the result: it is too large to move.
     let parsed = Packet::parse_joined(bytes);
     let Ok(packet) = &parsed else {
         resources.counters.malformed += 1;

@@ -369,7 +369,7 @@ impl LocalPaths {
 
     /// Returns the pairs with a member whose areas are mapped.
     pub(super) fn pairs_with(&mut self, member: MemberId) -> Vec<usize> {
-        // They are not mapped in a child of a fork, which drops them here.
+        // In a forked child the areas are not mapped, and this call drops the pairs.
         self.is_own_process();
         let with = |(_, pair): &(usize, &MemoryPair)| pair.partner().member == member && pair.has_other();
         self.pairs.iter().filter(with).map(|(index, _)| index).collect()
@@ -488,8 +488,7 @@ impl LocalPaths {
         ready
     }
 
-    /// Polls one of the parked rings. A thread that polls notices its messages sooner than the message that
-    /// wakes it, which may wait at a link that is polled seldom.
+    /// Polls one of the parked rings. The wake-up message may arrive later, since the link is polled seldom.
     fn look_at_parked(&mut self, now: Time) {
         let index = self.next_parked;
         self.next_parked = if index + 1 < self.pairs.capacity() { index + 1 } else { 0 };
@@ -653,7 +652,7 @@ impl LocalPaths {
         }
         let Self { active, pairs, .. } = self;
         if was_less {
-            // Rings that are parked for urgent packets only.
+            // Poll the rings that are parked for urgent packets only, too.
             active.extend(pairs.iter().map(|(index, _)| index));
             active.sort_unstable();
             active.dedup();
