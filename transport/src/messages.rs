@@ -352,7 +352,7 @@ pub enum PeerDown {
     /// The peer requires an identity, which this node lacks.
     #[error("the peer refused the session: {NO_IDENTITY}")]
     IdentityRequired,
-    /// The handshake failed, in which both nodes prove their names.
+    /// The handshake in which both nodes prove their names has failed.
     #[cfg(feature = "identity")]
     #[error(transparent)]
     Handshake(HandshakeFailure),
@@ -397,8 +397,8 @@ pub enum PeerDown {
         /// Payload of the larger packets, in bytes.
         bytes: u32,
     },
-    /// Large packets vanish on the way between the nodes, although the peer answers. The next sessions have the next smaller path
-    /// MTU.
+    /// Large packets are lost between the nodes, although the peer answers. The next sessions have the next
+    /// smaller path MTU.
     #[error("{}", PathMtuText(*mtu, *is_told))]
     PathMtu {
         /// Path MTU of the session.
@@ -426,7 +426,7 @@ pub enum PeerDown {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Misbehaved(&'static str),
-    /// A sealed frame, or a part of a sealed message, was altered on the way.
+    /// A sealed frame, or a part of a sealed message, was altered in transit.
     #[cfg(feature = "identity")]
     #[error("{0}")]
     Altered(&'static str),

@@ -130,7 +130,7 @@ fn outcome<T>(
 }
 
 fn sges(list: &[Sge]) -> (*mut ibv_sge, c_int) {
-    // A list that is too long for C's counter is beyond any device's limit as well.
+    // A list that is too long for C's counter exceeds every device's limit.
     (list.as_ptr().cast_mut().cast(), c_int::try_from(list.len()).unwrap_or(c_int::MAX))
 }
 

@@ -202,7 +202,7 @@ impl BlockPool {
             None => self.make(class, length),
         };
         let chunk = chunk.or_else(|_| {
-            // Again, for blocks returned before this waker was registered.
+            // Try again, for blocks returned before this waker was registered.
             self.awaits(waiting);
             self.make(class, length)
         });
@@ -296,7 +296,7 @@ impl BlockPool {
         let (lkey, rkey) = (region.lkey(), region.rkey());
         let mut state = self.lock();
         if state.generation != generation {
-            // Blocks of a device that went in the meantime are not kept.
+            // The device was removed in the meantime, so its blocks are not kept.
             return Err(NotNow::Wait);
         }
         let at = state.regions.insert(region);

@@ -98,7 +98,7 @@ pub(crate) struct Grantor {
     outstanding: u32,
     active: u32,
     pairs: Slab<PairCredit>,
-    /// The peers, of which there are few. Their places do not change.
+    /// The peers. There are few, and their indices do not change.
     holders: Slab<Holder>,
     needy: VecDeque<PairId>,
     /// Targets of pairs that were granted credit since the last [`Grantor::take_granted`].

@@ -32,7 +32,7 @@ use trunkline_verbs::{
     SharedReceiveQueue, Time, VerbsError,
 };
 
-/// The queues, which exist while there is a device, and the sleeper, which outlives them.
+/// Queues, which exist while there is a device, and the sleeper that waits for them.
 #[derive(Debug)]
 pub(super) struct Queues {
     sleeper: Sleeper,

@@ -133,7 +133,7 @@ impl Transport {
         }
     }
 
-    /// Hands out a message, after the events before it.
+    /// Hands out a message, after the events that precede it.
     #[inline]
     fn hand_out(&mut self, from: Origin, message: Message) -> Option<Event> {
         if !self.res.events.is_empty() {
@@ -193,7 +193,7 @@ impl Transport {
         }
     }
 
-    /// Puts the rest of the open bundle back into the line of its peer.
+    /// Returns the remaining messages of the open bundle to the queue of its peer.
     #[inline(never)]
     fn put_bundle_back(&mut self) {
         if let Some((part, bytes, bundle)) = self.receiving.bundle.take() {
@@ -588,7 +588,7 @@ impl Transport {
         None
     }
 
-    /// Keeps an early frame: the session came up at the peer before it did here.
+    /// Keeps an early frame, received because the session came up at the peer first.
     fn keep_early(&mut self, qp: QpNumber, kind: FrameKind, frame: Received) -> Result<(), FrameError> {
         let outdated = self.targets.keep_early(qp, kind, frame)?;
         if let Some(target) = outdated.and_then(|qp| self.targets.get(qp)) {

@@ -242,15 +242,15 @@ pub struct NodeRecord {
 }
 
 impl NodeRecord {
-    /// Returns the text, of at most [`MAX_NODE_BYTES`]. Of the events that do not fit, sampled calls are left out first, and
-    /// failures next; among the same kind the oldest ones.
+    /// Returns the text, of at most [`MAX_NODE_BYTES`]. If events do not fit, sampled calls are omitted
+    /// first, then failures; within a kind, the oldest first.
     #[must_use]
     pub fn to_text(&self, clock: &Clock) -> String {
         let now = clock.now();
         let since_epoch = calendar(clock, now).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut text =
             format!("{MAGIC}\naddress\t{}\nnow\t{}\t{}\n", self.address, now.0, since_epoch.as_nanos());
-        // Room for the line that counts the others.
+        // Reserve 64 bytes for the line with the number of omitted events.
         let mut room = MAX_NODE_BYTES - text.len() - 64;
         let mut by_rank: Vec<_> = self.events.iter().enumerate().collect();
         by_rank.sort_by_key(|(index, event)| (event.kind.rank(), std::cmp::Reverse(*index)));

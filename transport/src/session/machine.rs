@@ -401,7 +401,7 @@ impl Machine {
     }
 
     /// Returns true if the peer accepted the session long ago, but its own connections have not arrived. If
-    /// it then closes the session, its requests were lost on the way.
+    /// it then closes the session, its requests were lost in transit.
     pub(super) fn lacks_connections_back(&self, now: Time, number: u32) -> bool {
         self.session(number).is_some_and(|session| {
             session.up_since.is_none()
@@ -646,7 +646,7 @@ impl Machine {
         if session.remote != Some(hello.session) || session.features != hello.features {
             return Err(Refusal::Stale);
         }
-        // A peer that has proved its name dials its others while DONE may still be on its way.
+        // A peer that has proved its name dials its other connections while DONE may still be in flight.
         if hello.poller > 0 && session.is_unproven() {
             Err(Refusal::Malformed)
         } else {
@@ -712,7 +712,7 @@ impl Machine {
         let pollers = self.pollers;
         let Some(session) = self.session_mut(number) else { return };
         session.unproven += 1;
-        // One for the first INI, and one for each INI if the cookie has expired in the meantime.
+        // Allow one refusal for the first INI, and one for each INI if the cookie expires in the meantime.
         if session.unproven > 2 + 2 * u32::from(pollers) {
             let cause = PeerDown::Refused(Refusal::Unproven(Cookie([0; 16])).explain());
             return self.fail(now, number, cause, true, actions);
@@ -766,8 +766,8 @@ impl Machine {
         self.open(now, None, self.levels.features(), actions);
     }
 
-    /// Handles the proof of the peer's name, while this node's may still be on its way. The TLS client calls it
-    /// when it has sent its Finished.
+    /// Handles the proof of the peer's name, while this node's proof may still be in flight. The TLS client
+    /// calls it when it has sent its Finished.
     #[cfg(feature = "identity")]
     pub(crate) fn peer_proved(&mut self, number: u32) {
         if let Some(session) = self.session_mut(number)

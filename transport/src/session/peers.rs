@@ -23,8 +23,8 @@ pub(super) const HALF_OPEN_OF_HOST: u32 = 256;
 /// addresses.
 pub(super) const HALF_OPEN: u32 = 8_192;
 
-/// Maximum number of sessions of a host, with peers that were not named here, that are to have a handshake and whose
-/// peer has not proved a name.
+/// Maximum number of unproven sessions of a host: sessions with peers that this node's program did not name,
+/// before the peer has proved a name.
 pub(super) const UNPROVEN_OF_HOST: usize = 64;
 /// The same for all hosts: each costs up to 40 KiB.
 const UNPROVEN: usize = 1024;

@@ -168,7 +168,7 @@ pub(crate) enum Refusal {
     ProtocolBroken,
     /// The node ended a session because a sealed frame or message did not open.
     Altered,
-    /// The node ended a session because large packets of this path MTU vanish on the way.
+    /// The node ended a session because large packets of this path MTU are lost in transit.
     PathMtu(Mtu),
 }
 

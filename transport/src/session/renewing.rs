@@ -29,7 +29,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 const BUSY: Duration = Duration::from_secs(1);
 /// Number of repetitions of a failed renewal before a pause of an hour.
 const REPETITIONS: u8 = 2;
-/// Time in which a peer must renew a certificate that no longer leads to a root.
+/// Time in which a peer must renew a certificate that no longer chains to a root.
 const GRACE: Duration = Duration::from_secs(60);
 /// Maximum number of renewals that run at once, of all sessions and of one principal.
 const RENEWALS: usize = 64;
@@ -117,8 +117,8 @@ impl CmMachine {
         }
     }
 
-    /// Ends a session whose certificates are revoked, and soon one whose certificates no longer lead to a root. Returns true
-    /// in the second case.
+    /// Ends a session whose certificates are revoked, and soon one whose certificates no longer chain to a
+    /// root. Returns true in the second case.
     fn judge(&mut self, session: SessionOfPeer) -> bool {
         let now = self.now();
         let Some(live) = self.proving.renewing(session) else { return false };

@@ -184,7 +184,7 @@ impl Trunk {
     }
 
     /// Allocates memory for the sinks that wait for it, in order, and stages the READs that the path admits
-    /// now, so that small messages do not wait behind others. Each completed READ leads here again.
+    /// now, so that small messages do not wait behind others. Called again after each completed READ.
     pub(super) fn stage_reads(&mut self, res: &mut Resources) {
         let peer = Some(self.peer);
         self.sinks.feed(|length| res.shared.sinks.take(length, peer, Some(&res.waker)).ok());

@@ -246,7 +246,7 @@ pub(crate) fn bundle(messages: u16) -> [u8; HEADER] {
     own(BUNDLE, messages)
 }
 
-/// Place in a bundle, from which its messages follow.
+/// Position of the next message in a bundle.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bundle {
     at: usize,

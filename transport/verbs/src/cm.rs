@@ -45,7 +45,7 @@ impl PortSpace {
     /// All port spaces.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ib];
 
-    /// Returns the prefix of a service id, to which the 16 bits of the port are added.
+    /// Returns the prefix of a service id. The port is the lowest 16 bits.
     #[must_use]
     pub const fn prefix(self) -> u64 {
         match self {
@@ -176,9 +176,9 @@ pub struct UdpPorts {
     pub own: Option<u16>,
     /// Port that they go to.
     pub peer: u16,
-    /// Addresses that the ICRC covers in place of the packets' addresses, if an address translator changes
-    /// these on the way. Only the side that accepted a connection of one flow, or dials back in one, has a
-    /// view.
+    /// Addresses that the ICRC covers in place of the packets' addresses, if an address translator rewrites
+    /// the packets' addresses. Only the side that accepted a connection of one flow, or dials back in one,
+    /// has a view.
     pub view: Option<PeerView>,
 }
 

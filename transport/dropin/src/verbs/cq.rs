@@ -168,7 +168,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         // SAFETY: as `ibv_req_notify_cq(3)` requires, the program passes a live CQ.
         let cq = unsafe { Handle::new(cq)? };
         if cq.get(field!(ibv_cq, channel)).is_null() {
-            // Without a channel, notification has no effect. The kernel accepts the request as well.
+            // Without a channel, notification has no effect. The kernel also accepts such a request.
             return Ok(());
         }
         let notify = if solicited_only == 0 { Notify::Any } else { Notify::Solicited };

@@ -89,7 +89,7 @@ pub(super) fn readers(base: ibv_cq, wanted: Readers) -> ibv_cq_ex {
 /// Takes one completion; 0, or `ENOENT` if the CQ is empty.
 ///
 /// # Safety
-/// The calling thread has the CQ's turn.
+/// The calling thread holds the lock of the CQ's [`Turn`](super::turn::Turn).
 unsafe fn advance(cq: Handle<'_, ibv_cq_ex>) -> c_int {
     let mut next = [Completion::default()];
     let found = cq.inner.poll(&mut next) > 0;
@@ -98,7 +98,7 @@ unsafe fn advance(cq: Handle<'_, ibv_cq_ex>) -> c_int {
         return libc::ENOENT;
     }
     let wc = completion(&next[0]);
-    // SAFETY: the calling thread has the turn, by this function's contract.
+    // SAFETY: the calling thread holds the lock, by this function's contract.
     unsafe { cq.turn.with(|current| *current = next[0]) };
     cq.set(field!(ibv_cq_ex, status), wc.status);
     cq.set(field!(ibv_cq_ex, wr_id), wc.wr_id);
@@ -114,10 +114,10 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
             return libc::EINVAL;
         }
         cq.turn.take();
-        // SAFETY: this thread has taken the turn.
+        // SAFETY: this thread took the lock above.
         let status = unsafe { advance(cq) };
         if status != 0 {
-            // The manual: the program does not call end_poll after a failure.
+            // The program does not call `end_poll` after a failure (`ibv_create_cq_ex(3)`).
             cq.turn.release();
         }
         status
@@ -125,8 +125,8 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: as `ibv_create_cq_ex(3)` requires, the program calls this between `start_poll` and
-    // `end_poll`, in the thread that has the CQ's turn.
+    // SAFETY: as `ibv_create_cq_ex(3)` requires, the thread that called `start_poll` makes this call, before
+    // `end_poll`.
     guarded(libc::EIO, || unsafe { Handle::new(cq).map_or(libc::EINVAL, |cq| advance(cq)) })
 }
 
@@ -142,7 +142,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// Returns the completion that is being read.
 ///
 /// # Safety
-/// `cq` is a CQ that the program has not destroyed, and the calling thread has its turn.
+/// `cq` is a live CQ, and the calling thread holds its lock.
 unsafe fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
     guarded(ibv_wc::default(), || {
         // SAFETY: this function's contract.

@@ -231,7 +231,7 @@ fn post_receives(
     with(&SCATTER, |scatter| {
         for (request, at) in list {
             scatter.clear();
-            // SAFETY: `List::new`'s contract: what the requests point to is readable as well.
+            // SAFETY: `List::new`'s contract covers the SGEs that the requests point to.
             let posted = unsafe { sge_list(request.sg_list, request.num_sge) }.and_then(|list| {
                 scatter.extend(list.map(|piece| sge(&piece)));
                 Ok(post(&[ReceiveRequest { wr_id: request.wr_id, scatter: scatter.as_slice() }])?)

@@ -133,7 +133,7 @@ pub unsafe extern "C" fn ibv_query_qp(
             qp_type: qp.get(field!(ibv_qp, qp_type)),
             sq_sig_all: c_int::from(qp.signal_all),
         });
-        // rdma-core updates the field as well, except in a handle from `ibv_open_qp`.
+        // rdma-core also updates the field, except in a handle from `ibv_open_qp`.
         if qp.get(field!(ibv_qp, state)) != IBV_QPS_UNKNOWN {
             qp.set(field!(ibv_qp, state), state_code(now.state));
         }

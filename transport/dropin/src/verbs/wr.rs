@@ -1,9 +1,9 @@
 //! Posting by `ibv_wr_*`.
 //!
-//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread: no other
-//! function here may be called outside of that, as `ibv_wr_post(3)` demands. Each operation adds a
-//! request, the setters complete it, and `wr_complete` posts all or none. It returns the first error
-//! of the calls before it, since those return nothing.
+//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread. The other functions
+//! here may be called only in between (`ibv_wr_post(3)`). Each operation adds a request, the setters complete
+//! it, and `wr_complete` posts all or none. It returns the first error of the operations and setters, since
+//! those return nothing.
 
 use super::batch::{Batch, Bytes, Entry};
 use super::post::{copy_in, send_flags, sge, sge_list};
@@ -136,8 +136,8 @@ fn remote(rkey: u32, address: u64) -> RemoteAddress {
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: as `ibv_wr_post(3)` requires, the program passes a live QP. The turn belongs to this
-    // thread once it is taken.
+    // SAFETY: as `ibv_wr_post(3)` requires, the program passes a live QP. This thread holds the QP's lock
+    // after `take`.
     unsafe {
         guarded((), || {
             if let Some(qp) = Handle::optional(qp) {
@@ -184,9 +184,8 @@ unsafe fn end_turn(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: as `ibv_wr_post(3)` requires for this function and the following ones, the program
-    // passes a live QP and calls between `wr_start` and `wr_complete`, in the thread that called
-    // `wr_start`.
+    // SAFETY: as `ibv_wr_post(3)` requires for this function and the following ones, the program passes a
+    // live QP, and the thread that called `wr_start` makes the call before `wr_complete`.
     unsafe { open(qp, IBV_QP_EX_WITH_SEND, SendOperation::Send) }
 }
 

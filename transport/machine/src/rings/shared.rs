@@ -192,8 +192,8 @@ impl Producer {
         self.written.count.wrapping_add(footprint(length) as u64)
     }
 
-    /// Publishes the appended messages, of which one is urgent or none. Returns true if the caller must wake the
-    /// receiver.
+    /// Publishes the appended messages. `is_urgent` is true if one of them is urgent. Returns true if the
+    /// caller must wake the receiver.
     #[must_use = "a receiver that parked the ring does not look"]
     pub fn publish(&mut self, local: &impl LocalArea, peer: &impl PeerArea, is_urgent: bool) -> bool {
         if self.published == self.written.count {

@@ -53,7 +53,7 @@ impl<T> Ring<T> {
     unsafe fn read(&self, at: usize) -> T {
         self.slots[at & self.mask].with_mut(|slot| {
             // SAFETY: the pointer comes from a live cell; the slot is initialised because `at` is in
-            // head..tail, and it is read once because the caller moves on.
+            // head..tail, and it is read once because the caller advances the index.
             unsafe { slot.replace(MaybeUninit::uninit()).assume_init() }
         })
     }

@@ -1,4 +1,4 @@
-//! Channels, to which endpoints report.
+//! Event channels of endpoints.
 //!
 //! Owns an event channel of librdmacm, and an epoll descriptor for it and for the descriptors of
 //! synchronous listeners. All are non-blocking; programs wait for the epoll descriptor.

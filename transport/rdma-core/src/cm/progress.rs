@@ -27,8 +27,8 @@ pub(super) fn request(
 ) -> Taken {
     let listener = table.entries.get(&copied.number);
     let listener = listener.map(|listener| (listener.qp_type, Arc::clone(&listener.channel)));
-    // A listener at every address gets requests at other devices as well.
-    // SAFETY: librdmacm has just returned the id, so no other code uses it.
+    // A listener at the wildcard address also gets requests at other devices. SAFETY: librdmacm has just
+    // returned the id, so no other code uses it.
     let fits = unsafe { shared.is_ours(new) };
     let adopted = match listener {
         Some((qp_type, channel)) if fits => {

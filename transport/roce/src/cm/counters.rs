@@ -28,7 +28,7 @@ pub enum CmDrop {
     Limit,
     /// The request was refused with a REJ or SIDR_REP, by the machine itself.
     Refused,
-    /// A message of ours, because the ones before it were not fetched.
+    /// An outgoing message, because earlier messages were not fetched.
     TransmitQueueFull,
 }
 

@@ -295,8 +295,8 @@ impl CmMachine {
     }
 
     /// Ends the connection of a QP of ours, because a peer reports that the QP of our REQ belongs to another
-    /// connection. If that is right, the other connection is ours as well, and a QP has one connection at a
-    /// time (contract J11). The peer cannot verify the sender of the REQ, so this side ends the connection.
+    /// connection. If that is right, this node owns the other connection, too, and a QP has one connection at
+    /// a time (contract J11). The peer cannot verify the sender of the REQ, so this side ends the connection.
     fn end_of_same_qp(&mut self, now: u64, qpn: QpNumber) {
         for id in self.table.with_local_qpn(qpn) {
             self.end_left_over(now, id);

@@ -19,7 +19,7 @@ pub struct Transmit {
     pub retransmission: bool,
 }
 
-/// Returns true for a request, which goes to a responder, and false for an answer, which goes to a requester.
+/// Returns true for the opcode of a request, and false for the opcode of a response.
 #[must_use]
 pub fn is_request(opcode: Opcode) -> bool {
     !opcode.operation().is_response()

@@ -84,7 +84,7 @@ struct DatagramRange {
     origin: Origin,
 }
 
-/// Datagrams that are sent with one call: segments of one length, of which the last may be shorter.
+/// Datagrams sent with one call: segments of one length. The last one may be shorter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message<'a> {
     pub(super) destination: SocketAddr,
@@ -131,7 +131,7 @@ pub struct SendBatch {
     bytes: Vec<u8>,
     ends: EndsList,
     entries: Vec<DatagramRange>,
-    /// Index of the oldest entry; the entries before it were removed.
+    /// Index of the oldest entry. Earlier entries were removed.
     first: usize,
     /// Index of the first entry that [`SendBatch::segment`] has not seen.
     unseen: usize,
@@ -170,8 +170,8 @@ impl SendBatch {
         self.push_run(source, destination, Segmentation::No, 1, write);
     }
 
-    /// Like [`Self::push_with`], for up to `most` datagrams. Ends when the writer returns `false`, in which
-    /// case its bytes are discarded. Returns the number of datagrams added.
+    /// Like [`Self::push_with`], for up to `most` datagrams. Ends when the writer returns `false`, and
+    /// discards that writer's bytes. Returns the number of datagrams added.
     pub(crate) fn push_run(
         &mut self,
         source: SocketAddr,

@@ -314,7 +314,8 @@ impl Requester {
         }
     }
 
-    /// Returns the time at which the responses before the last one count as lost, unless another one arrives.
+    /// Returns the time at which responses earlier than the latest one count as lost, unless one more
+    /// response arrives.
     pub(super) fn gap_deadline(&self) -> Option<Time> {
         let kept = &self.kept;
         let part = REORDERED_PART >> kept.doublings.min(MAX_WAIT_DOUBLINGS);

@@ -1,4 +1,4 @@
-//! The responder's state as plain words, with which another process can continue.
+//! The responder's state as plain words, so that another process can continue it.
 //!
 //! Owns the order of the fields. The words are read back as written. Other words result in a state that may
 //! answer incorrectly, but never panics. Only the fields in use are written: a responder without saved READs

@@ -96,7 +96,7 @@ impl Addresses {
         &self.gids
     }
 
-    /// Returns the GID table, to which loopback addresses are added as they are used.
+    /// Returns the GID table. Loopback addresses are added to it as they are used.
     pub(super) fn gids_mut(&mut self) -> &mut GidTable {
         &mut self.gids
     }

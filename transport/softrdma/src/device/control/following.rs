@@ -19,7 +19,7 @@ use trunkline_verbs::descriptors::above_stdio;
 
 /// Interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Number of notifications read at once; more of them count as one change as well.
+/// Number of notifications read at once. All pending notifications count as one change.
 const READS: usize = 1024;
 /// Groups of notifications: interfaces, IPv4 addresses and IPv6 addresses.
 const GROUPS: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;

@@ -19,8 +19,8 @@ const RECEIVE_SLOTS: usize = 64;
 const LAST_BATCHES: usize = 64;
 /// Interval at which a thread polls the link while packets come through memory. Polling it is a system call.
 const INTERVAL_NS: u64 = 4_000;
-/// The same for a link that has not been used for long. The interval grows to it with the time since the last
-/// use, of which it is an eighth, so that it delays a peer's packets by a small part of the peer's pauses.
+/// Maximum poll interval of an unused link. The interval is an eighth of the time since the last use, so that
+/// the delay of a peer's packets is small in relation to the peer's pauses.
 const IDLE_INTERVAL_NS: u64 = 2_000_000;
 /// The MTU of a link that does not report one.
 const DEFAULT_MTU_BYTES: u32 = 1500;

@@ -50,7 +50,7 @@ pub(super) struct Executor {
     backlog_bytes: usize,
     /// Serial number and outcome of the last placement that a predecessor requested from this process.
     inherited: Option<(u64, RemoteOutcome)>,
-    /// Process that holds the receive of the SEND in progress, if it is another one.
+    /// Process that holds the receive of the SEND in progress, if not this process.
     message_at: Option<MemberId>,
     events: Vec<AsyncEventKind>,
 }
@@ -146,7 +146,7 @@ impl Executor {
         }
     }
 
-    /// Sets the process that holds the receive of the SEND in progress, if it is another one.
+    /// Sets the process that holds the receive of the SEND in progress, if not this process.
     pub(super) fn set_message_at(&mut self, owner: Option<MemberId>) {
         self.message_at = owner;
     }

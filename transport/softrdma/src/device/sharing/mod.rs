@@ -37,7 +37,7 @@
 //! outcome, returns the outcome instead of placing the packet again. This holds for atomics too. A serial
 //! number is never reused, not even after a reset.
 //!
-//! The owner may have ended as well. A process that places a SEND or a WRITE records the serial number in the
+//! The owner may also have exited. A process that places a SEND or a WRITE records the serial number in the
 //! shared table before the message is visible to its program, so that the successor acknowledges it instead
 //! of reporting an unknown SRQ.
 #![forbid(unsafe_code)]

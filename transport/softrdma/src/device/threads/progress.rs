@@ -133,7 +133,7 @@ impl Progress {
     }
 
     /// Wakes the machine if necessary after a poller has done the shard's work, in its turn. Receiving
-    /// packets may have disarmed the link, on which a thread that sleeps on the descriptors relies.
+    /// packets may have disarmed the link, and a thread that sleeps on the descriptors needs it armed.
     pub(in crate::device) fn worked(
         &self,
         shard: &mut Shard,

@@ -102,7 +102,7 @@ impl FolderLock {
         }
     }
 
-    /// Returns `None` if the file is no longer the lock file: members then lock another one.
+    /// Returns `None` if the file is no longer the lock file: members then lock its replacement.
     fn wait_for(&self, mut file: File) -> Result<Option<Flock<File>>, (File, HostError)> {
         let (mut tries, mut pauses) = (0, 0);
         let mut holder = None;
@@ -140,7 +140,7 @@ impl FolderLock {
         }
     }
 
-    /// Renames the lock file, so that members create another one.
+    /// Renames the lock file, so that members create a new lock file.
     fn replace(&self, file: &File, holder: Holder) -> io::Result<()> {
         // Exactly one member renames a file: the inode number in the new name excludes the others.
         let name = format!("{REPLACED}{}", file.metadata()?.ino());
@@ -243,8 +243,8 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Fails with `NotFound` if the folder's path no longer leads to its lock file: a folder that is not in use may be removed
-/// before it is locked.
+/// Fails with `NotFound` if the folder's path no longer contains its lock file: a folder that is not in use
+/// may be removed before it is locked.
 pub(in crate::host) fn is_in_place(lock: &FolderLock, held: &Locked<'_>) -> io::Result<()> {
     let path = lock.path().join(NAME);
     match held.file().is_none_or(|file| is_at(file, AT_FDCWD, &path)) {

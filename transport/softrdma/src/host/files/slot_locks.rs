@@ -86,7 +86,7 @@ pub(in crate::host) struct Marks(File);
 impl Marks {
     pub(in crate::host) fn open(folder: &Path) -> Result<Self, HostError> {
         let path = folder.join(REGISTRY);
-        // Opened for reading only: data that the program writes to a wrong descriptor must not end up in it.
+        // Open the file read-only, so that a program that writes to a wrong descriptor cannot change it.
         let opened = open_to_check(AT_FDCWD, &path);
         opened.map(Self).map_err(|source| HostError::Os { doing: "open", path, source })
     }

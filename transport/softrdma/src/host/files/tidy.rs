@@ -65,7 +65,7 @@ fn remove_if_unused(folder: &Path) -> bool {
     let renamed = folder.with_file_name(format!("{REMOVED}{name}"));
     match std::fs::rename(folder, &renamed) {
         Ok(()) => remove(&renamed),
-        // A folder of that name is left from a remover that died, and is removed first.
+        // A process that died during the removal left a folder of that name. Remove it first.
         Err(error) => {
             tracing::debug!(%error, path = %folder.display(), "unused folder not renamed");
             remove(&renamed);

@@ -503,7 +503,7 @@ impl Connections {
     /// Handles a hello.
     fn name(&mut self, key: usize, length: usize) {
         let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
-        // A member that has left: its messages are read before the end of its connection.
+        // Accept messages of a member that has left: they are read before the end of its connection.
         let Some(from) = from.filter(|from| self.host.has_joined(*from)) else {
             self.counts.nonsense();
             self.end(key);

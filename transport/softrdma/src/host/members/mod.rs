@@ -202,7 +202,7 @@ impl Members {
             Way::Sockets(connections) => connections.listening(member)?,
             Way::Memory(_) => return self.host.is_alive(member).then(|| geteuid().as_raw()),
         };
-        // Without the lock, which shards take.
+        // Query the process without the lock, which shards take.
         process.user()
     }
 

@@ -25,7 +25,7 @@ enum AreaSource {
     Simulated(Arc<Life>),
 }
 
-/// An area on its way to another member.
+/// An area in transit to another member.
 #[derive(Debug)]
 pub(crate) enum AreaHandle {
     /// A descriptor of its memory.

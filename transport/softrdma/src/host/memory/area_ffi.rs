@@ -188,7 +188,7 @@ pub(in crate::host) fn receive(
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    // Without the padding, in which the kernel would put a second descriptor that is never closed.
+    // Exclude the padding: the kernel would put a second descriptor there, which would never be closed.
     message.msg_controllen = with_one_descriptor();
     // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which are not borrowed
     // elsewhere.

@@ -180,7 +180,7 @@ impl Targets {
         self.number(record).load(Ordering::Acquire) == record.number
     }
 
-    /// Returns the member that executes the TGT of this number, to which its packets belong. It may have
+    /// Returns the member that executes the TGT of this number and handles its packets. The member may have
     /// died.
     pub(crate) fn executor_of(&self, number: u32) -> Option<MemberId> {
         self.executor(self.find(number)?)

@@ -27,7 +27,8 @@ impl ShardBell {
         Ok(AreaHandle::Descriptor(self.0.try_clone()?.into()))
     }
 
-    /// Takes another member's bell. Returns `None` for a descriptor of another kind, to which writing might block.
+    /// Takes another member's bell. Returns `None` for a descriptor of another kind, since writing to it
+    /// might block.
     pub(super) fn take(handle: AreaHandle) -> Option<Self> {
         let AreaHandle::Descriptor(descriptor) = handle else { return None };
         let kind = read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).ok()?;

@@ -652,7 +652,7 @@ impl LocalPaths {
         }
         let Self { active, pairs, .. } = self;
         if was_less {
-            // Poll the rings that are parked for urgent packets only, too.
+            // Include the rings that are parked for urgent packets only.
             active.extend(pairs.iter().map(|(index, _)| index));
             active.sort_unstable();
             active.dedup();

@@ -2,7 +2,7 @@
 //!
 //! Combines a QP's reception with the shard's resources for one call. The engine's responder calls it for
 //! each packet that passed the engine's own checks. The order of the checks here follows contract G4. A
-//! refused packet leaves memory unchanged, except that a SEND may fill some SGEs before another one is
+//! refused packet leaves memory unchanged, except that a SEND may fill some SGEs before a later SGE is
 //! refused.
 
 use super::memory::append;
