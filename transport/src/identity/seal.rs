@@ -25,7 +25,7 @@ use trunkline_verbs::Time;
 pub(crate) const TAG: usize = 16;
 /// Size of the header's word, in bytes.
 const WORD_BYTES: usize = 2;
-/// Bytes by which sealing lengthens a frame.
+/// Overhead of a sealed frame, in bytes.
 pub(crate) const OVERHEAD: usize = WORD_BYTES + TAG;
 
 /// Size of a piece of a large message, in bytes. A tag follows each.

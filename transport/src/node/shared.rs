@@ -186,7 +186,7 @@ struct OwnCredentials {
     warned: u64,
 }
 
-/// Tenths of a certificate's life, of which the log warns when no more are left.
+/// Tenths of a certificate's lifetime. The log warns when no more remain.
 #[cfg(feature = "identity")]
 const WARNED_TENTHS: u64 = 2;
 

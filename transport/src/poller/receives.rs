@@ -164,7 +164,7 @@ impl Transport {
         }
     }
 
-    /// Hands out the next message of the open bundle, as far as the turn of its peer allows.
+    /// Hands out the next message of the open bundle, within the turn of its peer.
     #[inline]
     fn next_bundled(&mut self) -> Option<Event> {
         let Some((part, bytes, bundle)) = &mut self.receiving.bundle else { return None };

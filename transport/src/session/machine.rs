@@ -712,7 +712,7 @@ impl Machine {
         let pollers = self.pollers;
         let Some(session) = self.session_mut(number) else { return };
         session.unproven += 1;
-        // Allow one refusal for the first INI, and one for each INI if the cookie expires in the meantime.
+        // Allow twice the expected number: one for the first INI, and one for each INI if the cookie expires.
         if session.unproven > 2 + 2 * u32::from(pollers) {
             let cause = PeerDown::Refused(Refusal::Unproven(Cookie([0; 16])).explain());
             return self.fail(now, number, cause, true, actions);

@@ -207,7 +207,7 @@ impl Trunk {
         }
     }
 
-    /// Opens pieces of sealed messages that were READ, as far as this turn of the poller allows.
+    /// Opens pieces of sealed messages that were READ, within the limits of this turn of the poller.
     ///
     /// # Errors
     /// When a piece is not the one that the peer has sealed.

@@ -174,7 +174,7 @@ pub(super) struct Pipeline {
     earliest: Time,
     /// Short frames that are staged.
     inline: Vec<u8>,
-    /// Bytes by which sealing lengthens a frame.
+    /// Overhead of a sealed frame, in bytes.
     overhead: usize,
     /// Empty lists of bundled messages, reused for later bundles.
     pooled: Vec<Vec<BundledMessage>>,
@@ -244,7 +244,7 @@ impl Pipeline {
         self.qp.as_ref()
     }
 
-    /// Returns the number of bytes by which sealing lengthens a frame.
+    /// Returns the overhead of a sealed frame, in bytes.
     pub(super) fn overhead(&self) -> usize {
         self.overhead
     }

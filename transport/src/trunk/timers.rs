@@ -15,7 +15,7 @@ use trunkline_verbs::{QpPath, Time};
 const ITEM_MS: u64 = 2000;
 /// Time of silence after which messages wait for a keepalive, in milliseconds.
 const SILENCE_MS: u64 = 1000;
-/// Part of an interval by which a keepalive may be early, to be sent with others.
+/// Fraction of an interval that a keepalive may be early, to be sent together with others.
 const EARLY_PART: u64 = 2;
 
 /// The silence of a peer, and when to check whether a keepalive is due. Times are in milliseconds of the poller.

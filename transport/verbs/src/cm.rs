@@ -45,7 +45,7 @@ impl PortSpace {
     /// All port spaces.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ib];
 
-    /// Returns the prefix of a service id. The port is the lowest 16 bits.
+    /// Returns the prefix of a service id. The lowest 16 bits of the id are the port.
     #[must_use]
     pub const fn prefix(self) -> u64 {
         match self {

@@ -119,7 +119,7 @@ impl Memory {
     /// [`MemoryError::OutOfBounds`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
         self.check(offset, into.len())?;
-        // SAFETY: the same bytes, to which `copy::read` writes only values.
+        // SAFETY: the slice covers the same bytes, and `copy::read` writes only initialized values.
         let into = unsafe { slice::from_raw_parts_mut(into.as_mut_ptr().cast(), into.len()) };
         // SAFETY: `check` has verified that the source range is inside the block. `into` is exclusive, so
         // it can overlap the range only if `slice_mut` lent it, whose callers guarantee that no other

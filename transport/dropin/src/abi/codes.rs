@@ -1,4 +1,4 @@
-//! Constants of the headers, as far as this library uses them.
+//! Constants of the headers that this library uses.
 
 use std::ffi::c_uint;
 

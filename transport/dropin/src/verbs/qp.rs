@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// The attributes that only `ibv_create_qp_ex` takes, as far as the mask names them.
+/// Attributes in the mask that only `ibv_create_qp_ex` takes.
 struct Extended {
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,

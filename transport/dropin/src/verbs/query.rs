@@ -113,7 +113,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
             return Err(Errno::EINVAL);
         }
         let plain = attributes(context.device.attributes());
-        // SAFETY: all fields are integers, for which zeros are valid.
+        // SAFETY: zeros are valid for the structure's integers.
         let mut extended: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
         extended.orig_attr = plain;
         extended.device_cap_flags_ex = u64::from(plain.device_cap_flags);

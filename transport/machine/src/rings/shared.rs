@@ -1,9 +1,9 @@
 //! A ring of messages from one process to another, through memory that each of them shares with the other.
 //!
-//! Owns positions and their order, and the word by which a receiver that has stopped polling is woken. Each
-//! side writes only its own memory, [`LocalArea`], and reads the peer's, [`PeerArea`]. The peer's memory may
-//! hold anything: any value is safe to read, and an invalid value ends the ring ([`Violation`]). The ring
-//! never waits, and keeps no reference to shared memory.
+//! Owns positions and their order, and the word that wakes a receiver that has stopped polling. Each side
+//! writes only its own memory, [`LocalArea`], and reads the peer's, [`PeerArea`]. The peer's memory may hold
+//! anything: any value is safe to read, and an invalid value ends the ring ([`Violation`]). The ring never
+//! waits, and keeps no reference to shared memory.
 //!
 //! ```text
 //! sender's memory:    produced | bytes of messages        receiver's memory:  consumed, parked

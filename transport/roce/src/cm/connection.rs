@@ -116,7 +116,7 @@ pub(super) struct Connection {
     pub(super) timer: Option<u64>,
 }
 
-/// Key by which a peer's messages find a connection. It contains the peer's address, so that no other host
+/// Lookup key of a connection for a peer's messages. It contains the peer's address, so that no other host
 /// can use the peer's GUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct RemoteKey<N> {

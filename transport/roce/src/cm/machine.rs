@@ -48,7 +48,7 @@ pub struct UnreachableReport {
 /// The sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MadSource {
-    /// Address, verified as far as the link can.
+    /// Address, verified if the link can verify addresses.
     pub address: IpAddr,
     /// UDP ports of the message, as of its answer: its destination and its source.
     pub ports: (u16, u16),

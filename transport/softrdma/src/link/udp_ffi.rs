@@ -168,7 +168,7 @@ impl RawAddress {
 }
 
 fn empty_header() -> libc::mmsghdr {
-    // SAFETY: mmsghdr is plain integers and pointers, for which zero bytes are valid values.
+    // SAFETY: zeros are valid for the integers and pointers of mmsghdr.
     unsafe { std::mem::zeroed() }
 }
 
@@ -335,7 +335,7 @@ pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) ->
 
 /// Returns the MTU of an interface.
 pub(super) fn interface_mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
-    // SAFETY: ifreq is plain data, for which zero bytes are valid values.
+    // SAFETY: zeros are valid for ifreq, which is plain data.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero, so that the name is always terminated.
     let room = request.ifr_name.len() - 1;

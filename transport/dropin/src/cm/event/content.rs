@@ -61,8 +61,8 @@ impl EventContent<'_> {
             qp_num: conn.qp_num,
             qkey: from.map_or(0, |from| from.q_key),
         };
-        // The union's larger member is set first, so that no byte of it stays uninitialised.
-        // SAFETY: numbers and null pointers, for which zeros are valid.
+        // Set the union's larger member first, so that all its bytes are initialised. SAFETY: zeros are valid
+        // for the union's numbers and pointers.
         let mut param = rdma_cm_event_param { ud: unsafe { std::mem::zeroed() } };
         if id.is_datagram() {
             param.ud = ud;

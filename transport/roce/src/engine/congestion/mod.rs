@@ -42,7 +42,8 @@ const FIRST_WINDOW_BYTES: u32 = 16 << 10;
 const FIRST_WINDOW: RangeInclusive<u32> = 2..=8;
 /// Minimum of the window.
 const LEAST_WINDOW: f64 = 0.25;
-/// Packets by which the window grows in a round trip. It doubles every 8 rounds of growth, up to an eighth of the window.
+/// Growth of the window in a round trip, in packets. It doubles every 8 rounds of growth, up to an eighth of
+/// the window.
 const STEP: f64 = 0.25;
 const ROUNDS_PER_DOUBLING: i32 = 8;
 /// Minimum round trip of paced paths, and the burst that pacing permits, both in nanoseconds.

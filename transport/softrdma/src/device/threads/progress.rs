@@ -1,10 +1,10 @@
 //! The handover of a shard's work between the program's pollers and the shard's background machine.
 //!
-//! Owns the words by which the work changes hands. While a program polls, the machine checks once per tick
-//! whether it still does, and packets do not wake the machine. A poller that sleeps on the shard's own
-//! descriptors ([`super::wait`]) keeps the work. If there was no poll since the last check, or a program arms
-//! a CQ to sleep on its channel, the machine does the work ([`super::background`]). This code must never take
-//! the shard's lock: callers are in a turn.
+//! Owns the words that hand the work from thread to thread. While a program polls, the machine checks once
+//! per tick whether it still does, and packets do not wake the machine. A poller that sleeps on the shard's
+//! own descriptors ([`super::wait`]) keeps the work. If there was no poll since the last check, or a program
+//! arms a CQ to sleep on its channel, the machine does the work ([`super::background`]). This code must never
+//! take the shard's lock: callers are in a turn.
 #![forbid(unsafe_code)]
 
 use super::wake_up::{WakePoller, WakeUp, Watcher};

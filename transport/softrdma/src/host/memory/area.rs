@@ -106,7 +106,7 @@ impl Areas {
         }
     }
 
-    /// Creates an area of zeros, and the handle by which another member maps it.
+    /// Creates an area of zeros, and the handle with which another member maps it.
     ///
     /// # Errors
     /// The resource that the system, or a limit of this process, lacks.

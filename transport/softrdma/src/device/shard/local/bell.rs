@@ -22,7 +22,7 @@ impl ShardBell {
         Some(Self(OwnedFd::from(event_fd().ok()?).into()))
     }
 
-    /// Returns a handle by which another member rings the bell.
+    /// Returns a handle with which another member rings the bell.
     pub(super) fn handle(&self) -> io::Result<AreaHandle> {
         Ok(AreaHandle::Descriptor(self.0.try_clone()?.into()))
     }
