@@ -140,7 +140,7 @@ impl AsyncEvents {
     /// the context's descriptor is non-blocking, as set by [`crate::context::Context::open`].
     pub(crate) fn next(&self, context: Live<'_, ibv_context>, queue: &EventQueue) -> Option<AsyncEvent> {
         let mut table = lock(&self.0);
-        // One call reads a limited number, so that a flood of events cannot keep the lock.
+        // Limit the events per call, so that a flood of events does not hold the lock.
         for _ in 0..QUEUE_DEPTH {
             if table.is_dead {
                 break;

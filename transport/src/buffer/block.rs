@@ -251,8 +251,8 @@ impl BlockPool {
 
     fn make(&self, class: usize, length: usize) -> Result<Chunk, NotNow> {
         if !self.access.contains(Access::REMOTE_READ) {
-            // A request leaves room for a reply of its size. Otherwise requests could take all memory and
-            // wait forever for replies.
+            // A request must leave memory for a reply of its size. Otherwise requests could take all memory
+            // and wait forever for replies.
             headroom::check(class.saturating_mul(2)).map_err(|_| NotNow::Wait)?;
         }
         let memory = Memory::zeroed(class).map_err(|_| NotNow::Wait)?;
@@ -322,7 +322,7 @@ impl BlockPool {
         let stays = reusable && !self.access.contains(Access::REMOTE_READ);
         let region =
             if stays || mutant!(key_outlives_its_message) { None } else { self.lock().remove(registration) };
-        // Dropping it ends any access of the device. The memory is reused only after that.
+        // Dropping the region ends the device's access. The memory is reused only after that.
         drop(region);
         let surplus = {
             let mut state = self.lock();

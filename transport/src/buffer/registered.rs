@@ -62,7 +62,7 @@ impl Registry {
             return Some(Ok(Announced { at, own: None }));
         }
         let (memory, pool) = (Arc::clone(&buffer.memory), Arc::clone(&buffer.pool));
-        // The kernel may take its time.
+        // Release the lock first, since registration in the kernel may take long.
         drop(buffers);
         let registration = pool.register(&memory, start..end);
         let announced = |registration: Registration| Announced {

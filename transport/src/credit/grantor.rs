@@ -214,8 +214,8 @@ impl Grantor {
         pair.released = pair.released.wrapping_add(newly_released);
         pair.consumed = pair.consumed.wrapping_add(used);
         pair.least = pair.least.min(pair.unused());
-        // A spender that releases credit does not need more, despite its backlog. Credit not announced yet is
-        // withdrawn.
+        // A spender that releases credit does not need more, despite its backlog. Withdraw credit that is not
+        // announced yet.
         let is_idle = newly_released > 0;
         let withdrawn = if is_idle { pair.granted.wrapping_sub(pair.told) } else { 0 };
         pair.granted = pair.granted.wrapping_sub(withdrawn);

@@ -359,7 +359,7 @@ impl NodeShared {
 
 impl Drop for NodeShared {
     fn drop(&mut self) {
-        // Blocks in the application's hands refer to their pools, which must not keep the device.
+        // Close the pools, so that blocks held by the application do not keep the device open.
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.close();
         }

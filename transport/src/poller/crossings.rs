@@ -151,7 +151,7 @@ impl Crossings {
         }
         let rings = usize::from(pollers) * usize::from(pollers - 1);
         let ring = capacity(share(kind, pollers, depth)).next_power_of_two();
-        // An entry of the ring, and an entry of the list of handed items.
+        // Each item takes an entry in the ring and an entry in the list of handed items.
         let entry = size_of::<Crossing>() + size_of::<(PeerKey, u32)>();
         rings.saturating_mul(ring.saturating_mul(entry))
     }

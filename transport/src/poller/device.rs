@@ -291,7 +291,7 @@ impl Transport {
         #[cfg(feature = "identity")]
         self.handshakes.close();
         self.res.receives.close();
-        // The granted credit was for receives of the released SRQs.
+        // Reset the grants: the granted credit belonged to receives of the released SRQs.
         self.res.grants = Grants::new(0, self.crossings.homes());
         self.res.marked.clear();
         self.res.copies.clear();

@@ -245,7 +245,7 @@ impl SharedCore {
         let Some(before) = before else { return };
         let awake = now.saturating_duration_since(before.at).saturating_sub(before.slept);
         let taken = awake.saturating_sub(cpu_time.saturating_sub(before.cpu_time));
-        // Counts only this round's time, not short waits since the last reading.
+        // Require a long round, so that short waits since the last reading do not count.
         if took >= TAKEN && taken >= TAKEN.max(took / 2) {
             self.state = Sharing::Shared(now + self.retry);
             self.retry = (2 * self.retry).min(LAST_RETRY);

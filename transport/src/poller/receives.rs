@@ -305,7 +305,7 @@ impl Transport {
                     None => {
                         self.turns.end_turn(peer);
                         self.worked = true;
-                        // The simulated time of its last message may have to pass first.
+                        // End the step: the simulated time of the last message may have to pass first.
                         self.receiving.stage = Stage::Waiting { turns, worked: true };
                         return None;
                     }
@@ -363,7 +363,7 @@ impl Transport {
     /// Polls the CQ, and reposts receives. Returns the number of completions.
     fn poll_queue(&mut self) -> usize {
         let Receiving { completions, frames, .. } = &mut self.receiving;
-        // Grows the list the first time only.
+        // The list grows only at the first call.
         completions.resize_with(BATCH, Completion::default);
         let count = self.queues.poll(completions);
         let mut received = 0;

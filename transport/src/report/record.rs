@@ -180,7 +180,7 @@ impl RecordedEvent {
         let kind = kind.name();
         let mut line =
             format!("event\t{at_ns}\t{poller}\t{kind}\t{side}\t{method}\t{peer}\t{code}\t{took}\t{cause}");
-        // The cause is last, and loses its end. All characters are ASCII.
+        // Truncate the cause, which is the last field. All characters are ASCII.
         line.truncate(LONGEST_LINE - 1);
         line.push('\n');
         line

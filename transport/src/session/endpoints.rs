@@ -249,7 +249,7 @@ impl Endpoints {
         let asked = dial_parameters(device.connections, device.device.attributes(), limits.session_loss_time);
         let qp = self.make_ini(poller)?;
         self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
-        // From here on the session owns both, and closing it takes them down.
+        // From here on the session owns the endpoint and the QP, and closing it destroys them.
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
         #[cfg(feature = "identity")]
         self.carried(peer, number, Role::Ini(poller), 0, &private_data);

@@ -101,7 +101,8 @@ impl CmMachine {
                 Err(failure) => return self.handshake_failed(session, failure),
             },
             Stage::Begins { .. } => return self.fail_handshake(key, number, Refused::Malformed.into()),
-            // Before, frames use slots that the session returns when it comes up.
+            // Renewals wait until the session is up: earlier frames use slots that it returns when it comes
+            // up.
             Stage::Proved(_) if is_up => return self.renewal_frame(session, frame),
             Stage::Proved(_) => {
                 // The peer may be up already, and have new credentials.
@@ -276,7 +277,7 @@ impl CmMachine {
         let name = principal(&proof.proven);
         self.live(session, role, binding, proof);
         if !self.drive(key, |machine, actions| machine.proved(now, number, &name, actions)) {
-            // Another name came first.
+            // Another session has proved another name first.
             self.fail_handshake(key, number, Refused::OtherName.into());
         }
     }

@@ -735,7 +735,7 @@ impl Machine {
     /// without the features.
     pub(crate) fn feature_refused(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) -> bool {
         let SessionState::Open(session) = &self.state else { return false };
-        // A peer that has named itself has the feature.
+        // A peer whose session name is known supports the feature.
         let may_repeat = self.levels == Levels::Either
             && session.number == number
             && session.features != Features::NONE
@@ -868,7 +868,7 @@ impl Machine {
         actions.push(Action::Close { number });
         actions.extend(session.lacks_answer(now, cause).then_some(Action::Unanswered));
         if session.may_be_blocked(now, cause) {
-            // Firewalls and addresses change.
+            // Search for a flow that passes, since firewalls and addresses change.
             self.find_flow();
         }
         if let (PeerDown::UnknownSetting(setting), Some(remote)) = (cause, session.remote) {

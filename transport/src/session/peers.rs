@@ -193,7 +193,7 @@ impl Peers {
             peer.forget_at.get_or_insert(now + pause);
         }
         let timer = [peer.machine.next_timer(), peer.forget_at].into_iter().flatten().min();
-        // A peer that our own program named is not limited.
+        // Peers that the node's own program named are not limited.
         let held = if peer.named {
             Held::default()
         } else {

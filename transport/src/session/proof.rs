@@ -82,7 +82,7 @@ impl Cookies {
         let Some(Cookie(returned)) = hello.cookie else { return false };
         let matches = |key| {
             let Cookie(ours) = cookie(key, from, hello);
-            // All bytes are compared, so that the time taken does not reveal how many are right.
+            // Compare all bytes, so that the time taken does not reveal how many are right.
             ours.iter().zip(returned).fold(0, |differ, (ours, other)| differ | (ours ^ other)) == 0
         };
         let [current, earlier] = self.keys.map(matches);

@@ -75,7 +75,7 @@ impl CmMachine {
         let Some(credentials) = self.proving.credentials.clone() else { return };
         let left = |until: UnixTime| left(&credentials, until);
         let hour = self.renew_after;
-        // A random tenth less, so that a node's sessions are not renewed at once.
+        // Subtract up to a tenth at random, so that a node's sessions are not all renewed at once.
         let part = u32::try_from(random % 1024).unwrap_or(0);
         let regular = hour - hour * part / 10_240;
         let (theirs, own) = (left(ends), left(credentials.not_after));
@@ -190,7 +190,7 @@ impl CmMachine {
             }
             _ if live.role == Role::Server && part == Part::Tls && number >= live.number => {
                 if number > live.number {
-                    // The next exchange. The client has ended the previous one.
+                    // The client has begun the next exchange, so the previous exchange is over.
                     (live.number, live.exchange) = (number, None);
                     live.early.clear();
                     live.serve_at = Some(now.max(live.begun_at + interval));

@@ -127,7 +127,7 @@ impl Trunk {
         if frame.as_ref().len() > MOST_ANNOUNCED + announced {
             return Err(FrameError::Broken("rendezvous whose head is longer than agreed"));
         }
-        // Messages that wait for credit to send their FIN count, too. Otherwise their number would grow
+        // Also count messages that wait for credit to send their FIN. Otherwise their number would grow
         // without limit if a peer never grants credit.
         if self.sinks.count_of(lane) + self.lanes[lane].fins.len() >= REQUESTS_PER_LANE as usize {
             return Err(FrameError::Broken("more rendezvous at once than agreed"));

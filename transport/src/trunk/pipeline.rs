@@ -555,7 +555,7 @@ impl Pipeline {
     /// Posts staged work up to `end`. The last of it is signalled if `is_signaled`.
     fn post(&self, sends: &SendRoom, lanes: &[Lane], end: usize, is_signaled: bool) -> Result<(), PostError> {
         let work = || self.work.range(self.posted..end);
-        // Filled in place: a collected list would be moved as a whole.
+        // Fill the lists in place, since `collect` would move them as a whole.
         let (mut sges, mut requests) = (ArrayVec::<_, DOORBELL>::new(), ArrayVec::<_, DOORBELL>::new());
         sges.extend(work().map(|work| work.kind.sge(sends)));
         let each = (self.posted..).zip(work()).zip(&sges);

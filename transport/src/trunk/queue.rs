@@ -64,7 +64,8 @@ impl MessageQueue {
         if self.messages.is_empty() {
             self.earliest = None;
             if self.messages.capacity() > KEPT {
-                // Otherwise each poller of each peer would keep memory for the longest queue it ever had.
+                // Free the memory. Otherwise each poller of each peer would keep memory for its longest
+                // queue.
                 self.messages = VecDeque::new();
             }
         }

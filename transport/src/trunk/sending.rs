@@ -108,7 +108,7 @@ impl Trunk {
     fn post(&mut self, res: &mut Resources) -> Result<(), PeerDown> {
         self.pump(res);
         self.drop_late(res);
-        // Work marked while staging is posted right here.
+        // This call posts work that was marked while staging.
         self.marked = false;
         self.pipeline.flush(res, &mut self.lanes).map_err(|error| match error.cause {
             VerbsError::Gone => PeerDown::DeviceRemoved,

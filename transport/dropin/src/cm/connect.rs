@@ -136,9 +136,9 @@ unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, 
 
 /// Returns the parameters of the connection, of the program's and the id's QP.
 fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters, Errno> {
-    // Queries the QP itself, since the program may have created it and put it into the id.
-    // SAFETY: the id's QP is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so
-    // does a program that destroys its own.
+    // Query the QP itself, since the program may have created it and stored it in the id. SAFETY: the id's QP
+    // is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so does a program that destroys
+    // its own.
     let (own, has_srq) = match unsafe { Handle::optional(id.get(QP)) } {
         Some(qp) => (Some(qp.get(field!(ibv_qp, qp_num))), !qp.get(field!(ibv_qp, srq)).is_null()),
         None => (None, false),

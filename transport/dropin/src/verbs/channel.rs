@@ -64,7 +64,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
         let (channel, cq, cq_context) =
             unsafe { (Handle::new(channel)?, Out::new(cq)?, Out::new(cq_context)?) };
         let target = read_event(channel.inner.as_fd(), || {
-            // The lock is held until the event is counted, so its CQ is not destroyed in between.
+            // Hold the lock until the event is counted, so that its CQ is not destroyed in between.
             let cqs = lock(&channel.cqs);
             let target = cqs.get(&channel.inner.next_event()?).cloned();
             if let Some(target) = &target {

@@ -155,7 +155,7 @@ fn code(kind: Kind) -> c_uint {
         Kind::QpLastWqeReached => IBV_EVENT_QP_LAST_WQE_REACHED,
         Kind::ClientReregister => IBV_EVENT_CLIENT_REREGISTER,
         Kind::GidChange => IBV_EVENT_GID_CHANGE,
-        // `DeviceFatal`, and kinds that a provider may add: the program must stop in either case.
+        // The program must stop after `DeviceFatal` and after kinds that a provider may add.
         _ => IBV_EVENT_DEVICE_FATAL,
     }
 }

@@ -36,8 +36,8 @@ impl Host {
         }
         let opened = SoftOptions::from_env().and_then(SoftDevice::open);
         let device = opened.map_err(|error| {
-            // Programs print errno at best, which does not help the user. The user who removed the device
-            // knows the reason.
+            // Print the cause: programs print errno at best, which does not help the user. A removal needs no
+            // message.
             if !matches!(error, OpenError::Removed) {
                 eprintln!("trunkline0: cannot open the device: {error}");
             }

@@ -118,7 +118,7 @@ unsafe fn open(qp: *mut ibv_qp_ex, needs: u64, operation: SendOperation) {
             if posting.allowed & needs == 0 {
                 posting.fail(Errno::EOPNOTSUPP);
             }
-            // IBV_SEND_INLINE means nothing here: the setter determines where the bytes are.
+            // IBV_SEND_INLINE has no effect: the setter determines whether the data is inline.
             let flags = send_flags(wr_flags & !IBV_SEND_INLINE).unwrap_or_else(|errno| {
                 posting.fail(errno);
                 SendFlags::empty()

@@ -81,7 +81,7 @@ pub(super) fn validate(request: &EndpointRequest) -> Result<(), VerbsError> {
         return Err(VerbsError::Invalid("an active XRC endpoint has an INI, a passive one a TGT"));
     }
     if request.qp_type != QpType::Rc && request.port_space != PortSpace::Ib {
-        // librdmacm would silently connect by RC.
+        // Refuse, since librdmacm would silently connect an RC QP.
         return Err(VerbsError::Invalid("XRC needs the port space IB (contract J1)"));
     }
     Ok(())

@@ -260,7 +260,7 @@ impl CmId for Id {
                 channel.listen_at(self.number, entry.raw)?;
                 entry.channel.forget_listener(entry.raw);
             } else if entry.is_listening {
-                // Linux 6.1 loses waiting requests when a listener migrates.
+                // Linux 6.1 drops pending requests when a listener migrates.
                 return Err(VerbsError::NotSupported("migrating a listener that create_id made"));
             } else {
                 channel.take_in(entry.raw)?;

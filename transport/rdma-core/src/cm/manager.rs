@@ -126,7 +126,7 @@ impl CmState {
         // A listener keeps its own descriptor, which the channel watches and reads.
         let placed = if is_listener { channel.listen_at(number, raw) } else { channel.take_in(raw) };
         drop(table);
-        // After a failure dropping the endpoint destroys the id, which takes the lock.
+        // On failure, dropping the endpoint destroys the id and takes the lock.
         let id = Arc::new(Id::new(number, Arc::clone(self)));
         placed.map(|()| id as Arc<dyn CmId>)
     }

@@ -56,7 +56,7 @@ pub(super) struct Refusals {
 
 impl Refusals {
     pub(super) fn new(config: &CmConfig, retry: bool) -> Self {
-        // Three transmissions and the waits after them.
+        // 7 = 1 + 2 + 4: three transmissions with doubling waits.
         let retry_ns = if retry { config.first_retry_ns.saturating_mul(7) } else { 0 };
         Self { retry_ns, first: None }
     }

@@ -249,7 +249,7 @@ impl CmMachine {
             return;
         }
         let Some(connection) = connection.filter(|connection| connection.remote_id == dreq.local_id) else {
-            // Answered nevertheless, so that the peer can stop (contract rocev2 12.6).
+            // Answer with a DREP, so that the peer stops retransmitting (contract rocev2 12.6).
             self.counters.count(CmDrop::UnknownConnection);
             self.queue(addresses, transaction, &message::drep(dreq));
             return;

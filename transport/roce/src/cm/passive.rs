@@ -128,7 +128,7 @@ impl CmMachine {
             }
         };
         if let Err(cause) = self.check_room(host, request.listener) {
-            // Dropped, as by a full queue: the peer repeats it.
+            // Drop the request, as a full queue does: the peer retransmits it.
             self.counters.count(cause);
             return;
         }
@@ -167,7 +167,7 @@ impl CmMachine {
             && connection.peer.qpn == req.qpn
             && Transport::from_wire(req.transport) == Some(connection.transport);
         if !is_same {
-            // The id was used again: by a new incarnation, or by a forger. `check_req` decides.
+            // A new incarnation or a forger has used the id again. `check_req` distinguishes them.
             return false;
         }
         let (id, ids) = (connection.id, (connection.id.0, connection.remote_id));
@@ -177,7 +177,7 @@ impl CmMachine {
             ConnectionState::DreqSent | ConnectionState::Timewait => {
                 Some(message::rej(ids, Answered::REQ, RejectReason::STALE_CONNECTION, &[]))
             }
-            // A timer repeats the REP.
+            // The timer retransmits the REP.
             _ => None,
         };
         self.counters.count(CmDrop::Duplicate);
@@ -266,7 +266,7 @@ impl CmMachine {
     pub(super) fn handle_rtu(&mut self, addresses: Addresses, transaction: u64, rtu: &Ids) {
         let id = ConnectionId(rtu.remote_id);
         let Some(connection) = self.table.get(id) else {
-            // The peer takes itself for connected, but this side has given up.
+            // The peer considers itself connected, but this side has given up.
             self.counters.count(CmDrop::UnknownConnection);
             let ids = (rtu.remote_id, rtu.local_id);
             let rej = message::rej(ids, Answered::OTHER, RejectReason::INVALID_COMM_ID, &[]);

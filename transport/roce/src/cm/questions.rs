@@ -147,7 +147,8 @@ impl Questions {
         if self.by_key.get(&question.key) == Some(&id) {
             self.by_key.remove(&question.key);
         }
-        // This is the oldest one, or as old.
+        // The search is short: removed questions are at or near the front of the list, which has the oldest
+        // first.
         if matches!(question.stage, Stage::Answered(_))
             && let Some(at) = self.answered.iter().position(|other| *other == id)
         {

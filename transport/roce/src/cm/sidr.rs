@@ -177,7 +177,7 @@ impl CmMachine {
             }
         };
         if let Err(cause) = self.check_room(host, request.listener) {
-            // Dropped, as by a full queue: the peer repeats it.
+            // Drop the request, as a full queue does: the peer retransmits it.
             self.counters.count(cause);
             return;
         }

@@ -137,7 +137,7 @@ impl DeviceParts {
         let now = self.now();
         shard.poll(now);
         if self.wants_control(lock, &shard, now) {
-            // Another thread may hold the shard afterwards.
+            // Finish this work first: another thread may hold the shard after `serve_control`.
             self.worked(lock, &mut shard, now);
             drop(shard);
             self.serve_control();

@@ -93,8 +93,7 @@ impl Host {
         let marks = Marks::open(path)?;
         let numbering = Numbering::of(&registry, random);
         sweep(&registry, |member| holds_lock(lock.directory(), member.slot, Some(&marks)));
-        // A member that checks whether another lives holds that slot's lock for a moment: the next slot is
-        // tried then.
+        // If a member that checks for life holds a slot's lock for a moment, try the next slot.
         let take =
             |slot| {
                 let name = format!("{SLOT}{slot}");

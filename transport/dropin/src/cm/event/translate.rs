@@ -41,7 +41,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     if facts.awaits_accept {
         return None;
     }
-    // As the connection manager of a host with an RDMA device reports a port without a listener.
+    // Report a port without a listener as the CM of an RDMA host does.
     let kind = match kind {
         CmEventKind::Unreachable(UnreachableCause::Port) if id.get(PORT_SPACE) == RDMA_PS_UDP => {
             CmEventKind::ServiceRefused(SidrStatus::UNSUPPORTED)
@@ -107,7 +107,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
         }
         CmEventKind::DeviceRemoval => Some(EventContent::plain(RDMA_CM_EVENT_DEVICE_REMOVAL)),
         CmEventKind::TimewaitExit => Some(EventContent::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT)),
-        // C lacks a number for kinds unknown to this library.
+        // rdma_cm has no number for kinds unknown to this library.
         _ => None,
     }
 }

@@ -219,7 +219,7 @@ impl Requester {
         self.keep(now, index, covered);
         let probed = self.retry.probed;
         if self.drain(now, is_measured) && self.is_sending() {
-            // Only the probe was answered: the responses requested before it are lost.
+            // If only the probe was answered, the responses requested before it are lost.
             let is_probe = probed == Some(psn) && span == 1 && is_end(packet) && !ends_piece;
             if probed.is_some_and(|probed| self.una.after(probed) > 0) {
                 self.retry.probed = None;
@@ -228,7 +228,7 @@ impl Requester {
                 self.repeat_all(now);
             }
         }
-        // An atomic before it has no answer.
+        // An atomic at the front has no response, although later responses arrived.
         if self.queue.front().is_some_and(|wqe| wqe.kind == RequestKind::Atomic) && !self.kept.is_empty() {
             self.go_back_implied(now);
         }

@@ -98,7 +98,7 @@ impl Requester {
         self.allowance?;
         let unsent = self.queue.range(self.cursor.index.min(self.queue.len())..);
         let unsent = unsent.filter(|wqe| wqe.kind == RequestKind::Read).map(|wqe| wqe.psns).sum::<u32>();
-        // Part of the READ at the cursor is in flight already.
+        // Part of the READ at the cursor is already in flight.
         let begun = if self.is_reading() { self.cursor.packet } else { 0 };
         let buffered = self.pace.read_window.saturating_sub(self.missing_responses());
         Some(ReadAllowance {

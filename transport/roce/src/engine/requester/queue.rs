@@ -122,7 +122,7 @@ impl Wqe {
         // Each piece of a READ is a separate request to the peer.
         let piece_end = self.whole_piece_end(first);
         let is_end = is_end(response);
-        // A part that was requested again ends earlier than its piece.
+        // The response to a part that was requested again may end before its piece does.
         let ends_rightly = is_end == (end == piece_end) || is_end && self.is_repeated;
         (ends_rightly && end <= piece_end && length == expected && length <= most).then_some(first..end)
     }

@@ -126,9 +126,9 @@ impl Retry {
         self.is_path_proven = true;
         self.left = self.retry_count;
         self.rnr_left = self.rnr_retry;
-        // A probe cancels the measurement of its packet. If its wait became short again at once, a
-        // peer that has become slow would be probed indefinitely and never be measured as slow (the
-        // second half of Karn's rule).
+        // Keep the probe timeout doubled until a round trip is measured (the second half of Karn's rule). A
+        // probe cancels the measurement of its packet, so with a short timeout a peer that has become slow
+        // would be probed forever and never measured.
         if measured {
             self.probe_doublings = 0;
         }
@@ -180,7 +180,7 @@ impl Requester {
         if !self.retry.has_asked(self.una) {
             if self.ask_deadline().is_some_and(|deadline| deadline <= now) {
                 self.ask();
-                // Called late: the peer has had no chance to answer.
+                // The timer fired late, so the peer has had no chance to answer.
                 if self.retry.deadline.is_some_and(|deadline| deadline <= now) {
                     self.retry.deadline = self.retry.deadline(now);
                 }

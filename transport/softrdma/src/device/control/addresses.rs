@@ -245,7 +245,7 @@ impl Addresses {
         let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
         let destination = vector.destination.ip();
         VerbsError::check_scope(destination)?;
-        // Packets that a peer sends to port 4791 arrive at the first shard.
+        // Open the address at the first shard, which receives all packets to port 4791.
         shards.first().link_mut().open(source)?;
         let route = shards.of_qp(number.get(), |shard| shard.open_route(source, destination));
         route.ok_or(VerbsError::Gone)?

@@ -94,7 +94,7 @@ impl Control {
                         ?mtu,
                         "smaller path MTU proposed"
                     );
-                    // The event shows that the request waits for an answer.
+                    // Refusing cannot fail: the request waits for an answer.
                     let _refused = self.connections.machine().refuse_mtu(connection, mtu);
                     return;
                 }
@@ -234,7 +234,7 @@ impl Connections {
         let kind = PendingCmEventKind::ConnectRequest { new: self.next_number(), parameters };
         let event = PendingCmEvent { id: listener_id, kind, private_data: request.private };
         if channel.push(event).is_err() {
-            // The peer repeats its request.
+            // The peer retransmits the request.
             self.machine().release(now.0, connection);
             return;
         }

@@ -51,7 +51,7 @@ impl Control {
         let mtu = endpoint.path_mtu.map_or(carried, |most| most.min(carried));
         let (one_flow, retry_refused) = (endpoint.one_flow, endpoint.retry_refused);
         let mut ports = endpoint.ports.unwrap_or_else(|| UdpPorts::new(link.port()));
-        // The form with one flow names the port that it leaves from.
+        // A request for a connection of one flow contains its source port.
         let leaves_from = || (one_flow != OneFlow::No).then(|| link.source(local.ip()).port());
         let own = ports.own.or_else(leaves_from);
         if one_flow == OneFlow::Yes {

@@ -199,7 +199,7 @@ impl Control {
     }
 
     fn handle_unreachable(&mut self, report: &UnreachableReport, now: Time) {
-        // Checked first, because the next check reads the table of all members' ports.
+        // Make this check first: the next one reads the table of all members' ports.
         if !self.connections.machine().expects_unreachable(report) {
             return;
         }

@@ -69,7 +69,7 @@ impl PeerProcesses {
     fn watch_later(&mut self, member: MemberId, now: Time) {
         if self.connections.contains_key(&member) {
             self.unwatched.insert(member);
-            // The time of the first one counts: more may be added all the while.
+            // Keep the time of the first process, since processes may be added continually.
             self.watch_again.get_or_insert(now + WATCH_AGAIN);
         }
     }

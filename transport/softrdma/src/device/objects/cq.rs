@@ -88,8 +88,7 @@ impl Counted for SoftCq {
 impl CompletionQueue for SoftCq {
     fn poll(&self, completions: &mut [Completion]) -> usize {
         self.note_poll();
-        // Completions of other shards may arrive as fast as they are polled, and must not keep this shard
-        // from its work.
+        // Work on the shard even if completions arrive from other shards as fast as they are polled.
         let has_crossed = self.ring.has_crossed();
         let count = self.ring.take(completions);
         if (count > 0 && !has_crossed) || completions.is_empty() {

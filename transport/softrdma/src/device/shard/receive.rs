@@ -21,7 +21,7 @@ use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
     /// Receives one batch from the link; returns true if more may wait.
-    // Kept out of the turns in which only memory is polled.
+    // Not inlined, since many turns poll only memory.
     #[inline(never)]
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
         let Self { link, peers, .. } = self;

@@ -211,11 +211,11 @@ impl SharedTgt for Executor {
         let message = Message::Place { tgt: tgt.get(), serial, place: *request };
         let mut bytes = Vec::new();
         let kind = message.write(&mut bytes);
-        // If there is no room, the request is repeated later.
+        // If the outbox is full, the request is retransmitted later.
         message.send(outbox, owner);
         self.pending = Some(Pending { owner, serial, kind, bytes, again: now.plus_ns(AGAIN_NS) });
         self.fetch = match std::mem::take(&mut self.fetch) {
-            // Bytes that were fetched for one answer of a READ cannot be used for a later one.
+            // Discard bytes that were fetched for an earlier answer of a READ.
             Fetch::Here { .. } | Fetch::Refused(_) => Fetch::None,
             fetch => fetch,
         };

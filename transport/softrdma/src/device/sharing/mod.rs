@@ -176,7 +176,7 @@ impl Sharing {
     /// Ensures that the death of a process is reported; returns false if that is not possible now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         let (host, Some(members)) = (self.targets.host(), &self.members) else { return true };
-        // A member that lives but cannot be reached, because it has changed its user, is not lost.
+        // A live member that cannot be reached because it has changed its user is not lost.
         member == host.me() || members.connect(member) || !host.is_alive(member) && members.watch(member)
     }
 

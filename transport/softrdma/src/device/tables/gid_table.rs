@@ -58,7 +58,7 @@ impl GidTable {
     /// Adds the addresses that the host has gained, and records which of the others it has lost.
     pub(in crate::device) fn refresh(&mut self) -> io::Result<()> {
         if let Some((address, count)) = self.follow(&host_addresses()?) {
-            // One log line, since a host may have thousands.
+            // Log one line for all omitted addresses, since a host may have thousands.
             tracing::warn!(
                 %address,
                 omitted = count,

@@ -134,7 +134,7 @@ impl ShardMachine {
     fn check(&mut self) -> Turn {
         let progress = &self.lock.progress;
         if let SleepMeans::Bell(sleeper) = &self.means {
-            // A bell that rings from here on ends the next sleep, as the count of an eventfd does.
+            // From here on a ring of the bell ends the next sleep, like the counter of an eventfd.
             sleeper.announce();
         }
         if progress.is_stopping() {

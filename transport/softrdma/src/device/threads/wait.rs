@@ -42,7 +42,7 @@ impl ShardWait {
         self.ring.arm(Notify::Any).ok()?;
         let (parts, lock) = (self.core.parts(), self.core.shard(self.home));
         let (more, mut shard) = parts.work_and_stay(lock, Shard::work_before_sleep);
-        // A completion since the arming has disarmed the CQ.
+        // The CQ is disarmed if a completion arrived after it was armed.
         if more || !self.ring.is_armed() || self.ring.has_any() {
             return None;
         }

@@ -110,7 +110,7 @@ impl WakeUp {
         match &self.background {
             Handle::Bell(bell) => bell.wake(),
             Handle::Descriptor(fd) => {
-                // Fails only when the counter is full, and then the thread wakes anyway.
+                // The write fails only when the counter is full, and then the thread wakes anyway.
                 let _full = fd.write(1);
             }
         }

@@ -120,7 +120,7 @@ impl DefaultDirectory {
             let chosen = all.swap_remove(chosen).path;
             private_directory(&chosen.join(folder))?;
             for unused in all {
-                // Fails unless the directory is empty.
+                // Removal fails unless the directory is empty.
                 let _in_use = remove_dir(unused.path);
             }
             return Ok(chosen);
@@ -169,7 +169,7 @@ impl DefaultDirectory {
     /// Creates a directory: without a suffix unless that name has another use.
     fn create(&self) -> Result<(), HostError> {
         create_private(&self.plain_path())?;
-        // Not `is_plain_taken`: another user may have removed the entry since, and create it again.
+        // Do not use `is_plain_taken`: another user may have removed the entry and may create it again.
         if Private::find(self.plain_path()).is_none() {
             // Others cannot guess the name, so it is free.
             create_private(&self.parent.join(format!("{}-{:016x}", self.name, Runtime::threads().random())))?;

@@ -97,7 +97,7 @@ impl Marks {
     }
 
     pub(in crate::host) fn clear(&self, slot: u16) {
-        // Unlocked explicitly: a child of a fork may share the open file, and would keep the mark.
+        // Unlock explicitly: a forked child may share the open file and would keep the lock.
         let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_UNLCK)));
     }
 

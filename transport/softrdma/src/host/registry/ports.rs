@@ -306,7 +306,7 @@ impl MemberPorts {
         if same.any(|port| port.is_believed(members, moment)) {
             return Source::Member;
         }
-        // One living member is enough.
+        // One live member suffices.
         if at.ports.iter_mut().any(|port| port.is_believed(members, moment)) {
             return Source::Forged;
         }
@@ -354,7 +354,7 @@ impl MemberPorts {
                 // The owner has marked its record before it exited.
                 let is_marked = host.was_left(&PORTS, |record| *record == [high, low, words[2] | IS_ENDING]);
                 let port = if is_marked { port.without_death() } else { port };
-                // The record of a member that died still exists.
+                // A dead member's record still exists.
                 let has_died = host.was_left(&PORTS, |record| *record == words);
                 let port = port.ended(has_died, moment);
                 self.addresses.entry(place).or_default().ports.push(port);

@@ -187,8 +187,8 @@ impl Host {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Also after a fork: a child that closes an object of its parent closes it for both, as with a
-        // kernel's device. A daemon is the child of the process that opened the device.
+        // Remove the record after a fork, too: a child that closes an object of its parent closes it for
+        // both, as with a kernel device. A daemon is the child of the process that opened the device.
         self.host.take_out(self.table, self.index, self.tag);
     }
 }

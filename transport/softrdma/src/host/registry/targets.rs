@@ -220,7 +220,7 @@ impl Targets {
 
     /// Publishes the image. Returns false, without a change, if the image does not fit.
     pub(crate) fn publish(&self, record: TargetRecord, image: &[u64]) -> bool {
-        // Stores of the length, the words, and the sequence.
+        // Count the stores of the length, the words and the sequence.
         let stores = image.len() + 2;
         let permitted = self.segment.permit(stores);
         if permitted == stores {

@@ -334,7 +334,7 @@ impl Ports {
 
 impl Drop for Ports {
     fn drop(&mut self) {
-        // In a child of a fork, the parent keeps the ports bound.
+        // In a forked child, the parent process keeps the ports bound.
         let is_own = self.members.as_ref().is_some_and(|members| members.host().is_own_process());
         if is_own {
             while let Some(address) = self.bound.first().map(|bound| bound.address) {

@@ -69,7 +69,7 @@ impl Sockets for SystemSockets {
             .map_err(failed("forbid fragments (IP_MTU_DISCOVER)"))?;
         udp_ffi::use_ecn(socket.as_fd(), is_v4);
         udp_ffi::ask_receive_buffer(socket.as_fd(), self.receive_buffer);
-        // With a smaller buffer, a batch only waits longer.
+        // A smaller buffer only delays a batch.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         socket.bind(&SocketAddr::new(address, port).into()).map_err(|source| match source.kind() {
             ErrorKind::AddrInUse => LinkError::AddressInUse { address, port },

@@ -136,7 +136,7 @@ pub(super) fn send(
                     {
                         repeats += 1;
                     }
-                    // The datagrams alone show whether the segmentation was to blame.
+                    // Send the datagrams one by one to find out whether the segmentation caused the error.
                     code if batch.first_message() > 1 => {
                         batch.unsegment();
                         was_split = matches!(

@@ -156,8 +156,8 @@ impl LocalPaths {
             return Ok(());
         }
         if let Some(index) = pair {
-            // The peer has dropped the old pair. If a new pair cannot be created now, the choice of its QPs
-            // is not final.
+            // The peer has dropped the old pair. If a new pair cannot be created now, its QPs may choose
+            // again later.
             drop(self.drop_pair(index));
             self.remember(from, "the peer has begun to share memory again", now);
         }

@@ -387,7 +387,7 @@ impl LocalPaths {
             if let Some(index) = known.and_then(|known| known.pair) {
                 drop(self.drop_pair(index));
             } else if known.is_some_and(|known| known.again.is_none()) {
-                // Final choices of its QPs are open again.
+                // QPs of this member may choose again.
                 self.changed();
             }
             if self.host.as_ref().is_some_and(|host| host.is_alive(member)) {
@@ -469,7 +469,7 @@ impl LocalPaths {
                 }
             }
             has_changed |= pair.has_become_attached() || pair.goes_on();
-            // A violation in the ring is detected again when they send.
+            // Ignore an error of the ring here: it is detected again when the QPs send.
             if !pair.waiting.is_empty() && pair.has_room() != Ok(false) {
                 pair.is_not_full();
                 ready.append(&mut pair.waiting);
@@ -624,7 +624,7 @@ impl LocalPaths {
         } else if !pair.bell.as_ref().is_some_and(ShardBell::ring)
             && !self.send(pair.partner(), Message::Wake, outbox)
         {
-            // The next packet wakes the other side, or this one when it is repeated.
+            // The next packet, or a retransmission of this one, wakes the other side.
             self.pairs[index].was_not_woken();
         }
     }

@@ -208,7 +208,7 @@ impl<'a> Here<'a, '_> {
         first: bool,
     ) -> Result<Placement, Failed> {
         if first {
-            // A message that was cut off by a reset of its QP releases its receive.
+            // Release the receive of a message that a QP reset cut off.
             self.held.drop_message();
             if !self.take(request.srq) {
                 return Ok(Placement::Rnr);
@@ -253,7 +253,7 @@ impl<'a> Here<'a, '_> {
         let Ok(to) = self.destination(range, offset, payload.len()) else {
             return Placement::Nak(NakCode::REMOTE_ACCESS);
         };
-        // Another shard may have taken the last receive meanwhile.
+        // Another shard may have taken the last receive in the meantime.
         if notifies && !self.take(request.srq) {
             return Placement::Rnr;
         }
@@ -284,7 +284,8 @@ impl<'a> Here<'a, '_> {
             return if part == 0 { Ok(None) } else { Err(Refused) };
         }
         let length = range.length as usize;
-        // The whole range is checked for each packet: the region may be gone since the first one.
+        // Check the whole range for each packet: the region may have been deregistered after the first
+        // packet.
         let found = self.range(range.start, length, Access::REMOTE_WRITE)?;
         if offset as usize + part > length {
             return Err(Refused);
