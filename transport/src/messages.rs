@@ -383,8 +383,8 @@ pub enum PeerDown {
     /// The peer's device answered that the session's SRQs or memory are gone.
     #[error("the peer has ended the session, or has named memory that it does not hold")]
     AccessRefused,
-    /// The same incarnation of the peer began another session. It may have lost the earlier one because this node
-    /// was silent.
+    /// The same incarnation of the peer began another session. The peer may have lost the earlier session
+    /// because this node was silent.
     #[error("the peer gave up the session and began another")]
     Replaced,
     /// The peer stopped answering when packets became larger than all delivered before. Only on NICs;
@@ -746,7 +746,7 @@ pub enum Event {
     /// A large message was dropped, for lack of memory or because too many were announced. Its sender is
     /// notified.
     GivenUp {
-        /// Its sender.
+        /// Sender of the message.
         from: Origin,
         /// The part of it that came with its announcement.
         part: Message,
@@ -758,7 +758,7 @@ pub enum Event {
     NotSent {
         /// Poller that it was for.
         to: Origin,
-        /// Its kind, flags and word.
+        /// Kind, flags and word of the message.
         header: MessageHeader,
         /// First part of its contents.
         head: Vec<u8>,

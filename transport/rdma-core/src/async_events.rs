@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, QpNumber, VerbsError};
 
-/// The number of events at which the queue of an opening is full, and drops further ones: a program that
-/// never takes events must not use up memory.
+/// Capacity of the queue of an opening, in events. Further events are dropped, so that a program that never
+/// takes events does not exhaust memory.
 const QUEUE_DEPTH: usize = 4096;
 
 /// `ibv_async_event` with the type as a number: a kernel may have more types than the bindings.

@@ -136,7 +136,7 @@ impl Qp {
         check(Doing::ModifyQp, status)
     }
 
-    /// Returns true if its receives come from an SRQ.
+    /// Returns true if the QP takes its receives from an SRQ.
     pub(crate) fn has_srq(&self) -> bool {
         self.parts.srq.is_some()
     }

@@ -30,7 +30,7 @@ pub(crate) const OVERHEAD: usize = WORD_BYTES + TAG;
 
 /// Size of a piece of a large message, in bytes. A tag follows each.
 const PIECE: usize = 64 << 10;
-/// The same in a simulation, whose messages are smaller.
+/// Size of a piece in a simulation, whose messages are smaller.
 const SIMULATED_PIECE: usize = 4 << 10;
 /// Size of the key of a large message, in bytes.
 pub(crate) const CONTENT_KEY: usize = 32;

@@ -235,7 +235,7 @@ impl fmt::Display for RecordedEvent {
 pub struct NodeRecord {
     /// Address that the node listens on first.
     pub address: SocketAddr,
-    /// Its events, by time.
+    /// Events of the node, by time.
     pub events: Vec<RecordedEvent>,
     /// Number of events that are left out.
     pub omitted: usize,

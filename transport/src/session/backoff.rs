@@ -52,7 +52,7 @@ pub(super) struct Backoff {
     /// Number of consecutive sessions that were up only for a short time.
     short_lived: u32,
     not_before: Option<Time>,
-    /// The same while a caller waits.
+    /// Earliest time of the next attempt while a caller waits.
     early: Option<Time>,
     /// Cause of the last failure, if it is to be reported.
     away: Option<PeerDown>,

@@ -186,7 +186,7 @@ enum Pause {
     Whole,
     /// Shortened for a caller that waits.
     Early,
-    /// The same, with a time that the node has reserved.
+    /// Shortened for a caller that waits, to a time that the node has reserved.
     Reserved,
 }
 

@@ -19,14 +19,14 @@ const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// the maximum number of pollers. Each holds a TGT, and a host that proves its address may claim to listen at
 /// every port.
 pub(super) const HALF_OPEN_OF_HOST: u32 = 256;
-/// The same for all hosts: some tens of megabytes of TGTs. Filling it takes 32 hosts that prove their
+/// Maximum for all hosts: some tens of megabytes of TGTs. Filling it takes 32 hosts that prove their
 /// addresses.
 pub(super) const HALF_OPEN: u32 = 8_192;
 
 /// Maximum number of unproven sessions of a host: sessions with peers that this node's program did not name,
 /// before the peer has proved a name.
 pub(super) const UNPROVEN_OF_HOST: usize = 64;
-/// The same for all hosts: each costs up to 40 KiB.
+/// Maximum for all hosts: each session costs up to 40 KiB.
 const UNPROVEN: usize = 1024;
 /// Part of [`UNPROVEN`] for hosts of which a peer has proved a name before.
 const UNPROVEN_OF_KNOWN: usize = UNPROVEN / 8;

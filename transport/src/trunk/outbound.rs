@@ -17,8 +17,7 @@ const KEPT_HEAD_BYTES: usize = 1024;
 /// microseconds, as long as sixteen small calls. Smaller pieces would not let a busy poller copy faster, and
 /// each turn looks at all queues.
 const PIECE: usize = 256 << 10;
-/// The same in a simulation. Its messages are smaller, and its faults must meet messages that are copied in
-/// part.
+/// Size in a simulation: messages are smaller there, and faults must occur while a message is partly copied.
 const SIMULATED_PIECE: usize = 16 << 10;
 
 /// A message that waits to leave.

@@ -132,7 +132,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// Number of completions that are taken from the device at a time.
+/// Number of completions taken from the device at a time.
 const BATCH: usize = 32;
 
 /// `ibv_poll_cq(3)`.

@@ -154,8 +154,8 @@ unsafe fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
 macro_rules! reader {
     ($name:ident, $field:ident, $type:ty) => {
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
-            // SAFETY: as `ibv_create_cq_ex(3)` requires, the program calls this between
-            // `start_poll` and `end_poll`, in the thread that has the CQ's turn.
+            // SAFETY: as `ibv_create_cq_ex(3)` requires, the thread that called `start_poll` makes this call,
+            // before `end_poll`.
             unsafe { current(cq) }.$field.into()
         }
     };

@@ -72,7 +72,7 @@ fn is_there() -> Result<bool, Errno> {
     Ok(!SoftProvider.devices()?.is_empty())
 }
 
-/// The list with the null that ends it, as it is allocated.
+/// The allocated list, terminated by null.
 type List = [*mut ibv_device; 2];
 
 /// `ibv_get_device_list(3)`.

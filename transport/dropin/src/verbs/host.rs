@@ -1,9 +1,9 @@
 //! The state of the library for the whole process: the device, and the router of its events.
 //!
-//! The C interface has no handle that could hold it. The device is opened with the first context and
-//! stays open after the last: objects that a program has not destroyed would keep its addresses taken,
-//! so it could not be opened again. A removed device is opened again when it is back; its old contexts keep the
-//! removed device.
+//! The C interface has no handle that could hold it. The device is opened with the first context and stays
+//! open after the last: objects that a program has not destroyed would keep its addresses taken, so it could
+//! not be opened again. A removed device is opened again after it was restored; old contexts keep the removed
+//! device.
 
 use super::events::{Router, lock};
 use crate::border::Errno;

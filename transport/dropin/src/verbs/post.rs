@@ -164,7 +164,7 @@ const MAX_INLINE_BYTES: usize = 4096;
 /// Appends the `length` bytes at `address`.
 ///
 /// # Safety
-/// They are readable, and not changed during the call.
+/// The bytes are readable and do not change during the call.
 pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) -> Result<(), Errno> {
     if length == 0 {
         return Ok(());

@@ -10,8 +10,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Reported limit of protection domains and of address handles. The real limit is memory.
 const UNLIMITED: c_int = 1 << 20;
 
-/// An unassigned vendor number, which the kernel's software device uses, too. It is not 0, which programs
-/// treat as a failure.
+/// An unassigned vendor number, which the kernel's software device also uses. Programs treat 0 as a failure.
 const NO_VENDOR: u32 = 0x00ff_ffff;
 
 fn int(value: u32) -> c_int {

@@ -92,8 +92,7 @@ pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
 /// Runs `action` on the QP and the requests so far.
 ///
 /// # Safety
-/// `qp` is null or a QP that the program has not destroyed, the calling thread has its turn, and
-/// `action` calls no function of this file.
+/// `qp` is null or a live QP, the calling thread holds its lock, and `action` calls no function of this file.
 unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(Handle<'_, ibv_qp_ex>, &mut Posting)) {
     guarded((), || {
         // SAFETY: by this function's contract the QP is null or not destroyed.

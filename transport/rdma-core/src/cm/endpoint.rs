@@ -1,4 +1,4 @@
-//! Making endpoints by `rdma_create_ep`, the one call of librdmacm that waits for the network.
+//! Creation of endpoints with `rdma_create_ep`, the only call of librdmacm that waits for the network.
 //!
 //! Only this call creates endpoints for XRC (contract J1, J2). It is called by the resolver's threads, and by
 //! callers that may wait for an endpoint, without a lock. The new id is synchronous, and exclusive to the

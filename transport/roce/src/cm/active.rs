@@ -1,4 +1,4 @@
-//! The active side: sends the REQ, takes the REP, sends the RTU.
+//! The active side: sends the REQ, receives the REP, sends the RTU.
 
 use super::config::CLOSING_NS;
 use super::connection::{Addresses, Connection, ConnectionState, Refusals};

@@ -78,8 +78,8 @@ pub(super) struct Unanswered {
     /// Time until which a DREQ is repeated for a program that waits for its outcome. Otherwise the number of
     /// transmissions is limited.
     pub(super) until: Option<u64>,
-    /// Cause in a report that does not prove to be about this message. It ends the attempt instead
-    /// of the third repetition.
+    /// Cause in an unauthenticated report about this message. The cause ends the attempt instead of the third
+    /// retransmission.
     pub(super) unreachable: Option<UnreachableCause>,
 }
 

@@ -94,7 +94,7 @@ impl CmCounters {
         self.dropped[cause as usize] += 1;
     }
 
-    /// Counts a refusal by the machine itself, because the listener takes connections of the other kind.
+    /// Counts a refusal by the machine, because the listener accepts only connections of the other kind.
     pub(super) const fn refuse_other_kind(&mut self) {
         self.count(CmDrop::Refused);
         self.other_kind += 1;

@@ -73,7 +73,7 @@ impl CmMachine {
     }
 
     /// Releases a connection in any state, because the program has dropped its endpoint. Sends the peer the
-    /// message that the state requires. The only event that may still come is `TimewaitExit`.
+    /// message that the state requires. Only the event `TimewaitExit` may follow.
     pub fn release(&mut self, now: u64, id: ConnectionId) {
         if self.release_question(now, id) {
             return;
@@ -221,7 +221,7 @@ impl CmMachine {
                 self.mark_released(id);
                 self.enter_timewait(now, id);
             }
-            // The peer has no such connection (any more).
+            // The peer has no such connection, or no longer has it.
             ConnectionState::Established | ConnectionState::Idle | ConnectionState::DreqSent => {
                 self.finish(now, id, true)
             }
@@ -367,8 +367,8 @@ impl CmMachine {
         }
     }
 
-    /// Stops waiting for the outcome. The DREQ is then repeated only as often as any other message. If it was
-    /// sent that often already, the connection ends at once.
+    /// Stops waiting for the outcome. The DREQ is then retransmitted only as often as any other message. If
+    /// that number is reached, the connection ends at once.
     fn stop_waiting_for_answer(&mut self, now: u64, id: ConnectionId) {
         let Some(unanswered) = self.table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return };
         unanswered.until = None;

@@ -1,4 +1,4 @@
-//! The passive side: takes the REQ, sends the REP, takes the RTU.
+//! The passive side: receives the REQ, sends the REP, receives the RTU.
 
 use super::active::{check_private, is_usable, sane_ack_timeout};
 use super::config::closing_ns;
@@ -19,7 +19,7 @@ use trunkline_verbs::{
 /// A request that the machine refuses itself.
 struct Refusal {
     reason: RejectReason,
-    /// Set if the only fault is that the listener accepts the other kind of connection.
+    /// True if the only fault is that the listener accepts the other kind of connection.
     other_kind: Option<OtherKind>,
 }
 
@@ -198,7 +198,7 @@ impl CmMachine {
             return Err(RejectReason::UNSUPPORTED.into());
         }
         // In one flow a peer behind an address translator may name other addresses than its packets have.
-        // They are only used in ICRCs. In the other form the QPs could not reach each other.
+        // They are only used in ICRCs. Without one flow the QPs could not reach each other.
         let (local, remote) = match ports.view {
             Some(view) => (view.own.ip(), view.peer.ip()),
             None => (at.local, at.remote),

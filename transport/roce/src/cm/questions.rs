@@ -1,4 +1,4 @@
-//! All SIDR requests ("questions"), ours and the peers', and the indices over them.
+//! All SIDR requests ("questions") of this node and of its peers, and the indices over them.
 //!
 //! Every change goes through here, so that the indices, the listeners' backlogs and the counts of
 //! undecided questions always agree with the questions.

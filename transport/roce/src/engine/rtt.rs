@@ -64,7 +64,7 @@ impl RoundTrip {
         self.is_sampled_in(psn, packets) && self.acknowledged(psn.plus(packets), now)
     }
 
-    /// Discards the running measurement if its packet is one of these, because they are sent again.
+    /// Discards the running measurement if its packet is among those to be retransmitted.
     pub(super) fn cancel_in(&mut self, psn: Psn, packets: u32) {
         if self.is_sampled_in(psn, packets) {
             self.sample = None;
@@ -81,7 +81,7 @@ impl RoundTrip {
         self.sample.is_some_and(is_in)
     }
 
-    /// Takes the last measurement, unless it was taken before.
+    /// Removes and returns the last measurement.
     pub(super) fn take_measured(&mut self) -> Option<Measured> {
         self.measured.take()
     }

@@ -122,8 +122,8 @@ pub enum Placement {
     Nak(NakCode),
     /// Ignore the packet as if it had been lost (a policy for unknown SRQs, contract G7).
     Drop,
-    /// Another process or poller must decide. Until
-    /// [`super::ResponderState::answer`] the responder takes no further packet.
+    /// Another process or poller must decide. The responder accepts no packet until
+    /// [`super::ResponderState::answer`].
     Later,
 }
 

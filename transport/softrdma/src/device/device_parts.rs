@@ -38,7 +38,7 @@ pub(super) struct DeviceParts {
     /// Time of control's next timeout, in nanoseconds; read without control's lock.
     control_due_ns: AtomicU64,
     is_removed: Arc<AtomicBool>,
-    /// The other members of the host; available during the device's membership.
+    /// Messages to the other members of the host; available during the device's membership.
     members: Option<Weak<Members>>,
 }
 

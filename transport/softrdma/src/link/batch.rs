@@ -35,11 +35,11 @@ pub struct Datagram<'a> {
 /// Segmentation of datagrams: several may be sent with one call, which gives them the identifications 0, 1, 2 and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Segmentation {
-    /// Each is sent alone.
+    /// Each datagram is sent alone.
     No,
-    /// Their ICRCs cover no identification.
+    /// The ICRCs do not cover the IPv4 identification.
     Plain,
-    /// Their ICRCs cover the identification of IPv4.
+    /// The ICRCs cover the IPv4 identification.
     Numbered,
 }
 

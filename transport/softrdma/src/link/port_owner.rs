@@ -53,7 +53,7 @@ pub enum Owner {
 /// The runtime directory of another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeDirectory {
-    /// Its path.
+    /// Path of the directory.
     pub path: PathBuf,
     /// True if the process's files in it were removed. New processes there do not find the process.
     pub is_emptied: bool,

@@ -36,8 +36,8 @@ impl EventContent<'_> {
         Self { status: -errno, ..Self::plain(event) }
     }
 
-    /// Makes the event that the program gets, for an id on which it is counted already. Private data
-    /// beyond 255 bytes, which C has no length for, is cut off.
+    /// Creates the program's event for an id that already counts it. Private data is truncated to 255 bytes,
+    /// the maximum length in C.
     pub(super) fn hand_out<'e>(self, id: Id<'_>) -> CmEventHandle<'e> {
         let mut private_data = self.private_data;
         private_data.truncate(usize::from(u8::MAX));

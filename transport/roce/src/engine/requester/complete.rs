@@ -254,7 +254,7 @@ impl Requester {
         Response::Unexpected
     }
 
-    /// Retires everything before `end`, up to a READ or atomic that has no answer.
+    /// Retires all requests that end before `end`, up to a READ or atomic without a response.
     fn advance(&mut self, now: Time, end: Psn) -> Implied {
         let mut una = self.una;
         let mut implied = Implied::Clear;
@@ -339,7 +339,7 @@ impl Requester {
         self.fail_with(failing, status, CompletionFlags::empty());
     }
 
-    /// Like [`Self::fail`], with flags in the completion that has the status.
+    /// Like [`Self::fail`], with flags in the completion of the failed request.
     pub(super) fn fail_with(&mut self, failing: usize, status: CompletionStatus, flags: CompletionFlags) {
         if !self.is_sending() {
             return;

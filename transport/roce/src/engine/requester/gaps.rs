@@ -20,12 +20,12 @@ use trunkline_verbs::{CompletionStatus, Psn};
 
 /// Number of PSNs from `una` on in which responses are kept; divides the PSN space.
 pub(super) const KEPT_SPAN: u32 = 1024;
-/// Distance in packets from which on a response before others counts as lost (RFC 9002 §6.1.1).
+/// Number of later packets after which a missing response counts as lost (RFC 9002 §6.1.1).
 const REORDERED_PACKETS: u32 = 3;
 /// Part of the smoothed round trip, and its minimum in nanoseconds, without a response beyond a gap after which the gap is a loss.
 const REORDERED_PART: u64 = 4;
 const REORDERED_FLOOR_NS: u64 = 250_000;
-/// Times that the distance doubles, and the wait, which ends at a round trip.
+/// Maximum number of doublings of the distance and of the wait, which is at most a round trip.
 const MAX_DOUBLINGS: u32 = 5;
 const MAX_WAIT_DOUBLINGS: u32 = 2;
 /// Number of ranges requested again, none of them needlessly, after which distance and wait are the first ones (RFC 8985 §7.2).

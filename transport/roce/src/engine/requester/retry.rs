@@ -40,7 +40,7 @@ pub(super) struct Retry {
     /// Last time something was acknowledged or the oldest packet was sent.
     activity: Time,
     probe_doublings: u32,
-    /// True while packets take a path on which they are lost only when it ends.
+    /// True while packets take a reliable path, which loses packets only when it ends.
     is_loss_rare: bool,
     /// True if the next `poll_transmit` must send a probe.
     pub(super) probe_due: bool,
@@ -158,8 +158,8 @@ impl Retry {
 }
 
 impl Requester {
-    /// Sets whether packets take a path on which they are lost only when it ends. Probes for losses then wait 16
-    /// times as long.
+    /// Sets whether packets take a reliable path, which loses packets only when it ends. Probes for losses
+    /// then wait 16 times as long.
     pub fn set_loss_rare(&mut self, is_rare: bool) {
         self.retry.is_loss_rare = is_rare;
     }

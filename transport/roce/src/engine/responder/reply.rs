@@ -38,8 +38,8 @@ impl ResponderState {
         None
     }
 
-    /// Returns true if `poll_transmit` may have a packet to send. It returns `None` while a READ's bytes are
-    /// being fetched.
+    /// Returns true if `poll_transmit` may have a packet to send. `poll_transmit` returns `None` while a
+    /// READ's bytes are being fetched.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()

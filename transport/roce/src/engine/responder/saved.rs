@@ -48,8 +48,8 @@ pub(super) struct SavedAnswers {
 }
 
 impl SavedAnswers {
-    /// Sets how many entries are kept and allocates room for them. Older entries stay until
-    /// new ones take their places.
+    /// Sets the number of entries to keep and allocates memory for them. Older entries stay until new ones
+    /// replace them.
     pub(super) fn set_depth(&mut self, depth: u8) {
         self.depth = depth;
         self.entries.reserve_exact(self.limit().saturating_sub(self.entries.len()));

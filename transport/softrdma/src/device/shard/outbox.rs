@@ -33,7 +33,7 @@ pub(in crate::device) enum ControlEvent {
         is_member: bool,
         /// The local address and UDP port that it was sent to.
         to: SocketAddr,
-        /// Its ICRC exclusive-or the one that covers its headers.
+        /// The datagram's ICRC, exclusive-or the ICRC that covers its headers.
         difference: u32,
         /// The management datagram.
         mad: Box<Mad>,

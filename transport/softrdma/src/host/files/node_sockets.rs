@@ -49,7 +49,7 @@ pub const MAX_NODES: usize = 1024;
 pub enum NodeRequest {
     /// The node's description of itself.
     Status,
-    /// Its last events.
+    /// Last events of the node.
     Record,
 }
 
