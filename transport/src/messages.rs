@@ -61,7 +61,7 @@ impl PollerChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// A session with a peer, by this node's number for it. A restarted peer has the same key, and another
+/// A session with a peer, identified by this node's number. A restarted peer has the same key and a new
 /// session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionNumber(pub u32);
@@ -711,7 +711,7 @@ pub enum Screening {
     Undecided,
     /// The message is READ, and marked as accepted: [`Message::is_accepted`].
     Accepted,
-    /// The message is not READ. To its sender it counts as delivered.
+    /// The message is not READ. For the sender it counts as delivered.
     Refused,
 }
 

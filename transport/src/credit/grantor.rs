@@ -28,8 +28,8 @@ const ENOUGH: u32 = AHEAD / 2;
 const ACTIVE_MS: u64 = 100;
 /// Interval at which all pairs are checked.
 const SWEEP_MS: u64 = ACTIVE_MS / 2;
-/// Time after which a pair that hoards is reported. It is long enough for a peer that is stopped for some
-/// seconds to keep its session.
+/// Time after which a pair that hoards is reported. A peer that is stopped for some seconds keeps its
+/// session.
 const HOARDING_MS: u64 = 15_000;
 
 /// Names a pair of its [`Grantor`].
@@ -75,8 +75,8 @@ impl PairCredit {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 
-    /// Returns the outstanding credits that were announced to the spender. It can neither use nor release
-    /// more.
+    /// Returns the outstanding credits that were announced to the spender, the maximum that it can use or
+    /// release.
     fn known(&self) -> u32 {
         self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
@@ -295,7 +295,7 @@ impl Grantor {
         into.append(&mut self.granted);
     }
 
-    /// Returns the position for a frame to the pair's spender. It counts as sent.
+    /// Returns the position for a frame to the pair's spender, and counts it as sent.
     pub(crate) fn tell(&mut self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get_mut(id.0) else { return START.wrapping_add(BASE) };
         pair.told = pair.granted;

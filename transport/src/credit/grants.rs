@@ -102,7 +102,7 @@ impl Grants {
         }
     }
 
-    /// Returns the position for a frame to the pair's spender. It counts as sent.
+    /// Returns the position for a frame to the pair's spender, and counts it as sent.
     pub(crate) fn tell(&mut self, id: GrantId) -> u32 {
         self.by_home.get_mut(id.home).map_or(super::START, |grantor| grantor.tell(id.pair))
     }

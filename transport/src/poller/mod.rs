@@ -62,8 +62,8 @@ use trunks::Trunks;
 use turns::Turns;
 
 /// The transport of one poller, driven by the protocol above: [`Transport::begin_turn`],
-/// [`Transport::poll_event`], [`Transport::send`], [`Transport::flush_round`], [`Transport::end_turn`]. It
-/// passes data between its parts, and each part guards its state.
+/// [`Transport::poll_event`], [`Transport::send`], [`Transport::flush_round`], [`Transport::end_turn`]. The
+/// transport passes data between its parts, and each part guards its state.
 #[derive(Debug)]
 pub struct Transport {
     res: Resources,

@@ -295,7 +295,7 @@ impl NodeRecord {
     }
 }
 
-/// Cause of an event of the node. It is a text only when the record is read.
+/// Cause of an event of the node, converted to text when the record is read.
 #[derive(Debug, Clone, Copy)]
 enum Cause {
     None,

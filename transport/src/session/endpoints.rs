@@ -307,7 +307,7 @@ impl Endpoints {
                     send_cq: Some(Arc::clone(cq)),
                     receive_cq: Some(Arc::clone(cq)),
                     srq: Some(Arc::clone(srq)),
-                    // It never sends, but some devices require a send queue.
+                    // The QP never sends, but some devices require a send queue.
                     capacities: QueueCapacities {
                         max_send_wr: 1,
                         max_send_sge: 1,
@@ -430,7 +430,7 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Handles an established connection. Its QP is no longer the connection manager's.
+    /// Handles an established connection. The connection manager no longer changes its QP.
     pub(crate) fn connected(&mut self, peer: PeerKey, number: u32, role: Role) {
         let Some(end) = self.sessions.get(&(peer, number)).and_then(|ends| ends.get(&role)) else { return };
         end.id.detach();

@@ -151,14 +151,14 @@ pub(crate) enum Refusal {
     /// The node cannot create its end of the connection: a limit is reached, or a permission is missing. Its
     /// log has the error.
     Resources,
-    /// The host has too many sessions, or too many of its sessions or of all strangers' are half-open. It should
-    /// try again.
+    /// Too many sessions of the host exist or are half-open, or too many sessions of unknown hosts are
+    /// half-open. The peer should retry.
     Crowded,
     /// The node has XRC connections, not RC.
     UsesXrc,
     /// The node has RC connections, not XRC.
     UsesRc,
-    /// The sender has not proved its address. It should repeat the request with this cookie.
+    /// The sender has not proved its address. The sender should repeat the request with this cookie.
     Unproven(Cookie),
     /// A session with the sender's incarnation had a critical setting unknown to this node.
     Setting(u16),
@@ -332,7 +332,7 @@ impl Refusal {
         }
     }
 
-    /// Returns a description for people. It ends up in `PeerDown::Refused`.
+    /// Returns a description for people, which `PeerDown::Refused` contains.
     pub(crate) fn explain(self) -> &'static str {
         match self {
             Self::NotTrunkline => "it took the request for that of another protocol",

@@ -23,7 +23,7 @@ use trunkline_verbs::Time;
 const BUCKET: Duration = Duration::from_secs(10);
 /// Maximum number of hosts whose cookies are awaited. Cookies for further hosts are not followed.
 const AWAITED: usize = 64;
-/// Time after which a cookie counts as not returned. The attempt of its peer is over by then.
+/// Time after which a cookie counts as not returned. The peer's attempt is then over.
 const ANSWER_LIMIT: Duration = HANDSHAKE_LIMIT;
 
 /// Maker and verifier of the cookies of one node.

@@ -171,7 +171,8 @@ impl Trunk {
     }
 }
 
-/// Returns the cause if the device can only share memory with its peers, and does not with the one of this QP.
+/// Returns the cause if the device reaches peers only through shared memory, and shares none with the peer of
+/// this QP.
 pub(crate) fn not_shared(qp: &dyn QueuePair) -> Option<PeerDown> {
     let path = qp.path().filter(|path| path.name == QpPath::NONE)?;
     Some(PeerDown::NotShared(path.why))

@@ -62,7 +62,7 @@ impl Outbound {
         self.head.len().saturating_add(self.body.len())
     }
 
-    /// Returns the message, if it leaves in one frame.
+    /// Returns the message, if it fits one frame.
     pub(super) fn small(&self) -> Small<'_> {
         let Self { header, ref head, ref body, ordered, deadline, delivery, .. } = *self;
         let DeliveryReport { token, report } = delivery;

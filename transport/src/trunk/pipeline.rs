@@ -85,7 +85,7 @@ pub(super) struct Frame {
     as_of: Time,
     /// True if the delivery of a bundled message is reported.
     is_told: bool,
-    /// Number of its messages. A frame of another kind counts as one.
+    /// Number of messages in the frame. A frame of another kind counts as one.
     messages: usize,
     /// Those that have joined the first one and have an outcome to report, or a deadline.
     bundled: Vec<BundledMessage>,
@@ -93,7 +93,7 @@ pub(super) struct Frame {
     given_up: usize,
 }
 
-/// A message that has joined the first one of a bundle.
+/// A message bundled after the first message of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BundledMessage {
     delivery: DeliveryReport,
@@ -632,7 +632,7 @@ impl Pipeline {
         }
     }
 
-    /// Gives up everything that was never posted. Its messages end with `outcome`.
+    /// Drops all work that was never posted. Its messages end with `outcome`.
     pub(super) fn abandon_staged(&mut self, sends: &mut SendRoom, events: &mut Events, outcome: SendOutcome) {
         for Work { kind, record } in self.work.drain(self.posted..) {
             release(sends, &kind);
@@ -647,12 +647,12 @@ impl Pipeline {
     }
 }
 
-/// Message that was taken back.
+/// A message withdrawn before its frame was posted.
 #[derive(Debug)]
 pub(super) struct Late {
     pub(super) lane: usize,
     pub(super) record: Record,
-    /// True if its frame was taken back with it, and the numbers of later frames have changed.
+    /// True if the message's frame was withdrawn too, which changes the numbers of later frames.
     pub(super) is_frame: bool,
 }
 

@@ -72,7 +72,7 @@ impl MessageQueue {
         Some(message)
     }
 
-    /// Returns a message to the front, when it could not leave after all.
+    /// Returns a message to the front, because it could not be sent.
     pub(super) fn put_back(&mut self, message: Outbound) {
         self.note(&message);
         self.messages.push_front(message);

@@ -346,7 +346,7 @@ impl Sinks {
 /// Owner of a source's memory.
 #[derive(Debug)]
 pub(crate) enum Hold {
-    /// The application's registered bytes. Their key becomes invalid before they are released.
+    /// Registered bytes of the application. The key is invalidated before the bytes are released.
     Lent { at: Announced, _bytes: Body },
     /// A copy.
     Copied(Block),

@@ -74,7 +74,7 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Fails a message that was taken from its queue, and takes its head. Later messages may leave now.
+    /// Fails a message that was taken from the head of its queue. Later messages may then be sent.
     pub(super) fn cannot_send(
         &mut self,
         res: &mut Resources,
@@ -230,7 +230,7 @@ impl Trunk {
         }
     }
 
-    /// Stages the oldest message of one of a lane's queues, if it can leave. Returns true if it did.
+    /// Stages the oldest message of one of a lane's queues, if it can be sent. Returns true if it was staged.
     fn try_front(&mut self, res: &mut Resources, lane: usize, queue: usize) -> bool {
         let Some(mut front) = self.lanes[lane].queues[queue].pop() else { return false };
         let staged = self.try_message(res, lane, &mut front);

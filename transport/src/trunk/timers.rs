@@ -222,8 +222,8 @@ impl Trunk {
         }
     }
 
-    /// Returns true if messages may have to wait for a sign of the peer. Otherwise those to a peer that has
-    /// vanished would count as messages that may have arrived.
+    /// Returns true if messages may have to wait for a sign of the peer. Without that wait, messages to a
+    /// vanished peer would count as possibly delivered.
     #[inline]
     pub(super) fn is_silent(&self, res: &Resources) -> bool {
         self.silence.is_long(res.time.now_ms())

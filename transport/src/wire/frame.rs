@@ -42,7 +42,7 @@ pub(crate) const SETTLED: usize = 4;
 pub(crate) const BUNDLED_LENGTH: usize = SETTLED;
 /// Offset of the time left in a header that has one.
 pub(crate) const TIME_LEFT: usize = 8;
-/// Size of an announcement, in bytes. It lies between the header and the contents.
+/// Size of an announcement, in bytes. An announcement lies between the header and the contents.
 pub(crate) const ANNOUNCEMENT: usize = 32;
 /// Size of one entry of a FIN, in bytes.
 pub(crate) const FIN_ENTRY: usize = 16;
@@ -408,7 +408,7 @@ impl Header {
 /// Body of an announcement: where to READ the rest of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announcement {
-    /// Number that the sender gave the message. It is returned in the FIN.
+    /// Number of the message, assigned by the sender. The FIN returns it.
     pub(crate) id: u64,
     /// Number of bytes to READ.
     pub(crate) body: u64,

@@ -60,7 +60,7 @@ impl Slot {
         opened.iter().filter_map(|(core, _)| core.upgrade()).map(|core| core.tables().posted_receives()).sum()
     }
 
-    /// Returns true if the slot has no device.
+    /// Returns true if the slot is empty.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty
     }

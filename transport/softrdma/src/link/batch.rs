@@ -18,7 +18,8 @@ pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
 const MAX_MESSAGE_BYTES: usize = 65_507;
 /// Room for the segments that the kernel has joined. Not a multiple of the page size, for the sake of the caches.
 pub(super) const JOINED_BYTES: usize = 65_536 + 256;
-/// Number of receives of that size. They take less than 2 MiB, so that no huge page replaces the pages that are used.
+/// Number of receives of that size. Together they take less than 2 MiB, so that a huge page does not replace
+/// the pages in use.
 pub(super) const JOINED_SLOTS: usize = 31;
 
 /// One datagram: its UDP payload, source and destination.
@@ -57,7 +58,8 @@ impl Ends {
     }
 }
 
-/// The ends of a batch's datagrams. Consecutive datagrams mostly have the same ends, which are stored once.
+/// Endpoints of a batch's datagrams. Consecutive datagrams mostly have the same endpoints, which are stored
+/// once.
 #[derive(Debug, Default)]
 struct EndsList(Vec<Ends>);
 
@@ -537,7 +539,8 @@ impl ReceiveBatch {
         self.slots.saturating_sub(self.used)
     }
 
-    /// Makes room for [`JOINED_SLOTS`] receives of [`JOINED_BYTES`]. It takes memory only where it is used.
+    /// Reserves address space for [`JOINED_SLOTS`] receives of [`JOINED_BYTES`]. Only touched pages take
+    /// memory.
     pub(super) fn make_room_for_joined(&mut self) {
         if self.slot_bytes < JOINED_BYTES {
             let mut bytes = vec![0; JOINED_SLOTS * JOINED_BYTES];

@@ -197,7 +197,7 @@ impl Control {
         }
     }
 
-    /// Ends a connection that was never established, or ends at once.
+    /// Ends a connection that was never established or that ends immediately.
     fn end_connection(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, connection: ConnectionId) {
         self.connections.end(id, connection);
         self.fail_attached(shards, id);
@@ -205,8 +205,8 @@ impl Control {
 }
 
 impl Connections {
-    /// Creates an endpoint for a peer's request to a listener. The channel creates its object when the
-    /// program takes the event.
+    /// Creates an endpoint for a peer's request to a listener. The channel creates the endpoint's object when
+    /// the program takes the event.
     fn requested(&mut self, connection: ConnectionId, request: Requested, now: Time) {
         let of = self.of_listener(request.listener);
         let Some((listener_id, listener)) = of.and_then(|id| Some((id, self.get(id)?))) else {

@@ -201,12 +201,12 @@ impl Control {
         self.gather_cm(shards, now);
         shards.first().send(now);
         // A peer at this process's address gets its DREQ through this process, which holds port 4791. The
-        // DREQ is not repeated.
+        // DREQ is not retransmitted.
         shards.first().link_mut().forward_last();
         self.qps.addresses().ports_end();
     }
 
-    /// Destroys an endpoint that the program has dropped. Its QP is left alone.
+    /// Destroys an endpoint that the program has dropped, but not its QP.
     pub(in crate::device) fn drop_endpoint(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, now: Time) {
         let Some(endpoint) = self.connections.remove(id) else { return };
         // Connection requests that were not delivered to the program are refused along with their listener,

@@ -75,7 +75,7 @@ pub(super) struct ControlInit {
     pub(super) members: Option<Arc<Members>>,
     /// TGTs that the members of the host share; `None` on a network in process.
     pub(super) targets: Option<Arc<Targets>>,
-    /// Files that show that the device was taken away, if it is removable.
+    /// Files that record the removal of the device, if it is removable.
     pub(super) away: Option<AwayFiles>,
 }
 

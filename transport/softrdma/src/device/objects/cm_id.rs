@@ -1,7 +1,7 @@
 //! Connection endpoints, and the channels of their events.
 //!
-//! Owns the program's handle on an endpoint of control, whose end destroys the endpoint but not its QP, and the
-//! queue that endpoints report to.
+//! Owns the program's handle on an endpoint of control, and the queue that endpoints report to. Dropping the
+//! handle destroys the endpoint but not its QP.
 #![forbid(unsafe_code)]
 
 use super::qp::SoftQp;

@@ -30,9 +30,8 @@ pub(in crate::device) struct SoftCq {
     use_count: UseCount,
 }
 
-/// Number of polls after which a program counts as polling. A program that sleeps between messages polls a
-/// few times and arms again: handing the shard's work back and forth would wake the background thread twice
-/// per message.
+/// Minimum number of polls of a polling program. A program that sleeps between messages polls a few times and
+/// arms again: handing the shard's work back and forth would wake the background thread twice per message.
 const POLLS_BEFORE_DUTY: u32 = 32;
 
 impl SoftCq {

@@ -15,8 +15,8 @@ use trunkline_verbs::QpNumber;
 
 /// Maximum number of queued messages.
 const MAX_WAITING: usize = 2048;
-/// Maximum number of queued messages for one member, so that a member that takes none leaves room for the
-/// others.
+/// Maximum number of queued messages for one member, so that a member that does not read does not fill the
+/// queue.
 const MAX_WAITING_OF_ONE: usize = 1024;
 /// Maximum number of buffers kept for reuse.
 const MAX_SPARE: usize = 64;
@@ -40,7 +40,7 @@ pub(in crate::device) enum ControlEvent {
     },
     /// A management datagram that was not delivered.
     Unreachable(UnreachableReport),
-    /// The first packet at a QP whose connection awaits its RTU. It replaces an RTU that was lost or
+    /// The first packet at a QP whose connection awaits its RTU. The packet replaces an RTU that was lost or
     /// overtaken (contract rocev2 12.4).
     FirstPacket(QpNumber),
     /// A message about shared memory from this shard to another of the device.

@@ -13,12 +13,13 @@ use trunkline_machine::mutant;
 use trunkline_roce::engine::{Allowance, Congestion, InFlight, Requester};
 use trunkline_verbs::{ReadAllowance, Time};
 
-/// Maximum window in packets. Each QP has a smaller one, for the buffers of its peer.
+/// Maximum window in packets. The window of a QP is smaller, to fit the buffers of its peer.
 const MAX_WINDOW: u32 = 1024;
 /// Parts of a window: the length of a READ's piece, and of a run of packets without a request for an acknowledgement.
 const PARTS: u32 = 4;
 
-/// Packets that a QP may have in flight whose peer has not answered, or no longer answers. They count in no window.
+/// Maximum packets in flight of a QP whose peer has not answered, or no longer answers. These packets count
+/// in no window.
 const ON_TRIAL: InFlight = InFlight { requests: 2, responses: 8 };
 
 /// Path of a QP's packets.

@@ -68,7 +68,7 @@ impl Shard {
         self.handed_over = packets;
     }
 
-    /// Hands a packet to the shard that has its QP, if that is another shard; returns true if it is.
+    /// Passes a packet to the shard that owns its QP, if that is another shard. Returns true if it is.
     fn hand_over(&mut self, body: &[u8], datagram: &Datagram<'_>, origin: Origin) -> bool {
         let Ok(bth) = Bth::parse(body) else { return false };
         let number = bth.destination.get();

@@ -36,7 +36,8 @@ impl ShardLock {
         has_control_events
     }
 
-    /// Clears the flag for control's events, for a caller that takes them; returns true if it was set.
+    /// Clears the flag for control's events before the caller takes the events. Returns true if the flag was
+    /// set.
     pub(in crate::device) fn take_note(&self) -> bool {
         self.has_control_events.load(Ordering::Acquire)
             && self.has_control_events.swap(false, Ordering::AcqRel)

@@ -181,7 +181,7 @@ impl Executor {
         true
     }
 
-    /// Returns the other process that has the SRQ.
+    /// Returns the other process that owns the SRQ.
     fn owner(&self, srq: Option<SrqNumber>) -> Option<MemberId> {
         let host = self.targets.host();
         host.owner_of(srq?.get()).filter(|owner| *owner != host.me())

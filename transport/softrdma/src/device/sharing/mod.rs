@@ -149,7 +149,7 @@ impl Sharing {
         self.takeovers.note_disconnect(member, now);
     }
 
-    /// Returns the other process of this host that has the QP of this number at an address. A shared TGT
+    /// Returns the other process of this host that owns the QP of this number at an address. A shared TGT
     /// belongs to its executor.
     pub(super) fn member_of(&self, qp: QpNumber, at: IpAddr) -> Option<MemberId> {
         let host = self.targets.host();
@@ -168,7 +168,7 @@ impl Sharing {
         self.targets.executor_of(qp.get()).or_else(|| self.targets.host().owner_of(qp.get()))
     }
 
-    /// Returns a living process that has a handle on a TGT.
+    /// Returns a live process that has a handle on a TGT.
     pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
         self.targets.living_holder(self.targets.find(tgt.get())?)
     }

@@ -268,7 +268,7 @@ impl Srqs {
         Some((xrc.number, xrc.shared))
     }
 
-    /// Returns the number of receives posted in all SRQs, lent or not.
+    /// Returns the total number of receives posted to SRQs, lent or not.
     pub(in crate::device) fn posted(&self, reading: &Reading<'_>) -> usize {
         let posted = |number: &u32| self.get(reading, *number).map_or(0, |srq| srq.receives.count());
         self.table.keys().iter().map(posted).sum()

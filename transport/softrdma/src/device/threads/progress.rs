@@ -150,7 +150,7 @@ impl Progress {
         }
     }
 
-    /// Returns true if a poller has handed the work over, or the machine has taken it.
+    /// Returns true if a poller has handed the work over, or the machine has taken it over.
     pub(in crate::device) fn has_handed_over(&self) -> bool {
         self.handover.is_background()
     }

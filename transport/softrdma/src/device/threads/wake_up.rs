@@ -87,7 +87,8 @@ impl WakeUp {
         self.watcher.store(watcher as u8, Ordering::SeqCst);
     }
 
-    /// Records that a machine is awake, unless the other one sleeps for the shard now. Returns true if none does.
+    /// Records that a machine is awake, unless the other machine now sleeps for the shard. Returns true if
+    /// neither sleeps.
     pub(in crate::device) fn release(&self, watcher: Watcher) -> bool {
         let (from, to) = (watcher as u8, Watcher::Nobody as u8);
         let was = self.watcher.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);

@@ -31,7 +31,7 @@ pub(in crate::host) const NAME: &str = "lock";
 const REPLACED: &str = "lock.";
 /// Number of attempts to lock the file between which the thread only yields.
 const YIELDS: u32 = 100;
-/// Number of pauses of one millisecond after which a holder counts as stopped.
+/// Number of pauses, each of one millisecond, after which a holder counts as stopped.
 const PAUSES: u32 = 500;
 
 /// Content of the lock file: the holder's process id, and a random number for each time that the lock is taken.
@@ -51,7 +51,7 @@ pub(in crate::host) struct FolderLock {
 #[derive(Debug)]
 pub(in crate::host) struct Locked<'a> {
     held: Option<Flock<File>>,
-    /// Place that the file returns to. Its mutex excludes the threads of one process from each other.
+    /// Slot that the file returns to. The mutex excludes the threads of one process from each other.
     kept: Option<MutexGuard<'a, Option<File>>>,
 }
 

@@ -30,7 +30,7 @@ const FOLDER: &str = "nodes";
 /// Suffixes of the names of listening sockets, and of sockets that do not listen yet.
 const LISTENING: &str = ".sock";
 const UNFINISHED: &str = ".new";
-/// Age from which an unfinished socket counts as left by a dead node.
+/// Minimum age of an unfinished socket that a dead node has left.
 const UNFINISHED_FOR: Duration = Duration::from_secs(60);
 /// Maximum number of connections answered per call.
 const MAX_ANSWERS: usize = 16;

@@ -375,7 +375,7 @@ impl Connections {
     }
 
     /// Records that the system refuses resources for connections. A listener that stays readable would keep
-    /// this process awake, so it is not watched meanwhile.
+    /// this process awake, so it is not watched in the meantime.
     fn pause(&mut self, error: &io::Error) {
         if self.shortage == Shortage::None {
             tracing::warn!(

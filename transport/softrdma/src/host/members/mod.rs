@@ -69,7 +69,7 @@ pub(crate) enum Received {
     Message,
     /// A message of another kind, which is queued for the device.
     Queued,
-    /// A connection with a member ended. It is also queued for the device.
+    /// A connection with a member ended. The end is also queued for the device.
     Lost,
 }
 

@@ -98,7 +98,7 @@ impl Areas {
         }
     }
 
-    /// Makes this process count as a forked child.
+    /// Makes the area behave as in a forked child.
     #[cfg(test)]
     pub(crate) fn pretend_child(&self) {
         if let AreaSource::Mapped(fork) = &self.0 {
@@ -175,7 +175,7 @@ impl OwnArea {
         debug_assert_eq!(written, Ok(()), "own offsets are inside");
     }
 
-    /// Copies `length` bytes from `at` of another memory in.
+    /// Copies `length` bytes in, from offset `at` of another memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], of the other memory.
@@ -201,7 +201,7 @@ impl OwnArea {
         debug_assert_eq!(read, Ok(()), "own offsets are inside");
     }
 
-    /// Copies `length` bytes to `at` of another memory, for messages to oneself.
+    /// Copies `length` bytes to offset `at` of another memory, for messages of a member to itself.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], of the other memory.
@@ -222,7 +222,7 @@ impl OwnArea {
 }
 
 impl MappedArea {
-    /// Copies `length` bytes to `at` of another memory.
+    /// Copies `length` bytes to offset `at` of another memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], of the other memory.

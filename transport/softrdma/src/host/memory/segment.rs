@@ -113,7 +113,7 @@ impl Life {
         self.stores_left.store(stores, Ordering::Relaxed);
     }
 
-    /// Accounts for the next `wanted` stores; returns the number that take effect.
+    /// Accounts for the next `wanted` stores. Returns the number of stores that take effect.
     pub(in crate::host) fn permit(&self, wanted: u64) -> u64 {
         if !self.is_alive() {
             return 0;
@@ -374,7 +374,7 @@ impl Mapping {
     }
 }
 
-/// The operation that fails when the file system has no room, for errors.
+/// Name, for errors, of the operation that fails when the file system is full.
 const ALLOCATE: &str = "allocate";
 
 /// Makes the file system allocate a part of a file. The content does not change, even if other members write

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Time for which a member counts as living after its lock was found held, or its connection open.
+/// Time for which a member counts as live after its lock was found held, or its connection open.
 const ALIVE_FOR: Duration = Duration::from_millis(20);
 /// Maximum time for which packets from released ports are accepted.
 const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
@@ -190,8 +190,8 @@ impl Host {
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
     }
 
-    /// Returns true if a living member has a port at an address. No other user can send from that address and
-    /// be taken for a member.
+    /// Returns true if a live member has a port at an address. Other users cannot send from that address and
+    /// pass as a member.
     pub(crate) fn is_address_of_the_living(&self, address: IpAddr) -> bool {
         let [high, low] = PackedAddress::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low] && self.is_alive(record.owner))

@@ -86,7 +86,7 @@ impl Host {
         Err(HostError::Full(table.holds))
     }
 
-    /// Writes a record of this member into a place, unless another member takes that.
+    /// Writes a record of this member into a place, unless another member takes the place first.
     fn put_at(&self, table: &'static Table, index: usize, words: [u64; 3]) -> Option<Record> {
         let at = table.record(index);
         let word = self.registry.word64(at);
@@ -162,7 +162,7 @@ impl Host {
         used.unwrap_or(usize::MAX).min(table.capacity)
     }
 
-    /// Removes a record unless another record has taken its place.
+    /// Removes a record unless another record has replaced it.
     pub(in crate::host) fn remove(&self, table: &'static Table, record: &Record) {
         self.take_out(table, record.index, record.tag);
     }

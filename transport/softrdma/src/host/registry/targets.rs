@@ -186,7 +186,7 @@ impl Targets {
         self.executor(self.find(number)?)
     }
 
-    /// Returns the member that executes a TGT. It may have died.
+    /// Returns the member that executes a TGT. The member may have died.
     pub(crate) fn executor(&self, record: TargetRecord) -> Option<MemberId> {
         // SYNC: target-executor
         let word = self.word64(record, EXECUTOR).load(Ordering::Acquire);
@@ -262,12 +262,12 @@ impl Targets {
         self.count(record, member) > 0
     }
 
-    /// Returns true if a living member has a handle.
+    /// Returns true if a live member has a handle.
     fn is_held(&self, record: TargetRecord) -> bool {
         self.living_holder(record).is_some()
     }
 
-    /// Returns a living member that has a handle.
+    /// Returns a live member that has a handle.
     pub(crate) fn living_holder(&self, record: TargetRecord) -> Option<MemberId> {
         self.holders(record).into_iter().find(|member| self.host.is_alive(*member))
     }

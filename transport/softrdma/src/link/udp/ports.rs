@@ -38,7 +38,7 @@ const LAST_WAIT: Duration = Duration::from_millis(50);
 pub(super) struct Bound {
     pub(super) address: IpAddr,
     pub(super) socket: Box<dyn DatagramSocket>,
-    /// True if the socket has the port of the device, 4791 unless another was chosen.
+    /// True if the socket is bound to the port of the device, 4791 by default.
     pub(super) is_main: bool,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Losses {
     segmented: u64,
     joined: u64,
     not_segmenting: u64,
-    /// Reports that were not taken yet.
+    /// Reports that are not yet taken.
     reports: Vec<IcmpError>,
     /// Number of receiving calls that returned an error since the last [`Losses::begin_receive`].
     receive_errors: usize,

@@ -17,7 +17,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 pub(super) struct ShardBell(File);
 
 impl ShardBell {
-    /// Creates the bell of a shard; `None` if the system has no descriptor left. Messages wake the shard then.
+    /// Creates the bell of a shard; `None` if the process has no free descriptor. Messages then wake the
+    /// shard.
     pub(super) fn new() -> Option<Self> {
         Some(Self(OwnedFd::from(event_fd().ok()?).into()))
     }

@@ -78,7 +78,7 @@ impl Shard {
         }
     }
 
-    /// Handles the end of the connection with a member, after the packets that it has left in shared memory.
+    /// Handles the end of the connection with a member, after the member's packets in shared memory.
     pub(in crate::device) fn member_gone(&mut self, member: MemberId, now: Time) {
         for pair in self.local.pairs_with(member) {
             self.receive_last(pair, now);
@@ -149,7 +149,7 @@ impl Shard {
         self.local.check(at).map_err(VerbsError::AddressNotAvailable)
     }
 
-    /// Returns the path that a QP's packets take now.
+    /// Returns the current path of a QP's packets.
     pub(in crate::device) fn path(&self, number: u32) -> Option<QpPath> {
         Some(match self.qps.get(number)?.why_not_memory() {
             Some(why) if self.local.must_use_memory() => QpPath { name: QpPath::NONE, why },

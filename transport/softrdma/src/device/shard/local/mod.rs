@@ -66,8 +66,8 @@ use trunkline_verbs::{Counter, QpNumber, Time};
 
 /// Time without messages after which a ring is parked.
 const IDLE_NS: u64 = 1_000_000;
-/// Time without a packet taken out of a ring after which its receiver counts as stopped, while QPs wait for
-/// room or for an answer. The QPs then return to the network.
+/// Time after which the receiver of a ring counts as stopped if it takes no packets while QPs wait for space
+/// or for an answer. The QPs then return to the network.
 const STALLED_NS: u64 = 100_000_000;
 /// Time until a pair that ended is created again, doubled each time.
 const AGAIN_NS: u64 = 100_000_000;
@@ -340,7 +340,7 @@ impl LocalPaths {
         }
     }
 
-    /// Ends a pair and notifies the other side.
+    /// Ends a pair and notifies the peer.
     fn end(&mut self, index: usize, why: &'static str, outbox: &mut MemberOutbox, now: Time) {
         let Some(pair) = self.drop_pair(index) else { return };
         let (partner, number) = (pair.partner(), pair.number());
@@ -398,7 +398,7 @@ impl LocalPaths {
         }
     }
 
-    /// Tells the other sides that the device is removed, and releases all memory.
+    /// Notifies the peers that the device is removed, and releases all memory.
     pub(super) fn leave(&mut self, outbox: &mut MemberOutbox) {
         for (_, pair) in &self.pairs {
             let _full = self.send(pair.partner(), Message::End { area: pair.number() }, outbox);
@@ -539,7 +539,7 @@ impl LocalPaths {
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);
     }
 
-    /// Returns the payload of the packet that was taken last, from its byte `at` on.
+    /// Returns the payload of the last packet taken from the ring, from byte `at` on.
     pub(super) fn arrived(&self, index: usize, at: usize) -> Option<ArrivedPayload<'_>> {
         self.pairs.get(index).map(|pair| pair.arrived(at))
     }

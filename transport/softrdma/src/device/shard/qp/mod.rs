@@ -331,7 +331,7 @@ impl Qp {
         }
     }
 
-    /// Publishes a TGT's state, if it is shared. Packets that reveal the new state must not leave before.
+    /// Publishes a TGT's state, if it is shared. Packets that reveal the new state must be sent afterwards.
     pub(super) fn publish(&self, resources: &mut Resources) {
         if let (Some(shared), Some(responder)) = (&self.shared, &self.responder) {
             let source = self.route.map(|route| route.source().ip());

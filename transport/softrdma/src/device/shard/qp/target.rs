@@ -37,7 +37,7 @@ pub(in crate::device::shard) struct QpTarget<'a> {
 enum Sharing<'a> {
     /// The QP is not shared.
     Alone,
-    /// A shared TGT that is executed here. It reaches SRQs of other members.
+    /// A shared TGT that this member executes. Its messages may go to SRQs of other members.
     Executed { shared: &'a mut dyn SharedTgt, serial: u64, now: Time },
     /// A TGT that another member executes. The function is called before the program can see the placed bytes.
     OfMember(&'a dyn Fn()),
