@@ -380,7 +380,7 @@ pub enum PeerDown {
     /// The peer stopped answering.
     #[error("the peer stopped answering in an open session")]
     Died,
-    /// The peer's device answered that the session's SRQs or memory are gone.
+    /// The peer's device answered that the session's SRQs or memory do not exist.
     #[error("the peer has ended the session, or has named memory that it does not hold")]
     AccessRefused,
     /// The same incarnation of the peer began another session. The peer may have lost the earlier session

@@ -40,7 +40,7 @@ enum SleeperHalf {
     Simulated(Arc<Bell>),
 }
 
-/// The half of the threads that bring work. Clones wake the same machine.
+/// The half for threads that bring work. Clones wake the same machine.
 #[derive(Clone)]
 pub struct Waker(WakerHalf);
 

@@ -121,7 +121,7 @@ impl Qp {
         Self { handle, number, qp_type, capacities, opened, parts }
     }
 
-    /// Returns the opened device that it was created on.
+    /// Returns the opened device that the QP was created on.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }

@@ -116,7 +116,7 @@ impl Blocks {
         }
     }
 
-    /// Removes a region, unless it went with its device.
+    /// Removes a region, unless it was removed with its device.
     fn remove(&mut self, registration: Registration) -> Option<Arc<dyn MemoryRegion>> {
         let known = registration.generation == self.generation;
         known.then(|| self.regions.try_remove(registration.at)).flatten()

@@ -255,7 +255,7 @@ impl Grantor {
         Ok(())
     }
 
-    /// Uncounts a message that has waited and whose header is about to be applied.
+    /// Stops counting a waiting message whose header is about to be applied.
     pub(crate) fn waited(&mut self, id: PairId) {
         if let Some(pair) = self.pairs.get_mut(id.0) {
             pair.waiting = pair.waiting.saturating_sub(1);

@@ -81,7 +81,7 @@ impl Grants {
         self.by_home.get_mut(id.home).map_or(Ok(()), |grantor| grantor.wait(id.pair))
     }
 
-    /// Uncounts a message that has waited.
+    /// Stops counting a waiting message.
     pub(crate) fn waited(&mut self, id: GrantId) {
         if let Some(grantor) = self.by_home.get_mut(id.home) {
             grantor.waited(id.pair);

@@ -569,7 +569,7 @@ fn dial_parameters(
         initiator_depth: READS.min(device.max_rd_atomic),
         responder_resources: match kind {
             ConnectionKind::Xrc => READS.min(device.max_dest_rd_atomic),
-            // An RC QP could also serve the peer's READs, which is not used here.
+            // The QP could also serve the peer's READs, but the transport does not use that.
             ConnectionKind::Rc => 0,
         },
         retry_count,

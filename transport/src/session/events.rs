@@ -22,7 +22,7 @@ impl CmMachine {
             self.device_removed();
         }
         if !self.presence.is_present() {
-            // The endpoint is gone. Dropping a request that came with the event refuses it.
+            // The endpoint no longer exists. Dropping a request in the event refuses the request.
             return;
         }
         if let CmEventKind::ConnectRequest { id, parameters } = event.kind {

@@ -905,8 +905,8 @@ impl Machine {
         }
     }
 
-    /// Ends the session because the local device is gone. Another attempt needs another device, so pollers
-    /// that wait are notified.
+    /// Ends the session because the local device was removed. Another attempt needs another device, so
+    /// pollers that wait are notified.
     pub(crate) fn device_removed(&mut self, actions: &mut Vec<Action>) {
         self.close_candidates(actions);
         let (was_up, number) = (self.is_up(), self.current());

@@ -41,7 +41,7 @@ const PATH_MTU_FOR: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct PeerSession {
     pub(super) machine: Machine,
-    /// Host that its connections count for.
+    /// Host that the peer's connections count for.
     host: PeerHost,
     /// True if a poller has named the peer by its address.
     pub(super) named: bool,

@@ -133,7 +133,7 @@ pub(crate) struct Welcome {
     pub(crate) is_local: bool,
 }
 
-/// Why a node refuses a connection.
+/// Reason why a node refuses a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The private data is not ours.

@@ -147,10 +147,11 @@ impl Settled {
 /// The reason why a frame was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// The frame breaks the protocol. The text ends up in `PeerDown::Misbehaved`.
+    /// The frame breaks the protocol. `PeerDown::Misbehaved` contains the text.
     #[error("{0}")]
     Broken(&'static str),
-    /// A sealed frame or piece of a message is not the one that the peer has sent. The text ends up in `PeerDown::Altered`.
+    /// A sealed frame or piece of a message is not the one that the peer has sent. `PeerDown::Altered`
+    /// contains the text.
     #[cfg(feature = "identity")]
     #[error("{0}")]
     Altered(&'static str),

@@ -48,7 +48,7 @@ fn wait_for(child: Pid) -> WaitStatus {
     })
 }
 
-/// A child that [`fork_here`] has made.
+/// A child process created by [`fork_here`].
 #[derive(Debug)]
 #[must_use = "a child that nobody waits for may outlast the test"]
 pub struct ForkedChild(Pid);

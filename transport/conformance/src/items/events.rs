@@ -26,7 +26,7 @@ fn waits(side: &Side, kind: Kind) -> bool {
 
 pub(super) fn h1(lab: &Lab) -> Verdict {
     // One device has one event queue, whatever the number of handles. `processes` checks that other processes
-    // get the event as well.
+    // also get the event.
     let route = lab.route(&Terms::default())?;
     let opened = lab.far.device.open_qp(&route.xrcd, route.tgt.number())?;
     let data = [lab.near.piece(0, 8)];

@@ -152,7 +152,7 @@ impl Found {
     }
 }
 
-/// Returns an address in separate memory, which has room for an address of any family.
+/// Returns an address in newly allocated memory that fits an address of any family.
 fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     if bytes.is_empty() {
         return (null_mut(), 0);

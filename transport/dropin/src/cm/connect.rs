@@ -245,8 +245,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. It succeeds without a connection as
-/// well, and in port space UDP, unless neither side has requested one.
+/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. Also succeeds without a connection, and
+/// in port space UDP, unless neither side has requested a connection.
 ///
 /// # Safety
 /// The id is not destroyed.

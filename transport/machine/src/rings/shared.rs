@@ -337,9 +337,9 @@ impl Consumer {
         }
     }
 
-    /// Parks the ring until the sender wakes this side for a message of this kind. Returns false if a message of
-    /// any kind, or nonsense, has arrived meanwhile; the ring is then not parked. A ring that is parked already
-    /// may be parked for more messages than before.
+    /// Parks the ring until the sender wakes this side for a message of this kind. Returns false if a message
+    /// of any kind, or invalid data, has arrived in the meantime. The ring is then not parked. A ring that is
+    /// parked already may be parked for more messages than before.
     #[must_use = "the ring is not parked when this is false"]
     pub fn park(&mut self, local: &impl LocalArea, peer: &impl PeerArea, wanted: Wanted) -> bool {
         if self.is_parked() && (wanted == Wanted::Urgent || self.parked & URGENT_ONLY == 0) {

@@ -89,7 +89,7 @@ pub(super) struct Connection {
     /// 0 before the peer's first message.
     pub(super) remote_id: u32,
     pub(super) addresses: Addresses,
-    /// Host that it counts for while half-open; `None` on the active side.
+    /// Host that a half-open connection counts for; `None` on the active side.
     pub(super) host: Option<PeerHost>,
     pub(super) transport: Transport,
     pub(super) is_active: bool,

@@ -201,7 +201,7 @@ pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
     })
 }
 
-/// Returns the largest path MTU that the sender of a [`rej_mtu`] takes.
+/// Returns the largest path MTU that the sender of a [`rej_mtu`] supports.
 pub(super) fn mtu_of_rej(rej: &Rej) -> Option<Mtu> {
     let names_mtu = rej.reason == RejectReason::INVALID_PATH_MTU && rej.info_length >= 1;
     Mtu::from_code(rej.info[0]).filter(|_| names_mtu)

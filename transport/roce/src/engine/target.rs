@@ -113,7 +113,7 @@ pub enum Placement {
     /// Done: data are in place and the receive, if one ended, has completed. The packet is
     /// acknowledged.
     Placed,
-    /// An atomic is done; this was the old value.
+    /// Old value of a completed atomic.
     Atomic(u64),
     /// The receive queue is empty: RNR NAK, without a change.
     Rnr,

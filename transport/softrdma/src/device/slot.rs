@@ -65,7 +65,7 @@ impl Slot {
         lock(&self.0).is_empty
     }
 
-    /// Records an opened device. Returns false if the device was removed meanwhile.
+    /// Records an opened device. Returns false if the device was removed in the meantime.
     pub(super) fn fill(&self, core: &Arc<Core>) -> bool {
         let mut state = lock(&self.0);
         state.opened.retain(|(_, guard)| guard.strong_count() > 0);

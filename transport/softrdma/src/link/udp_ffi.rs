@@ -28,7 +28,7 @@ pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Resul
     }
 }
 
-/// Sends all datagrams as such that the network may mark (ECN), and requests the marks of received ones. If the system
+/// Marks all sent datagrams as ECN-capable, and requests the ECN marks of received datagrams. If the system
 /// refuses, round trips and losses remain as signs of congestion.
 pub(super) fn use_ecn(socket: BorrowedFd<'_>, is_v4: bool) {
     let (level, receive, send) = if is_v4 {

@@ -101,7 +101,7 @@ impl Wqe {
         if packet < self.split { end.min(self.split) } else { end }
     }
 
-    /// Returns one past the last packet of the piece of a READ, whether divided or not.
+    /// Returns the end of the piece of a READ: one past its last packet, even if only a part was requested.
     pub(super) fn whole_piece_end(&self, packet: u32) -> u32 {
         piece_end(packet, self.psns, self.piece)
     }

@@ -366,8 +366,8 @@ impl Requester {
         self.rewind();
     }
 
-    /// Sends everything unanswered again, without charge. Called when the path of the packets changes: those in
-    /// flight, or their answers, may not arrive.
+    /// Retransmits all unanswered packets without counting a retry. Called when the path of the packets
+    /// changes: packets in flight, or their answers, may not arrive.
     pub fn resend(&mut self) {
         if self.is_sending() {
             self.retry.is_path_proven = false;

@@ -60,8 +60,8 @@ impl SavedAnswers {
         self.depth
     }
 
-    /// Returns true if a further READ or atomic may be taken: the entry it displaces must have been
-    /// answered (contract rocev2 7.6).
+    /// Returns true if another READ or atomic may be accepted: the entry that it replaces must be answered
+    /// (contract rocev2 7.6).
     pub(super) fn has_room(&self) -> bool {
         let oldest_is_answered =
             || self.entries.front().is_none_or(|oldest| !oldest.is_active || oldest.is_replay);

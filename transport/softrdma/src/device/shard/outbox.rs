@@ -54,7 +54,7 @@ pub(in crate::device) enum ControlEvent {
         /// An area that is handed over with the message.
         area: Option<AreaHandle>,
     },
-    /// A member of the host that can no longer be reached, found while sending to it.
+    /// A member of the host that turned out to be unreachable while sending.
     MemberGone(MemberId),
 }
 

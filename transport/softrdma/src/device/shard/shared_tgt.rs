@@ -34,7 +34,8 @@ pub(in crate::device) struct RemoteCall<'a> {
 
 /// Hooks of a TGT that this process executes and other processes share.
 pub(in crate::device) trait SharedTgt: Any + Debug + Send {
-    /// Returns true if a placement in another process is pending. Packets that arrive meanwhile are kept.
+    /// Returns true if a placement in another process is pending. Packets that arrive in the meantime are
+    /// kept.
     fn is_waiting(&self) -> bool;
 
     /// Keeps a packet until the pending placement is answered. `joined` is true if it may have the payload of

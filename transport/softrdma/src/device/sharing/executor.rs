@@ -1,7 +1,7 @@
 //! A TGT that this member executes for all that share it.
 //!
-//! Owns the placement in another member's SRQ, at most one at a time; the packets that arrive meanwhile;
-//! bytes fetched for a READ; and events for the handles.
+//! Owns the placement in another member's SRQ, at most one at a time; the packets that arrive in the
+//! meantime; bytes fetched for a READ; and events for the handles.
 //!
 //! | `pending` | a packet arrives | the owner answers | the owner dies | no answer for a while |
 //! |---|---|---|---|---|

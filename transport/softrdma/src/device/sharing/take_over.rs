@@ -46,7 +46,7 @@ pub(super) struct Takeovers {
     watch_again: Option<Time>,
 }
 
-/// Result of checking the members whose connection ended, and further pending work.
+/// Result of checking the members whose connection ended, and pending connections to executors.
 #[derive(Debug, Default)]
 pub(in crate::device) struct Due {
     /// Members that have died.

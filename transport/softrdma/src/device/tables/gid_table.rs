@@ -124,8 +124,8 @@ impl GidTable {
         self.left_out_count
     }
 
-    /// Records the addresses that the host no longer has. Bound loopback addresses are in no list of the
-    /// host, and never count as gone.
+    /// Records the addresses that the host no longer has. Bound loopback addresses are not listed by the
+    /// host, and never count as lost.
     fn note_gone(&mut self, found: &[IpAddr]) {
         let is_gone = |address: &&IpAddr| !found.contains(address) && rank(**address).is_some();
         self.gone = self.addresses.iter().filter(is_gone).copied().collect();

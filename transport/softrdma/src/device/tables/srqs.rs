@@ -66,7 +66,7 @@ struct Xrc {
 }
 
 impl Srq {
-    /// Returns the SRQ's number; a basic SRQ has a number, too.
+    /// Returns the SRQ's number. A basic SRQ also has a number.
     pub(in crate::device) fn number(&self) -> u32 {
         self.number
     }

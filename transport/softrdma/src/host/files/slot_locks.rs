@@ -32,7 +32,7 @@ pub(in crate::host) fn any_lives(folder: &Path) -> bool {
     if present.iter().any(|slot| holds_lock(directory.as_fd(), *slot, None)) {
         return true;
     }
-    // A cleaner of old files may have removed the lock file of a living member.
+    // A cleaner of old files may have removed the lock file of a live member.
     let Ok(words) = read_slots(&folder.join(REGISTRY)) else { return false };
     slots().zip(words).any(|(slot, word)| word != 0 && !present.contains(&slot))
 }

@@ -43,7 +43,7 @@ const ATTEMPTS: u32 = 100;
 /// The holder of port 4791 at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PortHolder {
-    /// A living member; it relays datagrams to the others.
+    /// A live member, which relays datagrams to the other members.
     Alive(MemberId),
     /// A member that died without releasing the port.
     Dead,

@@ -199,7 +199,8 @@ impl Targets {
         self.exists(record).then_some(domain)
     }
 
-    /// Makes this member the executor in place of `dead`; returns false if another member has done so first.
+    /// Makes this member the executor in place of `dead`. Returns false if another member became the executor
+    /// first.
     pub(crate) fn take_over(&self, record: TargetRecord, dead: MemberId) -> bool {
         let me = self.host.me().pack();
         // SYNC: target-executor
