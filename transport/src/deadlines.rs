@@ -218,7 +218,7 @@ impl<T> Deadlines<T> {
     /// Returns the start of the next nonempty list after the list of the current tick.
     fn next_list(&self) -> Time {
         for level in 0..LEVELS {
-            // The entries of a level are in its present round, and not before the present list.
+            // A level has entries only in the current round, and none before the current list.
             let later = u64::MAX.checked_shl(to_u32(index(self.tick, level)) + 1).unwrap_or(0);
             let lists = self.level(level).occupied & later;
             if lists != 0 {

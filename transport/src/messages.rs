@@ -61,7 +61,7 @@ impl PollerChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// A session with a peer, by this node's number for it. A restarted peer has the same key, and another
+/// A session with a peer, identified by this node's number. A restarted peer has the same key and a new
 /// session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionNumber(pub u32);
@@ -352,7 +352,7 @@ pub enum PeerDown {
     /// The peer requires an identity, which this node lacks.
     #[error("the peer refused the session: {NO_IDENTITY}")]
     IdentityRequired,
-    /// The handshake failed, in which both nodes prove their names.
+    /// The handshake in which both nodes prove their names has failed.
     #[cfg(feature = "identity")]
     #[error(transparent)]
     Handshake(HandshakeFailure),
@@ -380,11 +380,11 @@ pub enum PeerDown {
     /// The peer stopped answering.
     #[error("the peer stopped answering in an open session")]
     Died,
-    /// The peer's device answered that the session's SRQs or memory are gone.
+    /// The peer's device answered that the session's SRQs or memory do not exist.
     #[error("the peer has ended the session, or has named memory that it does not hold")]
     AccessRefused,
-    /// The same incarnation of the peer began another session. It may have lost the earlier one because this node
-    /// was silent.
+    /// The same incarnation of the peer began another session. The peer may have lost the earlier session
+    /// because this node was silent.
     #[error("the peer gave up the session and began another")]
     Replaced,
     /// The peer stopped answering when packets became larger than all delivered before. Only on NICs;
@@ -397,8 +397,8 @@ pub enum PeerDown {
         /// Payload of the larger packets, in bytes.
         bytes: u32,
     },
-    /// Large packets vanish on the way between the nodes, although the peer answers. The next sessions have the next smaller path
-    /// MTU.
+    /// Large packets are lost between the nodes, although the peer answers. The next sessions have the next
+    /// smaller path MTU.
     #[error("{}", PathMtuText(*mtu, *is_told))]
     PathMtu {
         /// Path MTU of the session.
@@ -426,7 +426,7 @@ pub enum PeerDown {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Misbehaved(&'static str),
-    /// A sealed frame, or a part of a sealed message, was altered on the way.
+    /// A sealed frame, or a part of a sealed message, was altered in transit.
     #[cfg(feature = "identity")]
     #[error("{0}")]
     Altered(&'static str),
@@ -711,7 +711,7 @@ pub enum Screening {
     Undecided,
     /// The message is READ, and marked as accepted: [`Message::is_accepted`].
     Accepted,
-    /// The message is not READ. To its sender it counts as delivered.
+    /// The message is not READ. For the sender it counts as delivered.
     Refused,
 }
 
@@ -746,7 +746,7 @@ pub enum Event {
     /// A large message was dropped, for lack of memory or because too many were announced. Its sender is
     /// notified.
     GivenUp {
-        /// Its sender.
+        /// Sender of the message.
         from: Origin,
         /// The part of it that came with its announcement.
         part: Message,
@@ -758,7 +758,7 @@ pub enum Event {
     NotSent {
         /// Poller that it was for.
         to: Origin,
-        /// Its kind, flags and word.
+        /// Kind, flags and word of the message.
         header: MessageHeader,
         /// First part of its contents.
         head: Vec<u8>,

@@ -92,7 +92,7 @@ pub(crate) fn every_attribute(
         sq_psn: Some(INI_PSN),
         max_dest_rd_atomic: Some(terms.rd_atomic.1),
         max_rd_atomic: Some(terms.rd_atomic.0),
-        // 0.01 ms (contract rocev2 6.3), so that RNR NAKs do not delay the suite.
+        // Wait 0.01 ms after an RNR NAK (contract rocev2 6.3), so that RNR NAKs do not delay the suite.
         min_rnr_timer: Some(1),
         timeout: Some(terms.timeout),
         retry_count: Some(terms.retry_count),

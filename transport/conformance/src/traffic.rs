@@ -20,7 +20,7 @@ const CM_WAIT_AT_MOST: Duration = Duration::from_secs(45);
 const QUIET: Duration = Duration::from_millis(40);
 
 impl Lab {
-    /// Waits until `probe` returns a value, and lets both devices make progress meanwhile.
+    /// Waits until `probe` returns a value, while both devices make progress.
     pub(crate) fn wait<T>(&self, what: &str, probe: impl FnMut() -> Option<T>) -> Verdict<T> {
         self.wait_at_most(WAIT_AT_MOST, what, probe)
     }

@@ -7,14 +7,14 @@ use trunkline_verbs::Time;
 /// Outcome of a machine's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Call again: there is more to do, or the machine is on its way to sleep.
+    /// Call again: there is more to do, or the machine is going to sleep.
     Again,
-    /// Call again soon. The machine was idle, and has its CPU for itself.
+    /// Call again soon. The machine was idle, and no other machine uses its CPU.
     Spin,
     /// Call again soon. The machine was idle, and others may run first.
     Yield,
-    /// Sleep until an awaited event, or until this time. The machine has announced its sleep, and checked for
-    /// work once more since.
+    /// Sleep until an awaited event, or until this time. The machine has announced its sleep and then checked
+    /// for work once more.
     Sleep(Option<Time>),
     /// Do not call again: the machine is done.
     Done,

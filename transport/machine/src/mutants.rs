@@ -1,11 +1,12 @@
-//! Deliberate faults, by which the simulation proves that it can fail.
+//! Deliberate faults, which prove that the simulation detects mistakes.
 //!
 //! Code that must hold a rule calls [`mutant!`](crate::mutant) at the place where a plausible mistake would
 //! break it. Unless the feature `mutants` is on, the result is a constant `false`, which is compiled away.
 //! With the feature, one fault at a time can be switched on for the thread that runs the simulation, so that
 //! a single build serves all of them.
 //!
-//! The feature has a record of nonces, too, since the wire does not show whether a key seals twice with one.
+//! The feature also records nonces, since packets do not show whether a key is used twice with the same
+//! nonce.
 //!
 //! ```
 //! # use trunkline_machine::mutant;

@@ -15,7 +15,7 @@ pub trait Simulator: Send + Sync + fmt::Debug {
     /// machines may run between a push into a queue and its ring.
     fn ring(&self, bell: Arc<Bell>);
 
-    /// Returns the next number of the seeded source.
+    /// Returns the next number of the seeded generator.
     fn random(&self) -> u64;
 }
 

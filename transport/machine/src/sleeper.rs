@@ -40,7 +40,7 @@ enum SleeperHalf {
     Simulated(Arc<Bell>),
 }
 
-/// The half of the threads that bring work. Clones wake the same machine.
+/// The half for threads that bring work. Clones wake the same machine.
 #[derive(Clone)]
 pub struct Waker(WakerHalf);
 
@@ -117,7 +117,7 @@ impl Sleeper {
     /// Stops watching a descriptor.
     pub fn unwatch_raw(&self, fd: RawFd) {
         if let SleeperHalf::Thread { poll, .. } = &self.half {
-            // It fails if the descriptor was closed, and then it is not watched either.
+            // Deregistering fails only if the descriptor was closed. Closed descriptors are not watched.
             let _closed = poll.registry().deregister(&mut SourceFd(&fd));
         }
     }
@@ -242,7 +242,7 @@ impl Waker {
         match &self.0 {
             WakerHalf::Thread(bell) => {
                 if bell.doorbell.ring() {
-                    // It fails only after the eventfd and the sleeper are dropped.
+                    // Waking fails only after the eventfd and the sleeper are dropped.
                     let _gone = bell.waker.wake();
                 }
             }

@@ -90,7 +90,7 @@ pub(crate) fn start(name: &str, make: MakeMachine) -> io::Result<Running> {
     let (made, outcome) = mpsc::channel();
     let (runs, ended) = mpsc::channel();
     let handle = internal_thread::spawn(name, move || {
-        // Dropped last, also by a panic.
+        // Dropped when the thread ends, even by a panic.
         let _runs: mpsc::Sender<()> = runs;
         match make() {
             Ok(mut machine) => {

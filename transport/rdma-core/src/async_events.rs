@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, QpNumber, VerbsError};
 
-/// The number of events at which the queue of an opening is full, and drops further ones: a program that
-/// never takes events must not use up memory.
+/// Capacity of the queue of an opening, in events. Further events are dropped, so that a program that never
+/// takes events does not exhaust memory.
 const QUEUE_DEPTH: usize = 4096;
 
 /// `ibv_async_event` with the type as a number: a kernel may have more types than the bindings.
@@ -140,7 +140,7 @@ impl AsyncEvents {
     /// the context's descriptor is non-blocking, as set by [`crate::context::Context::open`].
     pub(crate) fn next(&self, context: Live<'_, ibv_context>, queue: &EventQueue) -> Option<AsyncEvent> {
         let mut table = lock(&self.0);
-        // One call reads a limited number, so that a flood of events cannot keep the lock.
+        // Limit the events per call, so that a flood of events does not hold the lock.
         for _ in 0..QUEUE_DEPTH {
             if table.is_dead {
                 break;

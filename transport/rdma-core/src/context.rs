@@ -141,7 +141,8 @@ impl Drop for Context {
 /// together, as if they belonged to two processes.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// The events of its objects. Dropped before the context, on which their descriptor depends.
+    /// Events of the context's objects. Dropped before the context, since the events' descriptor depends on
+    /// it.
     pub(crate) events: Arc<EventQueue>,
     /// The context, which all openings of a device share.
     pub(crate) context: Arc<Context>,

@@ -339,7 +339,7 @@ mod tests {
         };
         let (attr, mask) = modify(&change).unwrap();
         assert_eq!(to_modify(&attr, mask.cast_unsigned()), change);
-        // One bit for each attribute, and the state.
+        // The mask has one bit for each attribute and one for the state.
         assert_eq!(mask.count_ones(), AttributeMask::all().bits().count_ones() + 1);
         assert_eq!(modify(&QpModify::default()).unwrap().1, 0);
         let far = AddressVector { source_gid_index: 256, ..change.address_vector.unwrap() };

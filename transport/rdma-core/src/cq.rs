@@ -15,7 +15,7 @@ use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_verbs::{AsyncSubject, Completion, CompletionQueue, Notify, VerbsError};
 
-/// The number of entries that are read from the device at once, which take 2 KiB of stack.
+/// Number of entries read from the device at once. They take 2 KiB of stack.
 const BATCH: usize = 32;
 
 /// A completion queue.

@@ -16,7 +16,7 @@ const FOLDER: &str = "/dev/infiniband";
 /// Returns the error to report instead of `returned`, which librdmacm has returned for the list of all
 /// devices.
 pub(crate) fn of(returned: VerbsError) -> VerbsError {
-    // Without any device, that error is the explanation.
+    // If there is no device, the returned error is the explanation.
     match listing::devices() {
         Ok(_) => of_files(Path::new(FOLDER)).unwrap_or(returned),
         Err(none) => none,

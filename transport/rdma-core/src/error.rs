@@ -93,7 +93,7 @@ pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
             _ => "the kernel refused it: check the mode of /dev/infiniband/uverbs*",
         }),
         libc::ENODEV => VerbsError::NoDevice,
-        // After the device is removed, everything fails with EIO.
+        // After the device is removed, every call fails with EIO.
         libc::EIO => VerbsError::Gone,
         errno => VerbsError::Os(errno),
     }

@@ -27,7 +27,7 @@ fn extended(context: Live<'_, ibv_context>, offset: usize) -> Option<NonNull<ver
     let context = context.raw();
     // SAFETY: the context is open while it is `Live`.
     let mark = unsafe { (*context).abi_compat };
-    // A pointer of all ones, not only 32 of them.
+    // Set all bits of the pointer, not only 32.
     if mark.addr() != usize::MAX {
         return None;
     }

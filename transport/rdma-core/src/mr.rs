@@ -18,7 +18,8 @@ pub(crate) struct Mr {
     rkey: Rkey,
     access: Access,
     start: IoAddress,
-    /// Its range is pinned by the kernel. The destructor deregisters it before the fields are dropped.
+    /// Memory that contains the region's range, which the kernel pins. The destructor deregisters the region
+    /// before the fields are dropped.
     memory: Arc<Memory>,
     _pd: Arc<Pd>,
 }

@@ -13,7 +13,7 @@ use trunkline_verbs::VerbsError;
 pub(crate) struct Pd {
     handle: Handle<ibv_pd>,
     opened: Arc<Opened>,
-    /// Regions hold their domain, of which `register_range` gets only a reference.
+    /// Regions hold their domain, but `register_range` gets only a reference to it.
     this: Weak<Self>,
 }
 

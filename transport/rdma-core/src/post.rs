@@ -15,7 +15,7 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// The number of requests that are posted by one call, with one doorbell; they take 4 KiB of stack.
+/// Maximum number of requests posted with one doorbell. They take 4 KiB of stack.
 const BATCH: usize = 32;
 
 const _: () = assert!(
@@ -113,7 +113,7 @@ pub(crate) fn receive(to: Receiver<'_>, requests: &[ReceiveRequest<'_>]) -> Resu
     Ok(())
 }
 
-/// Returns the result of one call, before which `posted` requests were posted. If the device does not set
+/// Returns the result of one call. Earlier calls posted `posted` requests. If the device does not set
 /// `refused`, the first request of the call counts as refused.
 fn outcome<T>(
     status: c_int,
@@ -130,7 +130,7 @@ fn outcome<T>(
 }
 
 fn sges(list: &[Sge]) -> (*mut ibv_sge, c_int) {
-    // A list that is too long for C's counter is beyond any device's limit as well.
+    // A list that is too long for C's counter exceeds every device's limit.
     (list.as_ptr().cast_mut().cast(), c_int::try_from(list.len()).unwrap_or(c_int::MAX))
 }
 

@@ -58,7 +58,7 @@ impl Qp {
         init.sq_sig_all = c_int::from(signal_all);
         init.comp_mask =
             if qp_type == QpType::XrcTgt { M::IBV_QP_INIT_ATTR_XRCD.0 } else { M::IBV_QP_INIT_ATTR_PD.0 };
-        // One CQ for both sides is locked only once: if a writer waits, a second lock would wait as well.
+        // Lock a CQ that both sides share only once: while a writer waits, a second read lock would deadlock.
         let is_one_cq =
             matches!((&parts.send_cq, &parts.receive_cq), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let pd = parts.pd.as_ref().map(|pd| pd.handle().hold()).transpose()?;
@@ -121,7 +121,7 @@ impl Qp {
         Self { handle, number, qp_type, capacities, opened, parts }
     }
 
-    /// Returns the opened device that it was created on.
+    /// Returns the opened device that the QP was created on.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -136,7 +136,7 @@ impl Qp {
         check(Doing::ModifyQp, status)
     }
 
-    /// Returns true if its receives come from an SRQ.
+    /// Returns true if the QP takes its receives from an SRQ.
     pub(crate) fn has_srq(&self) -> bool {
         self.parts.srq.is_some()
     }

@@ -15,7 +15,7 @@ pub fn packet(data: &[u8]) {
     let parsed = match Packet::parse(data) {
         Ok(parsed) => parsed,
         Err(error) => {
-            // An error that is answered needs a header to answer to.
+            // An answer to a malformed packet needs its header.
             assert!(!error.is_answerable() || bth.is_ok());
             return;
         }

@@ -1,8 +1,8 @@
 //! Unpredictable numbers on the wire.
 //!
-//! Owns the keyed permutation by which places in tables become QP numbers, SRQ numbers, communication ids and
-//! memory keys. The holder of the key computes the place back; others can derive from the numbers only that
-//! they are unique. It must never be used to hide data.
+//! Owns the keyed permutation of places in tables to QP numbers, SRQ numbers, communication ids and memory
+//! keys. The holder of the key computes the place back; others can derive from the numbers only that they are
+//! unique. It must never be used to hide data.
 
 use siphasher::sip::SipHasher24;
 use std::fmt;

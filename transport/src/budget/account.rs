@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_machine::mutant;
 use trunkline_verbs::PeerHost;
 
-/// Divisor of a limit: pollers together may keep this part reserved without using it.
+/// Pollers together may hold at most 1/8 of a limit reserved but unused.
 const UNUSED_PART: usize = 8;
 
 /// A number of reserved units.

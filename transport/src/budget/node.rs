@@ -64,7 +64,7 @@ impl NodeBudgets {
 pub(crate) struct Shares {
     /// Messages that wait to leave.
     messages: Share,
-    /// Their bytes, and the bytes of large messages that the peer has not READ yet.
+    /// Bytes of the queued messages, and of large messages that the peer has not READ yet.
     bytes: Share,
     /// Large messages that the peer has not READ yet. Each pins registered memory.
     pinned: Share,

@@ -109,7 +109,7 @@ impl Reservation {
     #[inline]
     pub(super) fn is_below(&self, units: usize, leaves: Leaves) -> bool {
         let reserved = self.account.units.reserved();
-        // Every use but one that leaves everything may take half of a limit.
+        // Every use except `Leaves::All` may take half of a limit.
         if self.limit >= 8 && reserved <= self.limit / 2 && leaves != Leaves::All {
             return true;
         }

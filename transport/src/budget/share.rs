@@ -286,7 +286,7 @@ impl Share {
     fn insert(&mut self, peer: PeerKey) -> usize {
         let Self { budget, peers, hosts, places, .. } = self;
         let limit = budget.limit;
-        // A peer that has charges stays with its host.
+        // Keep the host of a peer that has charges.
         let place = peers.get(peer).map(|of_peer| of_peer.host).unwrap_or_else(|| {
             let host = budget.peer_hosts.of(peer);
             *places.entry(host).or_insert_with(|| {
@@ -325,7 +325,7 @@ impl Share {
         let of_host = &mut self.hosts[of_peer.host];
         of_peer.held.put_back(units);
         of_host.held.put_back(units);
-        // Units that were set aside are put back first.
+        // Put back units that were set aside first.
         let set_aside = units.min(of_host.set_aside);
         if set_aside > 0 {
             of_host.set_aside -= set_aside;
@@ -363,7 +363,7 @@ impl Share {
         if self.all.used() == 0 && self.set_aside == 0 {
             return Ok(());
         }
-        // The room exceeds the units that a poller keeps reserved for a peer, so the account decides.
+        // Check the account: the requested room exceeds the units that a poller keeps reserved for a peer.
         if let Some([own, of_host, all]) = self.hinted(peer)
             && (own.used() == 0
                 || own.reaches(room.of_peer) && of_host.has(room.of_all) && all.has(room.of_all))
@@ -419,7 +419,7 @@ impl Share {
         }
         let OfHost { host, held, set_aside, .. } = self.hosts.remove(host);
         self.places.remove(&host);
-        // All are unused, unless the whole share is dropped.
+        // All units of the host are unused, unless the whole share is dropped.
         held.account().set_aside.release(set_aside);
         self.all.account().set_aside.release(set_aside);
         self.set_aside -= set_aside;

@@ -116,7 +116,7 @@ impl Blocks {
         }
     }
 
-    /// Removes a region, unless it went with its device.
+    /// Removes a region, unless it was removed with its device.
     fn remove(&mut self, registration: Registration) -> Option<Arc<dyn MemoryRegion>> {
         let known = registration.generation == self.generation;
         known.then(|| self.regions.try_remove(registration.at)).flatten()
@@ -202,7 +202,7 @@ impl BlockPool {
             None => self.make(class, length),
         };
         let chunk = chunk.or_else(|_| {
-            // Again, for blocks returned before this waker was registered.
+            // Try again, for blocks returned before this waker was registered.
             self.awaits(waiting);
             self.make(class, length)
         });
@@ -251,8 +251,8 @@ impl BlockPool {
 
     fn make(&self, class: usize, length: usize) -> Result<Chunk, NotNow> {
         if !self.access.contains(Access::REMOTE_READ) {
-            // A request leaves room for a reply of its size. Otherwise requests could take all memory and
-            // wait forever for replies.
+            // A request must leave memory for a reply of its size. Otherwise requests could take all memory
+            // and wait forever for replies.
             headroom::check(class.saturating_mul(2)).map_err(|_| NotNow::Wait)?;
         }
         let memory = Memory::zeroed(class).map_err(|_| NotNow::Wait)?;
@@ -296,7 +296,7 @@ impl BlockPool {
         let (lkey, rkey) = (region.lkey(), region.rkey());
         let mut state = self.lock();
         if state.generation != generation {
-            // Blocks of a device that went in the meantime are not kept.
+            // The device was removed in the meantime, so its blocks are not kept.
             return Err(NotNow::Wait);
         }
         let at = state.regions.insert(region);
@@ -322,7 +322,7 @@ impl BlockPool {
         let stays = reusable && !self.access.contains(Access::REMOTE_READ);
         let region =
             if stays || mutant!(key_outlives_its_message) { None } else { self.lock().remove(registration) };
-        // Dropping it ends any access of the device. The memory is reused only after that.
+        // Dropping the region ends the device's access. The memory is reused only after that.
         drop(region);
         let surplus = {
             let mut state = self.lock();

@@ -50,7 +50,7 @@ struct Chunk {
 #[derive(Debug)]
 pub(crate) struct ReceiveSlots {
     slot_bytes: usize,
-    /// Chunks, of which there are few, in the order of their numbers.
+    /// Chunks in the order of their numbers. There are few.
     chunks: Vec<Chunk>,
     free: Vec<u32>,
     posted: Vec<bool>,

@@ -5,8 +5,8 @@
 //! sending.
 //!
 //! A whole buffer is sent under its permanent key. A part is registered for the message, and its key works
-//! until the message is READ, for this part only. A node with an identity registers whole buffers for each
-//! message as well: peers can READ a buffer only if a session in clear announces it.
+//! until the message is READ, for this part only. A node with an identity also registers whole buffers for
+//! each message: peers can READ a buffer only if a session in clear announces it.
 
 use super::block::Registration;
 use super::{Block, BlockPool, NotNow};
@@ -62,7 +62,7 @@ impl Registry {
             return Some(Ok(Announced { at, own: None }));
         }
         let (memory, pool) = (Arc::clone(&buffer.memory), Arc::clone(&buffer.pool));
-        // The kernel may take its time.
+        // Release the lock first, since registration in the kernel may take long.
         drop(buffers);
         let registration = pool.register(&memory, start..end);
         let announced = |registration: Registration| Announced {
@@ -173,7 +173,7 @@ impl Drop for FrozenBuffer {
         if self.block.is_forked() {
             return;
         }
-        // Comes before the block returns to its pool, since its address may then be reused.
+        // Remove the entry before the block returns to its pool, since its address may then be reused.
         let mut buffers = self.registry.buffers.write().unwrap_or_else(PoisonError::into_inner);
         buffers.remove(&self.block.local_address());
     }

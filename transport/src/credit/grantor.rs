@@ -28,8 +28,8 @@ const ENOUGH: u32 = AHEAD / 2;
 const ACTIVE_MS: u64 = 100;
 /// Interval at which all pairs are checked.
 const SWEEP_MS: u64 = ACTIVE_MS / 2;
-/// Time after which a pair that hoards is reported. It is long enough for a peer that is stopped for some
-/// seconds to keep its session.
+/// Time after which a pair that hoards is reported. A peer that is stopped for some seconds keeps its
+/// session.
 const HOARDING_MS: u64 = 15_000;
 
 /// Names a pair of its [`Grantor`].
@@ -75,8 +75,8 @@ impl PairCredit {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 
-    /// Returns the outstanding credits that were announced to the spender. It can neither use nor release
-    /// more.
+    /// Returns the outstanding credits that were announced to the spender, the maximum that it can use or
+    /// release.
     fn known(&self) -> u32 {
         self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
@@ -98,7 +98,7 @@ pub(crate) struct Grantor {
     outstanding: u32,
     active: u32,
     pairs: Slab<PairCredit>,
-    /// The peers, of which there are few. Their places do not change.
+    /// The peers. There are few, and their indices do not change.
     holders: Slab<Holder>,
     needy: VecDeque<PairId>,
     /// Targets of pairs that were granted credit since the last [`Grantor::take_granted`].
@@ -214,8 +214,8 @@ impl Grantor {
         pair.released = pair.released.wrapping_add(newly_released);
         pair.consumed = pair.consumed.wrapping_add(used);
         pair.least = pair.least.min(pair.unused());
-        // A spender that releases credit does not need more, despite its backlog. Credit not announced yet is
-        // withdrawn.
+        // A spender that releases credit does not need more, despite its backlog. Withdraw credit that is not
+        // announced yet.
         let is_idle = newly_released > 0;
         let withdrawn = if is_idle { pair.granted.wrapping_sub(pair.told) } else { 0 };
         pair.granted = pair.granted.wrapping_sub(withdrawn);
@@ -255,7 +255,7 @@ impl Grantor {
         Ok(())
     }
 
-    /// Uncounts a message that has waited and whose header is about to be applied.
+    /// Stops counting a waiting message whose header is about to be applied.
     pub(crate) fn waited(&mut self, id: PairId) {
         if let Some(pair) = self.pairs.get_mut(id.0) {
             pair.waiting = pair.waiting.saturating_sub(1);
@@ -295,7 +295,7 @@ impl Grantor {
         into.append(&mut self.granted);
     }
 
-    /// Returns the position for a frame to the pair's spender. It counts as sent.
+    /// Returns the position for a frame to the pair's spender, and counts it as sent.
     pub(crate) fn tell(&mut self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get_mut(id.0) else { return START.wrapping_add(BASE) };
         pair.told = pair.granted;

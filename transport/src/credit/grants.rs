@@ -81,7 +81,7 @@ impl Grants {
         self.by_home.get_mut(id.home).map_or(Ok(()), |grantor| grantor.wait(id.pair))
     }
 
-    /// Uncounts a message that has waited.
+    /// Stops counting a waiting message.
     pub(crate) fn waited(&mut self, id: GrantId) {
         if let Some(grantor) = self.by_home.get_mut(id.home) {
             grantor.waited(id.pair);
@@ -102,7 +102,7 @@ impl Grants {
         }
     }
 
-    /// Returns the position for a frame to the pair's spender. It counts as sent.
+    /// Returns the position for a frame to the pair's spender, and counts it as sent.
     pub(crate) fn tell(&mut self, id: GrantId) -> u32 {
         self.by_home.get_mut(id.home).map_or(super::START, |grantor| grantor.tell(id.pair))
     }

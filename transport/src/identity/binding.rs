@@ -41,7 +41,7 @@ pub(crate) struct Side {
     pub(crate) srqs: Vec<SrqNumber>,
     /// QP of its poller 0.
     pub(crate) ini: QpNumber,
-    /// QP at which the other side's poller 0 ends.
+    /// QP of the TGT that poller 0 of the other side sends to.
     pub(crate) tgt: QpNumber,
     /// GID of its REQ, as carried in the message.
     pub(crate) gid: Gid,

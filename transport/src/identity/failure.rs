@@ -109,7 +109,7 @@ impl fmt::Display for HandshakeFailure {
             Some(field) => {
                 write!(f, "the two nodes saw different values of \"{field}\": a node between them changed it")
             }
-            // The certificate is the one of the node that has not ended the handshake.
+            // The text describes the certificate of the node that did not end the handshake.
             None if self.cause == Refused::UnknownRoot => f.write_str(match self.by {
                 EndedBy::ThisNode => {
                     "no path from the peer's certificate to a root of this node's trust: add the root of its issuer to this node's \

@@ -163,7 +163,7 @@ pub(crate) struct LaneSecrets {
 pub(crate) struct RenewedKeys(Arc<Mutex<Vec<[Option<LaneSecret>; 2]>>>);
 
 impl RenewedKeys {
-    /// Puts the secrets of an exchange, in place of those that were not taken.
+    /// Stores the secrets of an exchange, and replaces secrets that were not taken.
     pub(crate) fn put(&self, lanes: Vec<LaneSecrets>) {
         *self.lock() =
             lanes.into_iter().map(|LaneSecrets { seals, opens }| [Some(seals), Some(opens)]).collect();

@@ -220,7 +220,7 @@ fn alternative_names(certificate: &[u8]) -> Option<Der<'_>> {
     let mut fields = Der(certificate).nested(SEQUENCE)?.nested(SEQUENCE)?;
     fields.value(VERSION)?;
     fields.value(INTEGER)?;
-    // Signature algorithm, issuer, validity, subject, public key.
+    // Skip signature algorithm, issuer, validity, subject and public key.
     for _ in 0..5 {
         fields.value(SEQUENCE)?;
     }

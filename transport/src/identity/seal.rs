@@ -25,18 +25,18 @@ use trunkline_verbs::Time;
 pub(crate) const TAG: usize = 16;
 /// Size of the header's word, in bytes.
 const WORD_BYTES: usize = 2;
-/// Bytes by which sealing lengthens a frame.
+/// Overhead of a sealed frame, in bytes.
 pub(crate) const OVERHEAD: usize = WORD_BYTES + TAG;
 
 /// Size of a piece of a large message, in bytes. A tag follows each.
 const PIECE: usize = 64 << 10;
-/// The same in a simulation, whose messages are smaller.
+/// Size of a piece in a simulation, whose messages are smaller.
 const SIMULATED_PIECE: usize = 4 << 10;
 /// Size of the key of a large message, in bytes.
 pub(crate) const CONTENT_KEY: usize = 32;
 
-/// Seals a large message in pieces, and opens it. The announcement, which is sealed, carries the key and the length, so a
-/// message that was cut, or has pieces of another one, does not open.
+/// Seals a large message in pieces, and opens it. The announcement, which is sealed, carries the key and the
+/// length, so a message that was truncated, or has pieces of another message, does not open.
 #[derive(Debug)]
 pub(crate) struct ContentSeal {
     aead: LessSafeKey,
@@ -203,7 +203,7 @@ impl LaneSeal {
             self.next_phase(now);
         }
         let Direction { keys, phase, count, .. } = &mut self.seals;
-        // Otherwise the frame would leave in clear.
+        // Panic rather than send the frame in plaintext.
         const ROOM: &str = "a frame has a header, and room for the seal";
         let (header, rest) = frame.split_first_chunk_mut::<HEADER>().expect(ROOM);
         let (sealed, tag) = rest.split_last_chunk_mut::<TAG>().expect(ROOM);
@@ -266,8 +266,8 @@ impl LaneSeal {
         Ok(length - OVERHEAD)
     }
 
-    /// Checks that the peer may begin a phase. Since frames can wait on their way, the bound holds for the lane's whole time:
-    /// two phases for each phase of an honest peer.
+    /// Checks that the peer may change to its next key phase. Frames can be delayed in transit, so the limit
+    /// is not a rate: over the lane's lifetime the peer may use twice the phases of an honest peer.
     #[cold]
     fn check_phase(&self, now: Time) -> Result<(), FrameError> {
         let by_time = 2 * now.saturating_duration_since(self.created).as_nanos() / self.limit.time.as_nanos();
@@ -491,7 +491,7 @@ mod tests {
             assert_eq!(opened(&mut theirs[0], &sealed), Ok(frame(at, 9)));
             assert_eq!(sealed[1] & flags::PHASE != 0, [0, 0, 1, 0, 0, 1, 1][usize::from(at)] == 1);
             if at == 2 {
-                // This one was SWITCH.
+                // Frame 2 is a SWITCH.
                 ours[0].switch(Time(0));
                 theirs[0].peer_switched(renewed(false).opens);
             }

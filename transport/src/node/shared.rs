@@ -186,7 +186,7 @@ struct OwnCredentials {
     warned: u64,
 }
 
-/// Tenths of a certificate's life, of which the log warns when no more are left.
+/// Tenths of a certificate's lifetime. The log warns when no more remain.
 #[cfg(feature = "identity")]
 const WARNED_TENTHS: u64 = 2;
 
@@ -359,7 +359,7 @@ impl NodeShared {
 
 impl Drop for NodeShared {
     fn drop(&mut self) {
-        // Blocks in the application's hands refer to their pools, which must not keep the device.
+        // Close the pools, so that blocks held by the application do not keep the device open.
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.close();
         }

@@ -117,7 +117,7 @@ impl PeerKey {
         Self(Words { ports, ..self.0 })
     }
 
-    /// Returns the key by which a node names the peer whose own device has this UDP port.
+    /// Returns this key as a node with the UDP port `own_udp_port` stores it.
     #[must_use]
     pub fn seen_from(self, own_udp_port: u16) -> Self {
         self.with_udp_port(self.udp_port().filter(|port| *port != own_udp_port))

@@ -14,8 +14,8 @@ pub(super) struct CommandQueue {
     handle: PollerHandle,
     /// Command taken from the queue that must wait. No later command overtakes it.
     deferred: Option<Command>,
-    /// True while the end of a session is being carried out. Queued commands may concern the frames taken
-    /// meanwhile.
+    /// True while the end of a session is being carried out. Queued commands may concern the frames taken in
+    /// the meantime.
     is_closing: bool,
 }
 

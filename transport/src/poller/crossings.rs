@@ -85,7 +85,7 @@ impl Outlet {
         self.flush();
     }
 
-    /// Moves waiting items into the ring, as far as there is room.
+    /// Moves waiting items into the ring until it is full.
     fn flush(&mut self) {
         while let Some(crossing) = self.waiting.pop_front() {
             let session = crossing.session();
@@ -151,7 +151,7 @@ impl Crossings {
         }
         let rings = usize::from(pollers) * usize::from(pollers - 1);
         let ring = capacity(share(kind, pollers, depth)).next_power_of_two();
-        // An entry of the ring, and an entry of the list of handed items.
+        // Each item takes an entry in the ring and an entry in the list of handed items.
         let entry = size_of::<Crossing>() + size_of::<(PeerKey, u32)>();
         rings.saturating_mul(ring.saturating_mul(entry))
     }
@@ -182,7 +182,7 @@ impl Crossings {
         self.to.iter().flatten().any(|outlet| !outlet.waiting.is_empty())
     }
 
-    /// Hands on waiting items, as far as there is room now.
+    /// Hands on waiting items until the rings are full.
     pub(crate) fn flush(&mut self) {
         for (poller, outlet) in self.to.iter_mut().enumerate() {
             let Some(outlet) = outlet.as_mut().filter(|outlet| !outlet.waiting.is_empty()) else { continue };

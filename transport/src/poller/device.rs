@@ -32,7 +32,7 @@ use trunkline_verbs::{
     SharedReceiveQueue, Time, VerbsError,
 };
 
-/// The queues, which exist while there is a device, and the sleeper, which outlives them.
+/// Queues, which exist while there is a device, and the sleeper that waits for them.
 #[derive(Debug)]
 pub(super) struct Queues {
     sleeper: Sleeper,
@@ -291,7 +291,7 @@ impl Transport {
         #[cfg(feature = "identity")]
         self.handshakes.close();
         self.res.receives.close();
-        // The granted credit was for receives of the released SRQs.
+        // Reset the grants: the granted credit belonged to receives of the released SRQs.
         self.res.grants = Grants::new(0, self.crossings.homes());
         self.res.marked.clear();
         self.res.copies.clear();

@@ -94,8 +94,8 @@ impl Handshakes {
         true
     }
 
-    /// Posts the next frames of the ready sessions, as far as there are slots. Returns the first session
-    /// whose post failed, and the error.
+    /// Posts the next frames of the ready sessions while slots are free. Returns the first session whose post
+    /// failed, and the error.
     fn post(&mut self) -> Option<(SessionOfPeer, VerbsError)> {
         let slots = self.slots.as_mut()?;
         while slots.has_free() {

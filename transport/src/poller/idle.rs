@@ -25,8 +25,9 @@ const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
 /// Time without work after which a poller sleeps that is transferring a large message. Packets keep arriving,
 /// and a poller that sleeps between them is woken for each.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
-/// Time taken from a round that shows another user of the core. Interrupts, and a runtime of the same program between
-/// two sleeps, take less; a program that never sleeps takes at least its slice, 2 to 5 ms.
+/// Minimum time lost in a round that indicates another user of the core. Interrupts, and a runtime of the
+/// same program between two sleeps, take less; a program that never sleeps takes at least its slice, 2 to 5
+/// ms.
 const TAKEN: Duration = Duration::from_micros(1500);
 /// Interval at which the poller reads its CPU time, a system call.
 const CPU_INTERVAL: Duration = Duration::from_millis(5);
@@ -245,7 +246,7 @@ impl SharedCore {
         let Some(before) = before else { return };
         let awake = now.saturating_duration_since(before.at).saturating_sub(before.slept);
         let taken = awake.saturating_sub(cpu_time.saturating_sub(before.cpu_time));
-        // Counts only this round's time, not short waits since the last reading.
+        // Require a long round, so that short waits since the last reading do not count.
         if took >= TAKEN && taken >= TAKEN.max(took / 2) {
             self.state = Sharing::Shared(now + self.retry);
             self.retry = (2 * self.retry).min(LAST_RETRY);

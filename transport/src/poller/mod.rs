@@ -1,6 +1,6 @@
-//! The transport of one poller: a CQ, an SRQ, the INIs of its trunks, their buffers and timers. It is a state machine
-//! without callbacks, which its driver owns: the protocol above takes its turns on the poller's thread, runs
-//! everything to completion and blocks only to sleep.
+//! The transport of one poller: a CQ, an SRQ, the INIs of its trunks, their buffers and timers. A poller is a
+//! state machine without callbacks, owned by its driver. The RPC layer polls it on the poller's thread, runs
+//! each turn to completion and blocks only to sleep.
 //!
 //! | file | role |
 //! |---|---|
@@ -62,8 +62,8 @@ use trunks::Trunks;
 use turns::Turns;
 
 /// The transport of one poller, driven by the protocol above: [`Transport::begin_turn`],
-/// [`Transport::poll_event`], [`Transport::send`], [`Transport::flush_round`], [`Transport::end_turn`]. It
-/// passes data between its parts, and each part guards its state.
+/// [`Transport::poll_event`], [`Transport::send`], [`Transport::flush_round`], [`Transport::end_turn`]. The
+/// transport passes data between its parts, and each part guards its state.
 #[derive(Debug)]
 pub struct Transport {
     res: Resources,

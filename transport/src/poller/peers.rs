@@ -157,8 +157,8 @@ impl Peers {
         }
     }
 
-    /// Takes a session that is up. Returns it if it can be used now, and keeps it while an earlier one is
-    /// taken down.
+    /// Takes a session that is up. Returns the session if it can be used now, and keeps it while an earlier
+    /// session is taken down.
     pub(super) fn session_up(&mut self, mut session: Box<SessionUp>) -> Option<Box<SessionUp>> {
         let (key, peer) = self.0.entry(session.peer);
         session.peer = key;

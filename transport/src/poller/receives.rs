@@ -133,14 +133,14 @@ impl Transport {
         }
     }
 
-    /// Hands out a message, after the events before it.
+    /// Hands out a message, after the events that precede it.
     #[inline]
     fn hand_out(&mut self, from: Origin, message: Message) -> Option<Event> {
         if !self.res.events.is_empty() {
             self.res.events.message(from, message);
             return None;
         }
-        // Its handler may take long, and other pollers need not wait for it.
+        // Wake other pollers now, since the message's handler may take long.
         if self.crossings.is_anyone_unwoken() {
             self.wake_crossed();
         }
@@ -164,7 +164,7 @@ impl Transport {
         }
     }
 
-    /// Hands out the next message of the open bundle, as far as the turn of its peer allows.
+    /// Hands out the next message of the open bundle, within the turn of its peer.
     #[inline]
     fn next_bundled(&mut self) -> Option<Event> {
         let Some((part, bytes, bundle)) = &mut self.receiving.bundle else { return None };
@@ -193,7 +193,7 @@ impl Transport {
         }
     }
 
-    /// Puts the rest of the open bundle back into the line of its peer.
+    /// Returns the remaining messages of the open bundle to the queue of its peer.
     #[inline(never)]
     fn put_bundle_back(&mut self) {
         if let Some((part, bytes, bundle)) = self.receiving.bundle.take() {
@@ -305,7 +305,7 @@ impl Transport {
                     None => {
                         self.turns.end_turn(peer);
                         self.worked = true;
-                        // The simulated time of its last message may have to pass first.
+                        // End the step: the simulated time of the last message may have to pass first.
                         self.receiving.stage = Stage::Waiting { turns, worked: true };
                         return None;
                     }
@@ -363,7 +363,7 @@ impl Transport {
     /// Polls the CQ, and reposts receives. Returns the number of completions.
     fn poll_queue(&mut self) -> usize {
         let Receiving { completions, frames, .. } = &mut self.receiving;
-        // Grows the list the first time only.
+        // The list grows only at the first call.
         completions.resize_with(BATCH, Completion::default);
         let count = self.queues.poll(completions);
         let mut received = 0;
@@ -588,7 +588,7 @@ impl Transport {
         None
     }
 
-    /// Keeps an early frame: the session came up at the peer before it did here.
+    /// Keeps an early frame, received because the session came up at the peer first.
     fn keep_early(&mut self, qp: QpNumber, kind: FrameKind, frame: Received) -> Result<(), FrameError> {
         let outdated = self.targets.keep_early(qp, kind, frame)?;
         if let Some(target) = outdated.and_then(|qp| self.targets.get(qp)) {

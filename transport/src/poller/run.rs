@@ -82,7 +82,7 @@ pub(super) enum Stage {
 /// Work of a turn.
 #[derive(Debug)]
 pub enum Begun {
-    /// A round, or the rest of one.
+    /// A round, or the continuation of one.
     Round,
     /// The last look before sleep: [`Transport::sleep_unless`].
     LookAgain,

@@ -113,7 +113,7 @@ pub(super) fn cause_of(status: CompletionStatus) -> PeerDown {
         S::LocalLengthError | S::LocalQpOperationError | S::LocalProtectionError | S::FatalError => {
             PeerDown::DeviceFailed
         }
-        // The SRQs or keys of the session are gone. A peer that named wrong ones looks the same.
+        // The SRQs or keys of the session do not exist. Wrong numbers from the peer have the same effect.
         S::RemoteAccessError | S::RemoteInvalidRdRequest | S::RemoteAborted => PeerDown::AccessRefused,
         _ => PeerDown::Died,
     }

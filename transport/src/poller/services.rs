@@ -186,8 +186,8 @@ impl Transport {
         self.last_sent.is_staged
     }
 
-    /// Adds a small message to the frame of the last message, if that went to the same poller and has room.
-    /// Otherwise returns `None`, and the caller uses [`Self::send`].
+    /// Adds a small message to the frame of the last message, if that frame is for the same poller and has
+    /// space. Otherwise returns `None`, and the caller uses [`Self::send`].
     #[inline]
     pub fn join(
         &mut self,

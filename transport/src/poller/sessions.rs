@@ -171,7 +171,7 @@ impl Transport {
 
     /// Closes the targets of a session after its last frames have arrived.
     pub(super) fn finish_closing(&mut self, peer: PeerKey, number: u32) {
-        // A session that did not come up lacks a line. The peer's line belongs to another session.
+        // A session that did not come up has no queue of frames. The peer's queue belongs to another session.
         let targets = self.targets.of_session((peer, number));
         if targets.iter().any(|(_, qp)| self.targets.get(*qp).is_some_and(|target| target.pair().is_some())) {
             self.take_line(peer);

@@ -43,7 +43,7 @@ pub(super) struct Shutdown {
 impl Shutdown {
     /// Begins the shutdown. The earliest deadline counts.
     pub(super) fn begin(&mut self, deadline: Time) {
-        // Once the grace period is over, the last messages keep their time.
+        // Do not shorten the time for the last messages once the grace period is over.
         if !self.cut {
             self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
         }

@@ -63,8 +63,8 @@ impl Transport {
         next.into_iter().chain(Some(self.res.tails.due()).filter(|&due| due < Time::MAX)).min()
     }
 
-    /// Returns the time until which the poller leaves packets and deadlines to its device, because all
-    /// that it waits for are the acknowledgements of many keepalives, which would each wake it.
+    /// Returns the time until which the poller leaves packets and deadlines to its device. The poller waits
+    /// only for acknowledgements of many keepalives, and each would wake it.
     pub(super) fn nap(&self) -> Option<Time> {
         let now_ms = self.res.time.now_ms();
         let rests = now_ms < self.res.nap_until_ms && now_ms > self.res.sent_ms + REST_MS;

@@ -170,7 +170,7 @@ fn serve(wish: &Wish<'_>, nic: &Nic, all: &[&Nic]) -> Result<NicChoice, NoNic> {
             let mut wanted: Vec<IpAddr> = usable.iter().map(|entry| entry.gid.ip()).collect();
             wanted.retain(|ip| address.is_ipv6() || ip.is_ipv4());
             if address.port() == 0 {
-                // Each would get a separate port, of which peers would receive only the first.
+                // Each address would get a separate port, but peers learn only the first port.
                 wanted.truncate(1);
             }
             listen.extend(wanted.iter().map(|ip| SocketAddr::new(*ip, address.port())));

@@ -133,7 +133,7 @@ impl Histogram {
         let mut counts = vec![0_u64; BUCKETS];
         for part in parts {
             let (index, count) = part.split_once(':')?;
-            // Of a hostile node, whose sum of counts must not overflow.
+            // Limit the count, so that the sum of a hostile node's counts does not overflow.
             let count = count.parse::<u64>().ok()?.min(u64::MAX / BUCKETS as u64);
             *counts.get_mut(index.parse::<usize>().ok()?)? = count;
         }

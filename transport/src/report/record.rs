@@ -180,7 +180,7 @@ impl RecordedEvent {
         let kind = kind.name();
         let mut line =
             format!("event\t{at_ns}\t{poller}\t{kind}\t{side}\t{method}\t{peer}\t{code}\t{took}\t{cause}");
-        // The cause is last, and loses its end. All characters are ASCII.
+        // Truncate the cause, which is the last field. All characters are ASCII.
         line.truncate(LONGEST_LINE - 1);
         line.push('\n');
         line
@@ -235,22 +235,22 @@ impl fmt::Display for RecordedEvent {
 pub struct NodeRecord {
     /// Address that the node listens on first.
     pub address: SocketAddr,
-    /// Its events, by time.
+    /// Events of the node, by time.
     pub events: Vec<RecordedEvent>,
     /// Number of events that are left out.
     pub omitted: usize,
 }
 
 impl NodeRecord {
-    /// Returns the text, of at most [`MAX_NODE_BYTES`]. Of the events that do not fit, sampled calls are left out first, and
-    /// failures next; among the same kind the oldest ones.
+    /// Returns the text, of at most [`MAX_NODE_BYTES`]. If events do not fit, sampled calls are omitted
+    /// first, then failures; within a kind, the oldest first.
     #[must_use]
     pub fn to_text(&self, clock: &Clock) -> String {
         let now = clock.now();
         let since_epoch = calendar(clock, now).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut text =
             format!("{MAGIC}\naddress\t{}\nnow\t{}\t{}\n", self.address, now.0, since_epoch.as_nanos());
-        // Room for the line that counts the others.
+        // Reserve 64 bytes for the line with the number of omitted events.
         let mut room = MAX_NODE_BYTES - text.len() - 64;
         let mut by_rank: Vec<_> = self.events.iter().enumerate().collect();
         by_rank.sort_by_key(|(index, event)| (event.kind.rank(), std::cmp::Reverse(*index)));
@@ -295,7 +295,7 @@ impl NodeRecord {
     }
 }
 
-/// Cause of an event of the node. It is a text only when the record is read.
+/// Cause of an event of the node, converted to text when the record is read.
 #[derive(Debug, Clone, Copy)]
 enum Cause {
     None,

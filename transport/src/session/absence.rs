@@ -1,4 +1,4 @@
-//! Steps by which a removed device is released completely, and looked for until it is back.
+//! Steps to release a removed device completely and to look for it until it is back.
 //!
 //! ```text
 //! Present --- removed ---> Emptying --- every poller has taken what had arrived ---> Releasing

@@ -52,7 +52,7 @@ pub(super) struct Backoff {
     /// Number of consecutive sessions that were up only for a short time.
     short_lived: u32,
     not_before: Option<Time>,
-    /// The same while a caller waits.
+    /// Earliest time of the next attempt while a caller waits.
     early: Option<Time>,
     /// Cause of the last failure, if it is to be reported.
     away: Option<PeerDown>,
@@ -130,7 +130,7 @@ impl Backoff {
         silent
     }
 
-    /// Adds jitter, so that two nodes that failed together do not collide again.
+    /// Adds jitter, so that two nodes that failed at the same time do not collide again.
     fn with_jitter(&self, pause: Duration, row: u32) -> Duration {
         let part = u32::try_from(self.seed.rotate_left(row) % 256).unwrap_or(0);
         pause + pause * part / 1024

@@ -413,7 +413,7 @@ impl CmMachine {
         })
     }
 
-    /// Probes the peer of the live session, because another one claims its address.
+    /// Probes the peer of the live session, because another node claims its address.
     pub(super) fn probe_live(&mut self, key: PeerKey) {
         let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };

@@ -46,7 +46,7 @@ impl CmMachine {
             poller,
             pollers: u16::try_from(self.shared.pollers.len()).unwrap_or(u16::MAX),
             connections: self.endpoints.connections(),
-            // The echo is proof enough.
+            // An echo proves the address, so the cookie is not needed.
             cookie: peer.cookie.filter(|_| echo.is_none() && peer.machine.one_flow() != OneFlow::Try),
             udp_port: self.udp_port,
             is_local: false,

@@ -249,7 +249,7 @@ impl Endpoints {
         let asked = dial_parameters(device.connections, device.device.attributes(), limits.session_loss_time);
         let qp = self.make_ini(poller)?;
         self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
-        // From here on the session owns both, and closing it takes them down.
+        // From here on the session owns the endpoint and the QP, and closing it destroys them.
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
         #[cfg(feature = "identity")]
         self.carried(peer, number, Role::Ini(poller), 0, &private_data);
@@ -307,7 +307,7 @@ impl Endpoints {
                     send_cq: Some(Arc::clone(cq)),
                     receive_cq: Some(Arc::clone(cq)),
                     srq: Some(Arc::clone(srq)),
-                    // It never sends, but some devices require a send queue.
+                    // The QP never sends, but some devices require a send queue.
                     capacities: QueueCapacities {
                         max_send_wr: 1,
                         max_send_sge: 1,
@@ -430,7 +430,7 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Handles an established connection. Its QP is no longer the connection manager's.
+    /// Handles an established connection. The connection manager no longer changes its QP.
     pub(crate) fn connected(&mut self, peer: PeerKey, number: u32, role: Role) {
         let Some(end) = self.sessions.get(&(peer, number)).and_then(|ends| ends.get(&role)) else { return };
         end.id.detach();
@@ -569,7 +569,7 @@ fn dial_parameters(
         initiator_depth: READS.min(device.max_rd_atomic),
         responder_resources: match kind {
             ConnectionKind::Xrc => READS.min(device.max_dest_rd_atomic),
-            // An RC QP could also serve the peer's READs, which is not used here.
+            // The QP could also serve the peer's READs, but the transport does not use that.
             ConnectionKind::Rc => 0,
         },
         retry_count,

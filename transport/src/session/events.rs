@@ -22,7 +22,7 @@ impl CmMachine {
             self.device_removed();
         }
         if !self.presence.is_present() {
-            // The endpoint is gone. Dropping a request that came with the event refuses it.
+            // The endpoint no longer exists. Dropping a request in the event refuses the request.
             return;
         }
         if let CmEventKind::ConnectRequest { id, parameters } = event.kind {
@@ -100,7 +100,7 @@ impl CmMachine {
                 };
                 #[cfg(feature = "identity")]
                 let cause = self.handshake_cause(peer, number).unwrap_or(cause);
-                // A peer that takes back its dial because its session failed may dial again.
+                // A peer that withdraws its dial because its session failed may dial again.
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
                 tracing::debug!(%peer, ?role, ?kind, "connection failed");
@@ -173,7 +173,7 @@ fn failure_of(
         CmEventKind::Disconnected { .. } => {
             (Refusal::parse(private_data).map_or(PeerDown::Closed, Refusal::of_ended_session), true)
         }
-        // Usually the peer took back its answer while the QP was brought up.
+        // Usually the peer withdrew its answer while the QP was brought up.
         CmEventKind::ConnectError => (PeerDown::NotCompleted, true),
         CmEventKind::DeviceRemoval => (PeerDown::DeviceRemoved, false),
         _ => return None,

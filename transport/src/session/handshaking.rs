@@ -101,7 +101,8 @@ impl CmMachine {
                 Err(failure) => return self.handshake_failed(session, failure),
             },
             Stage::Begins { .. } => return self.fail_handshake(key, number, Refused::Malformed.into()),
-            // Before, frames use slots that the session returns when it comes up.
+            // Renewals wait until the session is up: earlier frames use slots that it returns when it comes
+            // up.
             Stage::Proved(_) if is_up => return self.renewal_frame(session, frame),
             Stage::Proved(_) => {
                 // The peer may be up already, and have new credentials.
@@ -111,7 +112,7 @@ impl CmMachine {
                 return self.fail_handshake(key, number, Refused::Malformed.into());
             }
             Stage::Failed(failure) => {
-                // Both nodes have ended the handshake.
+                // The handshake has failed at both nodes.
                 let failure = *failure;
                 let is_failure = Fragment::parse(&frame).is_ok_and(|fragment| fragment.part == Part::Failure);
                 if is_failure {
@@ -276,7 +277,7 @@ impl CmMachine {
         let name = principal(&proof.proven);
         self.live(session, role, binding, proof);
         if !self.drive(key, |machine, actions| machine.proved(now, number, &name, actions)) {
-            // Another name came first.
+            // Another session has proved another name first.
             self.fail_handshake(key, number, Refused::OtherName.into());
         }
     }
@@ -291,7 +292,7 @@ impl CmMachine {
         }
         handshake.stage = Stage::Failed(failure);
         self.proving.set_timer(session, Some(now + FAILURE_LIMIT));
-        // The peer may end the session before it acknowledges the FAILURE.
+        // The peer may close the session before acknowledging the FAILURE.
         self.count_failure();
     }
 

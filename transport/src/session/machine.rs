@@ -186,7 +186,7 @@ enum Pause {
     Whole,
     /// Shortened for a caller that waits.
     Early,
-    /// The same, with a time that the node has reserved.
+    /// Shortened for a caller that waits, to a time that the node has reserved.
     Reserved,
 }
 
@@ -401,7 +401,7 @@ impl Machine {
     }
 
     /// Returns true if the peer accepted the session long ago, but its own connections have not arrived. If
-    /// it then closes the session, its requests were lost on the way.
+    /// it then closes the session, its requests were lost in transit.
     pub(super) fn lacks_connections_back(&self, now: Time, number: u32) -> bool {
         self.session(number).is_some_and(|session| {
             session.up_since.is_none()
@@ -646,7 +646,7 @@ impl Machine {
         if session.remote != Some(hello.session) || session.features != hello.features {
             return Err(Refusal::Stale);
         }
-        // A peer that has proved its name dials its others while DONE may still be on its way.
+        // A peer that has proved its name dials its other connections while DONE may still be in flight.
         if hello.poller > 0 && session.is_unproven() {
             Err(Refusal::Malformed)
         } else {
@@ -712,7 +712,7 @@ impl Machine {
         let pollers = self.pollers;
         let Some(session) = self.session_mut(number) else { return };
         session.unproven += 1;
-        // One for the first INI, and one for each INI if the cookie has expired in the meantime.
+        // Allow twice the expected number: one for the first INI, and one for each INI if the cookie expires.
         if session.unproven > 2 + 2 * u32::from(pollers) {
             let cause = PeerDown::Refused(Refusal::Unproven(Cookie([0; 16])).explain());
             return self.fail(now, number, cause, true, actions);
@@ -735,7 +735,7 @@ impl Machine {
     /// without the features.
     pub(crate) fn feature_refused(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) -> bool {
         let SessionState::Open(session) = &self.state else { return false };
-        // A peer that has named itself has the feature.
+        // A peer whose session name is known supports the feature.
         let may_repeat = self.levels == Levels::Either
             && session.number == number
             && session.features != Features::NONE
@@ -766,8 +766,8 @@ impl Machine {
         self.open(now, None, self.levels.features(), actions);
     }
 
-    /// Handles the proof of the peer's name, while this node's may still be on its way. The TLS client calls it
-    /// when it has sent its Finished.
+    /// Handles the proof of the peer's name, while this node's proof may still be in flight. The TLS client
+    /// calls it when it has sent its Finished.
     #[cfg(feature = "identity")]
     pub(crate) fn peer_proved(&mut self, number: u32) {
         if let Some(session) = self.session_mut(number)
@@ -868,7 +868,7 @@ impl Machine {
         actions.push(Action::Close { number });
         actions.extend(session.lacks_answer(now, cause).then_some(Action::Unanswered));
         if session.may_be_blocked(now, cause) {
-            // Firewalls and addresses change.
+            // Search for a flow that passes, since firewalls and addresses change.
             self.find_flow();
         }
         if let (PeerDown::UnknownSetting(setting), Some(remote)) = (cause, session.remote) {
@@ -905,8 +905,8 @@ impl Machine {
         }
     }
 
-    /// Ends the session because the local device is gone. Another attempt needs another device, so pollers
-    /// that wait are notified.
+    /// Ends the session because the local device was removed. Another attempt needs another device, so
+    /// pollers that wait are notified.
     pub(crate) fn device_removed(&mut self, actions: &mut Vec<Action>) {
         self.close_candidates(actions);
         let (was_up, number) = (self.is_up(), self.current());

@@ -1,4 +1,4 @@
-//! Sessions: the agreement between two nodes before messages flow, and the handshake that leads to it.
+//! Sessions: the agreement between two nodes before messages flow, and the handshake that reaches it.
 //!
 //! [`machine`] decides, without I/O. [`private_data`] is carried in the connection manager's messages.
 //! [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it dials ([`dialling`]),

@@ -19,14 +19,14 @@ const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// the maximum number of pollers. Each holds a TGT, and a host that proves its address may claim to listen at
 /// every port.
 pub(super) const HALF_OPEN_OF_HOST: u32 = 256;
-/// The same for all hosts: some tens of megabytes of TGTs. Filling it takes 32 hosts that prove their
+/// Maximum for all hosts: some tens of megabytes of TGTs. Filling it takes 32 hosts that prove their
 /// addresses.
 pub(super) const HALF_OPEN: u32 = 8_192;
 
-/// Maximum number of sessions of a host, with peers that were not named here, that are to have a handshake and whose
-/// peer has not proved a name.
+/// Maximum number of unproven sessions of a host: sessions with peers that this node's program did not name,
+/// before the peer has proved a name.
 pub(super) const UNPROVEN_OF_HOST: usize = 64;
-/// The same for all hosts: each costs up to 40 KiB.
+/// Maximum for all hosts: each session costs up to 40 KiB.
 const UNPROVEN: usize = 1024;
 /// Part of [`UNPROVEN`] for hosts of which a peer has proved a name before.
 const UNPROVEN_OF_KNOWN: usize = UNPROVEN / 8;
@@ -41,7 +41,7 @@ const PATH_MTU_FOR: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct PeerSession {
     pub(super) machine: Machine,
-    /// Host that its connections count for.
+    /// Host that the peer's connections count for.
     host: PeerHost,
     /// True if a poller has named the peer by its address.
     pub(super) named: bool,
@@ -193,7 +193,7 @@ impl Peers {
             peer.forget_at.get_or_insert(now + pause);
         }
         let timer = [peer.machine.next_timer(), peer.forget_at].into_iter().flatten().min();
-        // A peer that our own program named is not limited.
+        // Peers that the node's own program named are not limited.
         let held = if peer.named {
             Held::default()
         } else {
@@ -277,8 +277,8 @@ impl Peers {
         others > 0 && others.saturating_add(pollers.into()) > most
     }
 
-    /// Returns the place of another unproven session of a host. If all are taken, the oldest session of the host with
-    /// most gives its place to a host with fewer.
+    /// Decides whether `host` may have another unproven session. If the table is full, a host with fewer
+    /// sessions replaces the oldest session of the host with the most.
     pub(super) fn unproven_place(&self, host: PeerHost, now: Time) -> UnprovenPlace {
         if mutant!(unproven_sessions_have_no_bound) {
             return UnprovenPlace::Free;
@@ -399,7 +399,7 @@ mod tests {
         PeerHost::Address(address(number, 0).ip())
     }
 
-    /// Adds a peer whose first poller has dialled us, and which does not answer.
+    /// Adds a peer that has dialled but does not answer the dial-back.
     fn half_make(peers: &mut Peers, port: u64, host: u64, now: Time) -> PeerKey {
         half_make_with(peers, Features::NONE, port, host, now)
     }

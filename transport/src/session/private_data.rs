@@ -133,7 +133,7 @@ pub(crate) struct Welcome {
     pub(crate) is_local: bool,
 }
 
-/// Why a node refuses a connection.
+/// Reason why a node refuses a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The private data is not ours.
@@ -151,14 +151,14 @@ pub(crate) enum Refusal {
     /// The node cannot create its end of the connection: a limit is reached, or a permission is missing. Its
     /// log has the error.
     Resources,
-    /// The host has too many sessions, or too many of its sessions or of all strangers' are half-open. It should
-    /// try again.
+    /// Too many sessions of the host exist or are half-open, or too many sessions of unknown hosts are
+    /// half-open. The peer should retry.
     Crowded,
     /// The node has XRC connections, not RC.
     UsesXrc,
     /// The node has RC connections, not XRC.
     UsesRc,
-    /// The sender has not proved its address. It should repeat the request with this cookie.
+    /// The sender has not proved its address. The sender should repeat the request with this cookie.
     Unproven(Cookie),
     /// A session with the sender's incarnation had a critical setting unknown to this node.
     Setting(u16),
@@ -168,7 +168,7 @@ pub(crate) enum Refusal {
     ProtocolBroken,
     /// The node ended a session because a sealed frame or message did not open.
     Altered,
-    /// The node ended a session because large packets of this path MTU vanish on the way.
+    /// The node ended a session because large packets of this path MTU are lost in transit.
     PathMtu(Mtu),
 }
 
@@ -332,7 +332,7 @@ impl Refusal {
         }
     }
 
-    /// Returns a description for people. It ends up in `PeerDown::Refused`.
+    /// Returns a description for people, which `PeerDown::Refused` contains.
     pub(crate) fn explain(self) -> &'static str {
         match self {
             Self::NotTrunkline => "it took the request for that of another protocol",
@@ -515,7 +515,7 @@ impl Welcome {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let features = check_prefix(bytes, bytes.get(6).copied())?;
         if features & !Features::HANDSHAKE.0 != 0 {
-            // It agrees to a feature that this version never requests.
+            // The peer agrees to a feature that this version never requests.
             return Err(Refusal::Malformed);
         }
         let read = || -> Option<Self> {

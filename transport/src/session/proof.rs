@@ -23,7 +23,7 @@ use trunkline_verbs::Time;
 const BUCKET: Duration = Duration::from_secs(10);
 /// Maximum number of hosts whose cookies are awaited. Cookies for further hosts are not followed.
 const AWAITED: usize = 64;
-/// Time after which a cookie counts as not returned. The attempt of its peer is over by then.
+/// Time after which a cookie counts as not returned. The peer's attempt is then over.
 const ANSWER_LIMIT: Duration = HANDSHAKE_LIMIT;
 
 /// Maker and verifier of the cookies of one node.
@@ -82,7 +82,7 @@ impl Cookies {
         let Some(Cookie(returned)) = hello.cookie else { return false };
         let matches = |key| {
             let Cookie(ours) = cookie(key, from, hello);
-            // All bytes are compared, so that the time taken does not reveal how many are right.
+            // Compare all bytes, so that the time taken does not reveal how many are right.
             ours.iter().zip(returned).fold(0, |differ, (ours, other)| differ | (ours ^ other)) == 0
         };
         let [current, earlier] = self.keys.map(matches);

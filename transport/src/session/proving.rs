@@ -50,7 +50,7 @@ pub(super) enum Stage {
     Runs(Box<Exchange>),
     /// Both nodes have proved their names, and the peer has confirmed it.
     Proved(Box<Live>),
-    /// FAILURE is on its way to the peer.
+    /// FAILURE is in flight to the peer.
     Failed(HandshakeFailure),
 }
 
@@ -274,7 +274,7 @@ pub(super) fn principal(proven: &Proven) -> Arc<str> {
     format!("{kind}{}", proven.principal()).into()
 }
 
-/// Begins an exchange, or reads the flight that is whole. Returns true if another one is.
+/// Begins an exchange, or reads a complete flight. Returns true if another flight is complete.
 pub(super) fn advance(
     stage: &mut Stage,
     credentials: &Arc<Credentials>,

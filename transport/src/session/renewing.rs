@@ -29,7 +29,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 const BUSY: Duration = Duration::from_secs(1);
 /// Number of repetitions of a failed renewal before a pause of an hour.
 const REPETITIONS: u8 = 2;
-/// Time in which a peer must renew a certificate that no longer leads to a root.
+/// Time in which a peer must renew a certificate that no longer chains to a root.
 const GRACE: Duration = Duration::from_secs(60);
 /// Maximum number of renewals that run at once, of all sessions and of one principal.
 const RENEWALS: usize = 64;
@@ -75,7 +75,7 @@ impl CmMachine {
         let Some(credentials) = self.proving.credentials.clone() else { return };
         let left = |until: UnixTime| left(&credentials, until);
         let hour = self.renew_after;
-        // A random tenth less, so that a node's sessions are not renewed at once.
+        // Subtract up to a tenth at random, so that a node's sessions are not all renewed at once.
         let part = u32::try_from(random % 1024).unwrap_or(0);
         let regular = hour - hour * part / 10_240;
         let (theirs, own) = (left(ends), left(credentials.not_after));
@@ -117,8 +117,8 @@ impl CmMachine {
         }
     }
 
-    /// Ends a session whose certificates are revoked, and soon one whose certificates no longer lead to a root. Returns true
-    /// in the second case.
+    /// Ends a session whose certificates are revoked, and soon one whose certificates no longer chain to a
+    /// root. Returns true in the second case.
     fn judge(&mut self, session: SessionOfPeer) -> bool {
         let now = self.now();
         let Some(live) = self.proving.renewing(session) else { return false };
@@ -190,7 +190,7 @@ impl CmMachine {
             }
             _ if live.role == Role::Server && part == Part::Tls && number >= live.number => {
                 if number > live.number {
-                    // The next exchange. The client has ended the previous one.
+                    // The client has begun the next exchange, so the previous exchange is over.
                     (live.number, live.exchange) = (number, None);
                     live.early.clear();
                     live.serve_at = Some(now.max(live.begun_at + interval));

@@ -110,7 +110,7 @@ impl CmMachine {
         Ok(Admitted { hello, peer, local: id.local_address().ip() })
     }
 
-    /// Ends an unproven session, whose place another one takes. Its peer may try again.
+    /// Ends an unproven session to admit another session. The peer of the ended session may retry.
     fn give_up_unproven(&mut self, key: PeerKey) {
         let now = self.now();
         let cause = PeerDown::RefusedHere("too many sessions have no proof of a name");

@@ -44,7 +44,7 @@ impl Trunk {
         is_any_whole
     }
 
-    /// Allocates memory for the oldest large messages of a lane, as far as there is any.
+    /// Allocates memory for the oldest large messages of a lane, while memory and the lane's limits permit.
     fn begin_copies(&mut self, res: &mut Resources, lane: usize) {
         let most = self.large_messages.min(REQUESTS_PER_LANE);
         loop {

@@ -61,7 +61,7 @@ impl Trunk {
         (lost > carried && lost > CARRIED_EVERYWHERE_BYTES).then_some(lost)
     }
 
-    /// Returns the cause if a completion shows that large packets vanish on the way.
+    /// Returns the cause if a completion shows that large packets are lost in transit.
     pub(crate) fn too_large(&self, completion: &Completion) -> Option<PeerDown> {
         too_large(self.pipeline.qp(), completion)
     }
@@ -171,13 +171,14 @@ impl Trunk {
     }
 }
 
-/// Returns the cause if the device can only share memory with its peers, and does not with the one of this QP.
+/// Returns the cause if the device reaches peers only through shared memory, and shares none with the peer of
+/// this QP.
 pub(crate) fn not_shared(qp: &dyn QueuePair) -> Option<PeerDown> {
     let path = qp.path().filter(|path| path.name == QpPath::NONE)?;
     Some(PeerDown::NotShared(path.why))
 }
 
-/// Returns the cause if a completion of this QP shows that large packets vanish on the way.
+/// Returns the cause if a completion of this QP shows that large packets are lost in transit.
 pub(crate) fn too_large(qp: &dyn QueuePair, completion: &Completion) -> Option<PeerDown> {
     let mtu = path_mtu(qp).filter(|_| completion.flags.contains(CompletionFlags::LARGE_PACKETS_LOST))?;
     Some(PeerDown::PathMtu { mtu, is_told: false })

@@ -58,8 +58,8 @@ pub(super) struct Lane {
     /// Number of the last frame, if it is staged and other messages may join it. Cleared when a small message
     /// or FIN is queued.
     pub(super) last: Option<u64>,
-    /// Time at which the poller last took something or granted credit, or at which something began to wait
-    /// for it.
+    /// Time at which the poller last took an item or granted credit, or at which an item began to wait for
+    /// the poller.
     took_ms: u64,
 }
 

@@ -127,7 +127,7 @@ impl Trunk {
         if frame.as_ref().len() > MOST_ANNOUNCED + announced {
             return Err(FrameError::Broken("rendezvous whose head is longer than agreed"));
         }
-        // Messages that wait for credit to send their FIN count, too. Otherwise their number would grow
+        // Also count messages that wait for credit to send their FIN. Otherwise their number would grow
         // without limit if a peer never grants credit.
         if self.sinks.count_of(lane) + self.lanes[lane].fins.len() >= REQUESTS_PER_LANE as usize {
             return Err(FrameError::Broken("more rendezvous at once than agreed"));
@@ -184,7 +184,7 @@ impl Trunk {
     }
 
     /// Allocates memory for the sinks that wait for it, in order, and stages the READs that the path admits
-    /// now, so that small messages do not wait behind others. Each completed READ leads here again.
+    /// now, so that small messages do not wait behind others. Called again after each completed READ.
     pub(super) fn stage_reads(&mut self, res: &mut Resources) {
         let peer = Some(self.peer);
         self.sinks.feed(|length| res.shared.sinks.take(length, peer, Some(&res.waker)).ok());
@@ -207,7 +207,7 @@ impl Trunk {
         }
     }
 
-    /// Opens pieces of sealed messages that were READ, as far as this turn of the poller allows.
+    /// Opens pieces of sealed messages that were READ, within the limits of this turn of the poller.
     ///
     /// # Errors
     /// When a piece is not the one that the peer has sealed.

@@ -17,8 +17,7 @@ const KEPT_HEAD_BYTES: usize = 1024;
 /// microseconds, as long as sixteen small calls. Smaller pieces would not let a busy poller copy faster, and
 /// each turn looks at all queues.
 const PIECE: usize = 256 << 10;
-/// The same in a simulation. Its messages are smaller, and its faults must meet messages that are copied in
-/// part.
+/// Size in a simulation: messages are smaller there, and faults must occur while a message is partly copied.
 const SIMULATED_PIECE: usize = 16 << 10;
 
 /// A message that waits to leave.
@@ -63,7 +62,7 @@ impl Outbound {
         self.head.len().saturating_add(self.body.len())
     }
 
-    /// Returns the message, if it leaves in one frame.
+    /// Returns the message, if it fits one frame.
     pub(super) fn small(&self) -> Small<'_> {
         let Self { header, ref head, ref body, ordered, deadline, delivery, .. } = *self;
         let DeliveryReport { token, report } = delivery;

@@ -85,7 +85,7 @@ pub(super) struct Frame {
     as_of: Time,
     /// True if the delivery of a bundled message is reported.
     is_told: bool,
-    /// Number of its messages. A frame of another kind counts as one.
+    /// Number of messages in the frame. A frame of another kind counts as one.
     messages: usize,
     /// Those that have joined the first one and have an outcome to report, or a deadline.
     bundled: Vec<BundledMessage>,
@@ -93,7 +93,7 @@ pub(super) struct Frame {
     given_up: usize,
 }
 
-/// A message that has joined the first one of a bundle.
+/// A message bundled after the first message of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BundledMessage {
     delivery: DeliveryReport,
@@ -174,7 +174,7 @@ pub(super) struct Pipeline {
     earliest: Time,
     /// Short frames that are staged.
     inline: Vec<u8>,
-    /// Bytes by which sealing lengthens a frame.
+    /// Overhead of a sealed frame, in bytes.
     overhead: usize,
     /// Empty lists of bundled messages, reused for later bundles.
     pooled: Vec<Vec<BundledMessage>>,
@@ -244,7 +244,7 @@ impl Pipeline {
         self.qp.as_ref()
     }
 
-    /// Returns the number of bytes by which sealing lengthens a frame.
+    /// Returns the overhead of a sealed frame, in bytes.
     pub(super) fn overhead(&self) -> usize {
         self.overhead
     }
@@ -443,7 +443,7 @@ impl Pipeline {
         if let FrameBytes::Slot(slot) = frame.place
             && frame.is_bundle()
         {
-            // The other messages of its bundle leave.
+            // Void only this message: the other messages of the bundle are sent.
             let (begin, record) = frame.take_late(now, record)?;
             if !mutant!(late_messages_stay_in_their_bundle) {
                 sends.write(slot, begin, &[VOID]);
@@ -555,7 +555,7 @@ impl Pipeline {
     /// Posts staged work up to `end`. The last of it is signalled if `is_signaled`.
     fn post(&self, sends: &SendRoom, lanes: &[Lane], end: usize, is_signaled: bool) -> Result<(), PostError> {
         let work = || self.work.range(self.posted..end);
-        // Filled in place: a collected list would be moved as a whole.
+        // Fill the lists in place, since `collect` would move them as a whole.
         let (mut sges, mut requests) = (ArrayVec::<_, DOORBELL>::new(), ArrayVec::<_, DOORBELL>::new());
         sges.extend(work().map(|work| work.kind.sge(sends)));
         let each = (self.posted..).zip(work()).zip(&sges);
@@ -632,7 +632,7 @@ impl Pipeline {
         }
     }
 
-    /// Gives up everything that was never posted. Its messages end with `outcome`.
+    /// Drops all work that was never posted. Its messages end with `outcome`.
     pub(super) fn abandon_staged(&mut self, sends: &mut SendRoom, events: &mut Events, outcome: SendOutcome) {
         for Work { kind, record } in self.work.drain(self.posted..) {
             release(sends, &kind);
@@ -647,12 +647,12 @@ impl Pipeline {
     }
 }
 
-/// Message that was taken back.
+/// A message withdrawn before its frame was posted.
 #[derive(Debug)]
 pub(super) struct Late {
     pub(super) lane: usize,
     pub(super) record: Record,
-    /// True if its frame was taken back with it, and the numbers of later frames have changed.
+    /// True if the message's frame was withdrawn too, which changes the numbers of later frames.
     pub(super) is_frame: bool,
 }
 

@@ -64,14 +64,15 @@ impl MessageQueue {
         if self.messages.is_empty() {
             self.earliest = None;
             if self.messages.capacity() > KEPT {
-                // Otherwise each poller of each peer would keep memory for the longest queue it ever had.
+                // Free the memory. Otherwise each poller of each peer would keep memory for its longest
+                // queue.
                 self.messages = VecDeque::new();
             }
         }
         Some(message)
     }
 
-    /// Returns a message to the front, when it could not leave after all.
+    /// Returns a message to the front, because it could not be sent.
     pub(super) fn put_back(&mut self, message: Outbound) {
         self.note(&message);
         self.messages.push_front(message);

@@ -141,7 +141,8 @@ impl Trunk {
         Ok(())
     }
 
-    /// Opens the frames that follow a SWITCH with the keys of the renewal. Returns false if the frame is another one.
+    /// Opens the frames that follow a SWITCH with the keys of the renewal. Returns false if the frame is not
+    /// a SWITCH.
     #[cfg(feature = "identity")]
     fn take_switch(&mut self, res: &Resources, lane: usize, frame: &Received) -> Result<bool, FrameError> {
         if Fragment::parse(frame.as_ref())?.part != Part::Switch {

@@ -26,8 +26,8 @@ pub(crate) const PIECE: usize = 256 << 10;
 /// including small messages, wait until the last of them was sent, so together they must be few bytes. With a single
 /// one, the network would be idle while its completion is handled.
 const READS_OUT: u32 = 2;
-/// Maximum number of READs of a trunk on a path with congestion control. They are parts of its window, of which about
-/// four fit.
+/// Maximum number of READs of a trunk on a path with congestion control. About four fit the window of the
+/// path.
 pub(crate) const MOST_READS: u32 = 8;
 const _: () =
     assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");
@@ -346,7 +346,7 @@ impl Sinks {
 /// Owner of a source's memory.
 #[derive(Debug)]
 pub(crate) enum Hold {
-    /// The application's registered bytes. Their key becomes invalid before they are released.
+    /// Registered bytes of the application. The key is invalidated before the bytes are released.
     Lent { at: Announced, _bytes: Body },
     /// A copy.
     Copied(Block),

@@ -273,7 +273,7 @@ impl ReceiveRoom {
         (self.slots.posted(), self.depth_wr)
     }
 
-    /// Returns the number of receives that would double the depth of the SRQ, as far as it has room.
+    /// Returns the number of receives that would double the depth of the SRQ, limited by its capacity.
     pub(crate) fn doubling(&self) -> u32 {
         self.depth_wr.min(self.limit_wr - self.depth_wr)
     }

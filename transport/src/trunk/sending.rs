@@ -74,7 +74,7 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Fails a message that was taken from its queue, and takes its head. Later messages may leave now.
+    /// Fails a message that was taken from the head of its queue. Later messages may then be sent.
     pub(super) fn cannot_send(
         &mut self,
         res: &mut Resources,
@@ -108,7 +108,7 @@ impl Trunk {
     fn post(&mut self, res: &mut Resources) -> Result<(), PeerDown> {
         self.pump(res);
         self.drop_late(res);
-        // Work marked while staging is posted right here.
+        // This call posts work that was marked while staging.
         self.marked = false;
         self.pipeline.flush(res, &mut self.lanes).map_err(|error| match error.cause {
             VerbsError::Gone => PeerDown::DeviceRemoved,
@@ -230,7 +230,7 @@ impl Trunk {
         }
     }
 
-    /// Stages the oldest message of one of a lane's queues, if it can leave. Returns true if it did.
+    /// Stages the oldest message of one of a lane's queues, if it can be sent. Returns true if it was staged.
     fn try_front(&mut self, res: &mut Resources, lane: usize, queue: usize) -> bool {
         let Some(mut front) = self.lanes[lane].queues[queue].pop() else { return false };
         let staged = self.try_message(res, lane, &mut front);

@@ -15,7 +15,7 @@ use trunkline_verbs::{QpPath, Time};
 const ITEM_MS: u64 = 2000;
 /// Time of silence after which messages wait for a keepalive, in milliseconds.
 const SILENCE_MS: u64 = 1000;
-/// Part of an interval by which a keepalive may be early, to be sent with others.
+/// Fraction of an interval that a keepalive may be early, to be sent together with others.
 const EARLY_PART: u64 = 2;
 
 /// The silence of a peer, and when to check whether a keepalive is due. Times are in milliseconds of the poller.
@@ -222,8 +222,8 @@ impl Trunk {
         }
     }
 
-    /// Returns true if messages may have to wait for a sign of the peer. Otherwise those to a peer that has
-    /// vanished would count as messages that may have arrived.
+    /// Returns true if messages may have to wait for a sign of the peer. Without that wait, messages to a
+    /// vanished peer would count as possibly delivered.
     #[inline]
     pub(super) fn is_silent(&self, res: &Resources) -> bool {
         self.silence.is_long(res.time.now_ms())

@@ -42,7 +42,7 @@ pub(crate) const SETTLED: usize = 4;
 pub(crate) const BUNDLED_LENGTH: usize = SETTLED;
 /// Offset of the time left in a header that has one.
 pub(crate) const TIME_LEFT: usize = 8;
-/// Size of an announcement, in bytes. It lies between the header and the contents.
+/// Size of an announcement, in bytes. An announcement lies between the header and the contents.
 pub(crate) const ANNOUNCEMENT: usize = 32;
 /// Size of one entry of a FIN, in bytes.
 pub(crate) const FIN_ENTRY: usize = 16;
@@ -147,10 +147,11 @@ impl Settled {
 /// The reason why a frame was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
-    /// The frame breaks the protocol. The text ends up in `PeerDown::Misbehaved`.
+    /// The frame breaks the protocol. `PeerDown::Misbehaved` contains the text.
     #[error("{0}")]
     Broken(&'static str),
-    /// A sealed frame or piece of a message is not the one that the peer has sent. The text ends up in `PeerDown::Altered`.
+    /// A sealed frame or piece of a message is not the one that the peer has sent. `PeerDown::Altered`
+    /// contains the text.
     #[cfg(feature = "identity")]
     #[error("{0}")]
     Altered(&'static str),
@@ -246,7 +247,7 @@ pub(crate) fn bundle(messages: u16) -> [u8; HEADER] {
     own(BUNDLE, messages)
 }
 
-/// Place in a bundle, from which its messages follow.
+/// Position of the next message in a bundle.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bundle {
     at: usize,
@@ -408,7 +409,7 @@ impl Header {
 /// Body of an announcement: where to READ the rest of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announcement {
-    /// Number that the sender gave the message. It is returned in the FIN.
+    /// Number of the message, assigned by the sender. The FIN returns it.
     pub(crate) id: u64,
     /// Number of bytes to READ.
     pub(crate) body: u64,

@@ -13,8 +13,8 @@ pub(crate) const HEAD_ROOM: usize = 64 << 10;
 pub(crate) const SLOT_BYTES: usize = EAGER_BYTES + 64;
 /// Size of the largest frame that is posted inline, in bytes, even if the device could take more.
 pub(crate) const INLINE_BYTES: u32 = 256;
-/// Maximum number of bytes sent with a message's announcement. They must hold a header and its extensions,
-/// which are a quarter of it.
+/// Maximum number of bytes sent with a message's announcement. A header and its extensions, which are a
+/// quarter of the size, must fit.
 pub(crate) const MOST_ANNOUNCED: usize = 4096;
 /// Size of the largest bundle of messages, in bytes, and of the largest message in one.
 pub(crate) const BUNDLE_BYTES: usize = 4096;

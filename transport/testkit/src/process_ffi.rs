@@ -48,7 +48,7 @@ fn wait_for(child: Pid) -> WaitStatus {
     })
 }
 
-/// A child of [`fork_here`].
+/// A child process created by [`fork_here`].
 #[derive(Debug)]
 #[must_use = "a child that nobody waits for may outlast the test"]
 pub struct ForkedChild(Pid);

@@ -45,7 +45,7 @@ impl PortSpace {
     /// All port spaces.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ib];
 
-    /// Returns the prefix of a service id, to which the 16 bits of the port are added.
+    /// Returns the prefix of a service id. The lowest 16 bits of the id are the port.
     #[must_use]
     pub const fn prefix(self) -> u64 {
         match self {
@@ -176,9 +176,9 @@ pub struct UdpPorts {
     pub own: Option<u16>,
     /// Port that they go to.
     pub peer: u16,
-    /// Addresses that the ICRC covers in place of the packets' addresses, if an address translator changes
-    /// these on the way. Only the side that accepted a connection of one flow, or dials back in one, has a
-    /// view.
+    /// Addresses that the ICRC covers in place of the packets' addresses, if an address translator rewrites
+    /// the packets' addresses. Only the side that accepted a connection of one flow, or dials back in one,
+    /// has a view.
     pub view: Option<PeerView>,
 }
 
@@ -348,7 +348,7 @@ pub trait CmChannel: Any + AsFd + Send + Sync + Debug {
 
 /// An endpoint (`rdma_cm_id`). Dropping the last `Arc` destroys it, but not its QP.
 pub trait CmId: Any + Send + Sync + Debug {
-    /// Identifies the endpoint in events.
+    /// Returns the number that identifies the endpoint in events.
     fn number(&self) -> CmIdNumber;
 
     /// Returns the local address. The port is set once the endpoint listens or connects.

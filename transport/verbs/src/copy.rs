@@ -25,7 +25,7 @@ use relaxed as how;
 
 use std::mem::MaybeUninit;
 
-/// Copies bytes from shared memory, and initializes all of `into` with them.
+/// Copies bytes from shared memory, and initializes all of `into`.
 ///
 /// # Safety
 /// `from` is valid for reads of that many bytes, which others may write meanwhile, and `into` does not overlap them.

@@ -48,7 +48,8 @@ fn is_stdio_open() -> bool {
 /// The error of `make`, or of a placeholder.
 pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let _held = HeldStdio::take()?;
-    // Created while another thread closed a stream. Kept, so that the next one gets another number.
+    // Another thread closed a stream in the meantime. Keep this descriptor, so that the next one gets another
+    // number.
     let mut low = Vec::new();
     loop {
         let made = make()?;

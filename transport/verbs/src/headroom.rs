@@ -145,7 +145,7 @@ impl From<FileTooLarge> for io::Error {
 /// # Errors
 /// The limit, if it is lower.
 pub fn check_file(bytes: u64) -> Result<(), FileTooLarge> {
-    // Without a limit this is the largest number.
+    // If there is no limit, the value is the largest number.
     let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _hard)| soft);
     if bytes <= limit { Ok(()) } else { Err(FileTooLarge { limit, wanted: bytes }) }
 }

@@ -28,7 +28,7 @@ pub(crate) fn use_least() {
 /// Returns large blocks to the system when they are freed.
 #[cfg(target_env = "gnu")]
 pub(crate) fn return_large_blocks() {
-    // Its own default, which it then no longer raises to the size of blocks that were freed.
+    // Set glibc's default explicitly: otherwise glibc raises the threshold to the size of freed blocks.
     glibc::set(glibc::M_MMAP_THRESHOLD, 128 << 10);
 }
 

@@ -123,7 +123,7 @@ fn apply(memory: &mut HostMemory, group: &ControlGroup) {
     let text = |file: &str| fs::read_to_string(group.folder.join(file)).unwrap_or_default();
     // `max` means no limit.
     let Some(most) = number(&text(limit)) else { return };
-    // Memory that the kernel cannot take back.
+    // Count only memory that the kernel cannot reclaim.
     let statistics = text("memory.stat");
     let used = statistics.lines().find_map(|line| number(line.strip_prefix(used)?.strip_prefix(' ')?));
     memory.bound(CONTROL_GROUP, most.saturating_sub(used.unwrap_or(0)), most);

@@ -78,7 +78,7 @@ impl Blocked {
         let mut all = SigSet::all();
         FAULTS.into_iter().for_each(|fault| all.remove(fault));
         let before = SigSet::thread_get_mask()?;
-        // A fault's signal that the program has blocked stays blocked.
+        // Fault signals that the program has blocked stay blocked.
         all.extend(&before);
         all.thread_set_mask()?;
         Ok(Self { before })

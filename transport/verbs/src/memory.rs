@@ -60,8 +60,8 @@ impl Memory {
         if length >= headroom::LARGE && headroom::check(length).is_err() {
             return Err(MemoryError::OutOfMemory);
         }
-        // Aligned here. With a request for page alignment, the standard library would write zeros into every
-        // page, although the system provides zero pages.
+        // Align by hand. For a page-aligned layout `alloc_zeroed` writes zeros to every page, although fresh
+        // pages are zero already.
         let size = length.max(1).checked_add(PAGE - NATURAL).ok_or(MemoryError::OutOfMemory)?;
         let layout = Layout::from_size_align(size, NATURAL).map_err(|_| MemoryError::OutOfMemory)?;
         // SAFETY: the layout's size is at least 1.
@@ -119,7 +119,7 @@ impl Memory {
     /// [`MemoryError::OutOfBounds`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
         self.check(offset, into.len())?;
-        // SAFETY: the same bytes, to which `copy::read` writes only values.
+        // SAFETY: the slice covers the same bytes, and `copy::read` writes only initialized values.
         let into = unsafe { slice::from_raw_parts_mut(into.as_mut_ptr().cast(), into.len()) };
         // SAFETY: `check` has verified that the source range is inside the block. `into` is exclusive, so
         // it can overlap the range only if `slice_mut` lent it, whose callers guarantee that no other

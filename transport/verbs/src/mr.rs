@@ -30,7 +30,7 @@ pub trait MemoryRegion: Any + Send + Sync + Debug {
     /// Returns the key for a peer's requests.
     fn rkey(&self) -> Rkey;
     /// Returns the address of the byte at `offset` in the region, for work requests and peers: its address in
-    /// this process, unless the memory was registered at another one.
+    /// this process, unless the memory was registered at another address.
     fn address(&self, offset: usize) -> IoAddress;
     /// Returns the memory that is registered, in whole or in part.
     fn memory(&self) -> &Arc<Memory>;

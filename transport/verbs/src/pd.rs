@@ -33,9 +33,9 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
         self.register_range(memory, all, start, access)
     }
 
-    /// Registers the bytes of `range` in `memory`, of which the first has the address `start` for work requests and
-    /// peers. The keys reach no byte outside of the range. All of `memory` stays allocated at least as long as
-    /// the region. Ranges of several regions may overlap.
+    /// Registers the bytes of `range` in `memory`. `start` is the address of the first byte for work requests
+    /// and peers. The keys reach no byte outside of the range. All of `memory` stays allocated at least as
+    /// long as the region. Ranges of several regions may overlap.
     ///
     /// NICs register pages: `start` must have the same place in its page as the first byte has in this process
     /// ([`IoAddress::from_random_like`]).

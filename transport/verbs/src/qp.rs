@@ -72,7 +72,7 @@ impl QpInit {
 pub struct ReadAllowance {
     /// Packets of data that new READs may request without a wait.
     pub packets: u32,
-    /// Maximum packets of one READ, so that several are on their way at a time; at least 1.
+    /// Maximum packets of one READ, so that several READs are in flight at a time; at least 1.
     pub per_read: u32,
     /// Payload bytes of a packet; at least 1.
     pub packet_bytes: u32,

@@ -26,7 +26,7 @@ fn waits(side: &Side, kind: Kind) -> bool {
 
 pub(super) fn h1(lab: &Lab) -> Verdict {
     // One device has one event queue, whatever the number of handles. `processes` checks that other processes
-    // get the event as well.
+    // also get the event.
     let route = lab.route(&Terms::default())?;
     let opened = lab.far.device.open_qp(&route.xrcd, route.tgt.number())?;
     let data = [lab.near.piece(0, 8)];
@@ -69,7 +69,7 @@ pub(super) fn h3(lab: &Lab) -> Verdict {
     check(!waits(&lab.far, Kind::CommunicationEstablished), || {
         "a TGT in RTS reported a first packet".into()
     })?;
-    // Unsignalled, so that it need not request an acknowledgement: the event must not depend on one.
+    // Post an unsignalled send, which need not request an acknowledgement: the event must not depend on one.
     let first = request(1, SendOperation::Send, &data, early.srq_number);
     early.ini.post_send(&[SendRequest { flags: SendFlags::empty(), ..first }])?;
     lab.succeeds("the first receive in RTR", &early.cq, 1, Op::Receive)?;

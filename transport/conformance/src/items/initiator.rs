@@ -90,7 +90,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
             let place = 8 * usize::try_from(wr_id).unwrap_or(0);
             let mut came = [0; 8];
             lab.near.memory.read(place, &mut came)?;
-            // A READ sees the atomics before it and, without a fence, perhaps some of those after it.
+            // A READ observes earlier atomics and, without a fence, perhaps some later ones.
             let (came, due) = (u64::from_ne_bytes(came), wr_id.div_ceil(2));
             let fits = if opcode == Op::FetchAdd { came == due } else { (due..=12).contains(&came) };
             check(fits, || format!("{opcode:?} number {wr_id} brought {came}, not {due}"))?;
@@ -114,7 +114,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
     depth_above_the_device("more outstanding READs than the device announces", answer)
 }
 
-/// Checks that a fenced SEND carries the bytes that the READ before it returned.
+/// Checks that a fenced SEND carries the bytes that the preceding READ returned.
 fn fence(lab: &Lab, route: &Route) -> Verdict {
     for round in 0..8 {
         lab.far.fill(32_768, 20_000, round)?;

@@ -232,7 +232,7 @@ pub(super) fn e6(lab: &Lab) -> Verdict {
     check(ini.rq_psn != ini.sq_psn && ini.sq_psn == tgt.rq_psn, || format!("{ini:?}, {tgt:?}"))?;
     route.ini.post_send(&[request(1, read, &data, route.srq_number)])?;
     lab.succeeds("a READ whose response repeats its PSN", &lab.near.cq, 1, CompletionOpcode::RdmaRead)?;
-    // An INI that names another QP than its TGT, and a TGT that expects another.
+    // Connect the INI, then the TGT, to a QP that is not its peer.
     let bystander = lab.far.new_tgt(&route.xrcd)?;
     for wrong in ["the INI", "the TGT"] {
         let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&route.xrcd)?);

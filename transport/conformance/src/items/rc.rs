@@ -1,4 +1,4 @@
-//! Section R: reliable connections, which XRC programs use as well.
+//! Section R: reliable connections, which XRC programs also use.
 
 use crate::check::{EBUSY, EINVAL, Verdict, check, equal, post_refused, refused};
 use crate::connect::set_state;

@@ -272,7 +272,7 @@ impl Puppet {
             .find(|event| format!("{:?}", event.kind) == kind)
     }
 
-    /// Waits until `probe` returns a value, and lets the device make progress meanwhile.
+    /// Waits until `probe` returns a value, while the device makes progress.
     fn wait<T>(&self, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> Option<T> {
         let until = Instant::now() + limit;
         loop {

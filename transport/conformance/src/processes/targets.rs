@@ -230,7 +230,7 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
     let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     let near = &stage.lab.near;
     let places = [memory(&mut pair.first)?, memory(&mut pair.second)?];
-    // Offset past everything that is written otherwise.
+    // Use the second half of the memory, which nothing else writes.
     let counters =
         places.map(|place| RemoteAddress { address: place.address.plus(MEMORY_BYTES as u64 / 2), ..place });
     for (which, seed) in [(1usize, 5u8), (0, 6)] {
@@ -385,8 +385,8 @@ pub(super) fn i2(stage: &Stage<'_>) -> Verdict {
 pub(super) fn i4(stage: &Stage<'_>) -> Verdict {
     let SharedTgtPair { mut first, mut second, tgt, srqs, ini, _folder } =
         SharedTgtPair::new(stage, &Terms::default())?;
-    // The first process dies while a message to it is outstanding, with posted receives and with a TGT
-    // of which it has the only handle.
+    // The first process dies with posted receives, an outstanding message to it, and the only handle on a
+    // TGT.
     let alone = first.number("tgt u d")?;
     let lonely = stage.join(&mut first, "u", alone, &few_retries())?;
     first.does("receive s 1 0 64")?;

@@ -120,7 +120,7 @@ impl Server<'_> {
         let Some(index) = self.sessions.iter().position(|session| session.link.id.number() == id) else {
             return Ok(()); // it was refused, or has ended already
         };
-        // Messages that arrived before the end may not have been handled yet.
+        // Handle messages that arrived before the session ended.
         let mut session = self.sessions.swap_remove(index);
         while session.turn(report).unwrap_or(false) {}
         self.is_over |= session.is_last;

@@ -1,4 +1,4 @@
-//! Constants of the headers, as far as this library uses them.
+//! Constants of the headers that this library uses.
 
 use std::ffi::c_uint;
 
@@ -16,7 +16,7 @@ macro_rules! codes {
 
 pub(super) use codes as declare;
 
-/// Result of an `ibv_rereg_mr` without effect.
+/// Result of an `ibv_rereg_mr` that has no effect.
 pub const IBV_REREG_MR_ERR_INPUT: std::ffi::c_int = -1;
 
 codes! { codes;

@@ -7,7 +7,7 @@ use super::*;
 use libc::pthread_mutex_t;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// An obsolete entry, or one that this device does not support.
+/// An obsolete entry, or an entry that this device does not support.
 pub type Unused = *const c_void;
 
 #[repr(C)]

@@ -68,7 +68,7 @@ fn make() -> Result<PathBuf, String> {
 
     for (name, of) in [("libibverbs.so", "libibverbs.so.1"), ("librdmacm.so", "librdmacm.so.1")] {
         let link = directory.join(name);
-        // Programs are linked against the name without a number. It may be left from an earlier build.
+        // Programs are linked against the unversioned name. The link may remain from an earlier build.
         let _from_before = fs::remove_file(&link);
         std::os::unix::fs::symlink(of, &link).map_err(failed)?;
     }

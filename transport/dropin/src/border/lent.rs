@@ -61,7 +61,7 @@ impl<'a, T> In<'a, [T]> {
 }
 
 impl<'a> In<'a, CStr> {
-    /// Takes a C string that must be there: null is `EINVAL`.
+    /// Takes a C string. Null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or points to characters that end with a zero and are not changed during `'a`.
@@ -120,7 +120,7 @@ impl<T> DerefMut for InOut<'_, T> {
     }
 }
 
-/// Memory for a result. It may be uninitialised, so no reference to it is formed.
+/// Memory for a result. The memory may be uninitialised, so no reference to it is created.
 #[derive(Debug)]
 pub(crate) struct Out<'a, T> {
     place: NonNull<T>,
@@ -182,8 +182,8 @@ impl<T> OutArray<'_, T> {
     }
 }
 
-/// Memory for a result whose size the program passes, because its header may be older or newer than this
-/// library. It may have any alignment.
+/// Memory for a result, of a size that the program passes: its header may be older or newer than this
+/// library. The memory may have any alignment.
 #[derive(Debug)]
 pub(crate) struct OutBytes<'a>(OutArray<'a, u8>);
 
@@ -216,7 +216,7 @@ impl OutBytes<'_> {
         self.write_at(0, self.0.length, value);
     }
 
-    /// Stores a text and the zero that ends it; `EINVAL` without room for both.
+    /// Stores a text with its terminating zero; `EINVAL` if both do not fit.
     pub(crate) fn write_text(&self, text: &[u8]) -> Result<(), Errno> {
         if text.len() >= self.0.length {
             return Err(Errno::EINVAL);

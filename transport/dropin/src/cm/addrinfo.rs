@@ -152,7 +152,7 @@ impl Found {
     }
 }
 
-/// Returns an address in separate memory, which has room for an address of any family.
+/// Returns an address in newly allocated memory that fits an address of any family.
 fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     if bytes.is_empty() {
         return (null_mut(), 0);
@@ -184,7 +184,7 @@ fn for_resolver(hints: &rdma_addrinfo) -> addrinfo {
     let type_is = |known: c_uint| c_int::try_from(known) == Ok(hints.ai_qp_type);
     let space_is = |known: c_uint| c_int::try_from(known) == Ok(hints.ai_port_space);
     let connected = [IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_XRC_SEND, IBV_QPT_XRC_RECV];
-    // SAFETY: numbers and null pointers, for which zeros are valid.
+    // SAFETY: zeros are valid for the structure's numbers and pointers.
     let mut asked: addrinfo = unsafe { std::mem::zeroed() };
     asked.ai_flags = flag(RAI_PASSIVE, libc::AI_PASSIVE) | flag(RAI_NUMERICHOST, libc::AI_NUMERICHOST);
     asked.ai_family = hints.ai_family;

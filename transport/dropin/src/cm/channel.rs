@@ -35,8 +35,8 @@ unsafe impl Structure for rdma_event_channel {
 impl ChannelObject {
     fn new() -> Result<Self, Errno> {
         let inner = host().device()?.connection_manager().create_channel()?;
-        // The flag is the program's choice, and blocking is the default; the library itself never blocks
-        // in the descriptor.
+        // Blocking is the default in C, and the program may change it. The library itself never blocks on the
+        // descriptor.
         let flags = OFlag::from_bits_retain(fcntl(inner.as_fd(), FcntlArg::F_GETFL)?);
         fcntl(inner.as_fd(), FcntlArg::F_SETFL(flags.difference(OFlag::O_NONBLOCK)))?;
         let fd = inner.as_fd().as_raw_fd();

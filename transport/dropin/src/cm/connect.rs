@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         }
         let offered = lock(&id.facts).offered;
         let mut parameters = parameters(id, param.as_ref())?;
-        // Limited to the peer's offer, which the all-ones values stand for.
+        // Limit the parameters to the peer's offer. All-ones values mean that offer.
         let fit =
             |asked: Option<u8>, all: u8, offered: u8| asked.filter(|asked| *asked != all).unwrap_or(offered);
         let asked =
@@ -136,9 +136,9 @@ unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, 
 
 /// Returns the parameters of the connection, of the program's and the id's QP.
 fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters, Errno> {
-    // Queries the QP itself, since the program may have created it and put it into the id.
-    // SAFETY: the id's QP is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so
-    // does a program that destroys its own.
+    // Query the QP itself, since the program may have created it and stored it in the id. SAFETY: the id's QP
+    // is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so does a program that destroys
+    // its own.
     let (own, has_srq) = match unsafe { Handle::optional(id.get(QP)) } {
         Some(qp) => (Some(qp.get(field!(ibv_qp, qp_num))), !qp.get(field!(ibv_qp, srq)).is_null()),
         None => (None, false),
@@ -245,8 +245,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. It succeeds without a connection as
-/// well, and in port space UDP, unless neither side has requested one.
+/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. Also succeeds without a connection, and
+/// in port space UDP, unless neither side has requested a connection.
 ///
 /// # Safety
 /// The id is not destroyed.

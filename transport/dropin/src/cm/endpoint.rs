@@ -158,8 +158,8 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *m
         let new: Id<'_> = unsafe { Handle::new(event.get(field!(rdma_cm_event, id)))? };
         let template = lock(&listener.facts).template;
         if let Some(mut attributes) = template {
-            // SAFETY: the manual: the program keeps the PD and the objects of the attributes as long as
-            // the listener.
+            // SAFETY: as `rdma_create_ep(3)` requires, the PD and the objects of the attributes
+            // outlive the listener.
             if let Err(errno) = unsafe { qp::create_plain(new, listener.get(PD), &mut attributes) } {
                 listener.set(EVENT, event.as_ptr());
                 // SAFETY: the program never gets the id. This rejects the peer.

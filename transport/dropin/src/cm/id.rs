@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{CmId, CmOption, Device, PortSpace, QpType};
 
-/// An id. Its C structure is reached by its [`Id`] only, field by field.
+/// An id. Its C structure is accessed only through its [`Id`], field by field.
 #[repr(C)]
 pub(crate) struct IdObject {
     base: UnsafeCell<rdma_cm_id>,
     pub(super) endpoint: Arc<dyn CmId>,
-    /// Counts the events that the program has taken and not acknowledged.
+    /// Counts the events that the program has taken but not acknowledged.
     pub(super) outstanding: Arc<EventCount>,
     pub(super) is_synchronous: AtomicBool,
     pub(super) facts: Mutex<Facts>,

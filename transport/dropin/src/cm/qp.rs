@@ -38,7 +38,7 @@ pub(super) unsafe fn create_plain(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: numbers and null pointers, for which zeros are valid.
+    // SAFETY: zeros are valid for the structure's numbers and pointers.
     let mut extended: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
     extended.qp_context = init.qp_context;
     (extended.send_cq, extended.recv_cq, extended.srq) = (init.send_cq, init.recv_cq, init.srq);

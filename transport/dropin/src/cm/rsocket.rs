@@ -1,4 +1,4 @@
-//! Sockets over RDMA (`rsocket(7)`), which librdmacm exports as well and this library does not support.
+//! Sockets over RDMA (`rsocket(7)`), which librdmacm exports. This library does not support them.
 //!
 //! `rsocket` returns `EOPNOTSUPP`. The other functions return `EBADF`, since rsockets cannot be created,
 //! except `rpoll` and `rselect`, which also serve ordinary descriptors.

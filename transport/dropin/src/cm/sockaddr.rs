@@ -98,7 +98,7 @@ pub(super) fn stored(address: SocketAddr) -> sockaddr_storage {
 
 /// Returns a storage that holds no address: its family is 0.
 pub(super) fn zeroed() -> sockaddr_storage {
-    // SAFETY: a storage consists of numbers, for which zeros are valid.
+    // SAFETY: zeros are valid for the numbers of a storage.
     unsafe { std::mem::zeroed() }
 }
 

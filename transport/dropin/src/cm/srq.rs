@@ -35,7 +35,7 @@ pub unsafe extern "C" fn rdma_create_srq(
             max_num_tags: 0,
             max_ops: 0,
         };
-        // SAFETY: this function's contract about `pd`, which is all that the attributes name.
+        // SAFETY: the caller guarantees that `pd` is valid. The attributes refer to no other object.
         let result = unsafe { create(id, &mut extended) };
         init.attr = extended.attr;
         result.map(|()| 0)

@@ -16,8 +16,8 @@ use trunkline_verbs::Device;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     object(|| {
-        // SAFETY: the manual: the program passes a PD that it has not deallocated, and attributes
-        // that it does not change meanwhile.
+        // SAFETY: as `ibv_create_ah(3)` requires, the program passes a live PD, and attributes that
+        // do not change during the call.
         let (pd, attr) = unsafe { (Handle::new(pd)?, In::new(attr)?) };
         let owner = pd.owner()?;
         let device = &owner.device;
@@ -40,8 +40,8 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status(|| {
-        // SAFETY: the manual: `ibv_create_ah` returned it, and this is the program's last use of it.
-        // No table lists it.
+        // SAFETY: `ibv_create_ah` returned the handle, and `ibv_destroy_ah(3)` ends its use. No
+        // table lists it.
         unsafe { Handle::<ibv_ah>::new(ah)?.release() };
         Ok(())
     })

@@ -25,7 +25,7 @@ pub(crate) fn make_blocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     object(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed.
+        // SAFETY: as `ibv_create_comp_channel(3)` requires, the program passes an open context.
         let inner = unsafe { Handle::new(context)? }.device.create_completion_channel()?;
         make_blocking(inner.as_fd())?;
         let fd = inner.as_fd().as_raw_fd();
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a channel that it has not destroyed.
+        // SAFETY: as `ibv_destroy_comp_channel(3)` requires, the program passes a live channel.
         let channel = unsafe { Handle::new(channel)? };
         if !lock(&channel.cqs).is_empty() {
             return Err(Errno(libc::EBUSY));
@@ -59,12 +59,12 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     value(|| {
-        // SAFETY: the manual: the program passes a channel that it has not destroyed, and memory for
-        // the two results.
+        // SAFETY: as `ibv_get_cq_event(3)` requires, the program passes a live channel, and memory
+        // for the two results.
         let (channel, cq, cq_context) =
             unsafe { (Handle::new(channel)?, Out::new(cq)?, Out::new(cq_context)?) };
         let target = read_event(channel.inner.as_fd(), || {
-            // The lock is held until the event is counted, so its CQ is not destroyed in between.
+            // Hold the lock until the event is counted, so that its CQ is not destroyed in between.
             let cqs = lock(&channel.cqs);
             let target = cqs.get(&channel.inner.next_event()?).cloned();
             if let Some(target) = &target {
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     guarded((), || {
-        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        // SAFETY: as `ibv_ack_cq_events(3)` requires, the program passes a live CQ.
         if let Some(cq) = unsafe { Handle::optional(cq) } {
             cq.completion_events.acknowledge(nevents);
         }

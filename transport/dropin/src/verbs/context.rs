@@ -43,7 +43,7 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed.
+        // SAFETY: as `ibv_close_device(3)` requires, the program passes an open context.
         let context = unsafe { Handle::new(context)? };
         context.legacy.unreg_all();
         context.live.destroy_all();
@@ -77,8 +77,8 @@ pub unsafe extern "C" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     value(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and memory for the
-        // event.
+        // SAFETY: as `ibv_get_async_event(3)` requires, the program passes an open context, and
+        // memory for the event.
         let (context, event) = unsafe { (Handle::new(context)?, Out::new(event)?) };
         // Another thread may close the context while this one waits; the queue stays.
         let events: Arc<ContextEvents> = Arc::clone(&context.events);
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     guarded((), || {
-        // SAFETY: the manual: the program passes an event that `ibv_get_async_event` filled in.
+        // SAFETY: as `ibv_ack_async_event(3)` requires, `ibv_get_async_event` filled in the event.
         let Some(event) = (unsafe { In::optional(event) }) else { return };
         // SAFETY: `ibv_get_async_event` set the field of the element that the type names, and the
         // object's destruction waits for this acknowledgement.
@@ -155,7 +155,7 @@ fn code(kind: Kind) -> c_uint {
         Kind::QpLastWqeReached => IBV_EVENT_QP_LAST_WQE_REACHED,
         Kind::ClientReregister => IBV_EVENT_CLIENT_REREGISTER,
         Kind::GidChange => IBV_EVENT_GID_CHANGE,
-        // `DeviceFatal`, and kinds that a provider may add: the program must stop in either case.
+        // The program must stop after `DeviceFatal` and after kinds that a provider may add.
         _ => IBV_EVENT_DEVICE_FATAL,
     }
 }

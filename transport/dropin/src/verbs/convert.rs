@@ -25,7 +25,7 @@ pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     Ok(Access::from_bits_truncate(flags))
 }
 
-/// `vendor_err` of a work request whose retries are exhausted because large packets vanish on the way
+/// `vendor_err` of a work request whose retries are exhausted because large packets are lost in transit
 /// (docs/book/src/reference/software-device.md).
 const VENDOR_ERR_LARGE_PACKETS_LOST: u32 = 1;
 

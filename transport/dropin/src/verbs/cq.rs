@@ -27,8 +27,8 @@ pub unsafe extern "C" fn ibv_create_cq(
     object(|| {
         let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
         let comp_vector = u32::try_from(comp_vector).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: the manual: the program passes a context that it has not closed, and a channel that
-        // it has not destroyed, or null.
+        // SAFETY: as `ibv_create_cq(3)` requires, the program passes an open context, and a live
+        // channel or null.
         let (context, channel) = unsafe { (Handle::new(context)?, Handle::optional(channel)) };
         let cq = create(context, cqe, cq_context, channel, comp_vector, Readers::empty())?;
         Ok(cq.as_ptr().cast())
@@ -96,7 +96,7 @@ fn count_users(channel: Handle<'_, ibv_comp_channel>, users: usize) {
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     status(|| {
         let cqe = u32::try_from(cqe).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        // SAFETY: as `ibv_resize_cq(3)` requires, the program passes a live CQ.
         let cq = unsafe { Handle::new(cq)? };
         cq.inner.resize(cqe)?;
         cq.set(field!(ibv_cq, cqe), c_int::try_from(cq.inner.capacity_cqe()).unwrap_or(c_int::MAX));
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        // SAFETY: as `ibv_destroy_cq(3)` requires, the program passes a live CQ.
         let cq = unsafe { Handle::new(cq)? };
         let owner = cq.owner()?;
         cq.inner.destroy()?;
@@ -132,14 +132,14 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// Number of completions that are taken from the device at a time.
+/// Number of completions taken from the device at a time.
 const BATCH: usize = 32;
 
 /// `ibv_poll_cq(3)`.
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     guarded(-libc::EIO, || {
         let wanted = usize::try_from(num_entries).unwrap_or(0);
-        // SAFETY: the manual: the program passes a CQ that it has not destroyed, and an array of
+        // SAFETY: as `ibv_poll_cq(3)` requires, the program passes a live CQ, and an array of
         // `num_entries` elements.
         let (Ok(cq), Ok(out)) = (unsafe { (Handle::new(cq), OutArray::new(wc, wanted)) }) else {
             return -libc::EINVAL;
@@ -165,10 +165,10 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
 /// `ibv_req_notify_cq(3)`.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        // SAFETY: as `ibv_req_notify_cq(3)` requires, the program passes a live CQ.
         let cq = unsafe { Handle::new(cq)? };
         if cq.get(field!(ibv_cq, channel)).is_null() {
-            // Without a channel, notification has no effect. The kernel accepts the request as well.
+            // Without a channel, notification has no effect. The kernel also accepts such a request.
             return Ok(());
         }
         let notify = if solicited_only == 0 { Notify::Any } else { Notify::Solicited };

@@ -40,8 +40,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     init: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     object(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and attributes
-        // that it does not change meanwhile.
+        // SAFETY: as `ibv_create_cq_ex(3)` requires, the program passes an open context, and
+        // attributes that do not change during the call.
         let (context, init) = unsafe { (Handle::new(context)?, In::new(init)?) };
         // This device does not support parent domains, so programs cannot pass one.
         if init.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 || init.wc_flags & !KNOWN != 0 {
@@ -52,7 +52,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             return Err(Errno::EOPNOTSUPP);
         }
         let wanted = Readers(init.wc_flags);
-        // SAFETY: the manual: the channel is null or one that the program has not destroyed.
+        // SAFETY: as `ibv_create_cq_ex(3)` requires, the channel is live or null.
         let channel = unsafe { Handle::optional(init.channel) };
         Ok(create(context, init.cqe, init.cq_context, channel, init.comp_vector, wanted)?.as_ptr())
     })
@@ -89,7 +89,7 @@ pub(super) fn readers(base: ibv_cq, wanted: Readers) -> ibv_cq_ex {
 /// Takes one completion; 0, or `ENOENT` if the CQ is empty.
 ///
 /// # Safety
-/// The calling thread has the CQ's turn.
+/// The calling thread holds the lock of the CQ's [`Turn`](super::turn::Turn).
 unsafe fn advance(cq: Handle<'_, ibv_cq_ex>) -> c_int {
     let mut next = [Completion::default()];
     let found = cq.inner.poll(&mut next) > 0;
@@ -98,7 +98,7 @@ unsafe fn advance(cq: Handle<'_, ibv_cq_ex>) -> c_int {
         return libc::ENOENT;
     }
     let wc = completion(&next[0]);
-    // SAFETY: the calling thread has the turn, by this function's contract.
+    // SAFETY: the calling thread holds the lock, by this function's contract.
     unsafe { cq.turn.with(|current| *current = next[0]) };
     cq.set(field!(ibv_cq_ex, status), wc.status);
     cq.set(field!(ibv_cq_ex, wr_id), wc.wr_id);
@@ -107,18 +107,17 @@ unsafe fn advance(cq: Handle<'_, ibv_cq_ex>) -> c_int {
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     guarded(libc::EIO, || {
-        // SAFETY: the manual: the program passes a CQ that it has not destroyed, and attributes or
-        // null.
+        // SAFETY: as `ibv_create_cq_ex(3)` requires, the program passes a live CQ, and attributes or null.
         let (cq, attr) = unsafe { (Handle::new(cq), In::optional(attr)) };
         let Ok(cq) = cq else { return libc::EINVAL };
         if attr.is_some_and(|attr| attr.comp_mask != 0) {
             return libc::EINVAL;
         }
         cq.turn.take();
-        // SAFETY: this thread has taken the turn.
+        // SAFETY: this thread took the lock above.
         let status = unsafe { advance(cq) };
         if status != 0 {
-            // The manual: the program does not call end_poll after a failure.
+            // The program does not call `end_poll` after a failure (`ibv_create_cq_ex(3)`).
             cq.turn.release();
         }
         status
@@ -126,14 +125,14 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the manual: the program calls this between start_poll and end_poll, in the thread that
-    // has the CQ's turn.
+    // SAFETY: as `ibv_create_cq_ex(3)` requires, the thread that called `start_poll` makes this call, before
+    // `end_poll`.
     guarded(libc::EIO, || unsafe { Handle::new(cq).map_or(libc::EINVAL, |cq| advance(cq)) })
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     guarded((), || {
-        // SAFETY: the manual: the program passes a CQ that it has not destroyed.
+        // SAFETY: as `ibv_create_cq_ex(3)` requires, the program passes a live CQ.
         if let Some(cq) = unsafe { Handle::optional(cq) } {
             cq.turn.release();
         }
@@ -143,7 +142,7 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// Returns the completion that is being read.
 ///
 /// # Safety
-/// `cq` is a CQ that the program has not destroyed, and the calling thread has its turn.
+/// `cq` is a live CQ, and the calling thread holds its lock.
 unsafe fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
     guarded(ibv_wc::default(), || {
         // SAFETY: this function's contract.
@@ -155,8 +154,8 @@ unsafe fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
 macro_rules! reader {
     ($name:ident, $field:ident, $type:ty) => {
         unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
-            // SAFETY: the manual: the program calls this between start_poll and end_poll, in the
-            // thread that has the CQ's turn.
+            // SAFETY: as `ibv_create_cq_ex(3)` requires, the thread that called `start_poll` makes this call,
+            // before `end_poll`.
             unsafe { current(cq) }.$field.into()
         }
     };

@@ -72,14 +72,14 @@ fn is_there() -> Result<bool, Errno> {
     Ok(!SoftProvider.devices()?.is_empty())
 }
 
-/// The list with the null that ends it, as it is allocated.
+/// The allocated list, terminated by null.
 type List = [*mut ibv_device; 2];
 
 /// `ibv_get_device_list(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     object(|| {
-        // SAFETY: the manual: the program passes memory for the number, or null.
+        // SAFETY: as `ibv_get_device_list(3)` requires, the program passes memory for the number, or null.
         let count = unsafe { Out::optional(num_devices) };
         let list: List = match is_there().and_then(|there| Ok((there, the_device()?))) {
             Ok((true, device)) => [device, null_mut()],
@@ -101,8 +101,8 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     guarded((), || {
         if !list.is_null() {
-            // SAFETY: the manual: `ibv_get_device_list` returned it, which allocates a `List`, and this
-            // is the program's last use of it.
+            // SAFETY: `ibv_get_device_list` allocated the list as a `List`, and
+            // `ibv_free_device_list(3)` ends its use.
             drop(unsafe { Box::from_raw(list.cast::<List>()) });
         }
     });
@@ -114,7 +114,8 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
     if device.is_null() {
         return null();
     }
-    // SAFETY: the manual: the program passes a device of the list, which is never freed.
+    // SAFETY: as `ibv_get_device_name(3)` requires, the program passes a device of the list.
+    // Devices are never freed.
     unsafe { (&raw const (*device).name).cast() }
 }
 

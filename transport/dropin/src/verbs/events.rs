@@ -18,8 +18,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The number of an object's events that the program has taken and not acknowledged. Destroying the
-/// object waits until it is 0 (contract H6).
+/// Number of an object's events that the program has taken but not acknowledged. Destroying the object waits
+/// until it is 0 (contract H6).
 #[derive(Debug, Default)]
 pub(crate) struct EventCount {
     unacknowledged: Mutex<i64>,
@@ -77,16 +77,16 @@ pub(crate) struct Waiting {
     pub(crate) element: Element,
 }
 
-/// The number of events at which a context's queue is full, and drops further ones: a program that
-/// never takes events must not use up memory.
+/// Capacity of a context's queue, in events. Further events are dropped, so that a program that never takes
+/// events does not exhaust memory.
 const QUEUE_DEPTH: usize = 4096;
 
 /// The events of one context, which its `async_fd` announces.
 #[derive(Debug)]
 pub(crate) struct ContextEvents {
     queue: Mutex<VecDeque<Waiting>>,
-    /// Blocking, as programs expect it to be. It is written when the queue gets its first event and
-    /// read when it loses its last one, so neither call ever blocks.
+    /// Blocking, as programs expect. The library writes the descriptor when the queue gets its first event
+    /// and reads it when the queue becomes empty, so neither call blocks.
     fd: EventFd,
 }
 
@@ -108,7 +108,7 @@ impl ContextEvents {
         }
     }
 
-    /// Takes the oldest event. It is counted before anyone can destroy its object.
+    /// Takes the oldest event, and counts it before its object can be destroyed.
     pub(crate) fn take(&self) -> Option<Waiting> {
         let mut queue = lock(&self.queue);
         let waiting = queue.pop_front()?;

@@ -19,7 +19,7 @@ struct Forking {
 }
 
 thread_local! {
-    // Without a destructor: a program may fork after the thread's locals are destroyed.
+    // Use a type without a destructor: a program may fork after the thread's locals are destroyed.
     static FORKING: RefCell<ManuallyDrop<Option<Forking>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
@@ -29,7 +29,7 @@ pub(super) fn install() {
     // SAFETY: the three functions take no arguments and do not unwind, and glibc forgets the handlers of
     // a library that is unloaded.
     ONCE.call_once(|| unsafe {
-        // This fails only without memory; then a fork is as dangerous as without handlers.
+        // Registration fails only if memory is exhausted. A fork is then as unsafe as without handlers.
         let _no_memory = libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });
 }

@@ -63,8 +63,7 @@ pub unsafe extern "C" fn ibv_query_gid(
 ) -> c_int {
     value(|| {
         let index = u32::try_from(index).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: the manual: the program passes a context that it has not closed, and memory for the
-        // GID.
+        // SAFETY: as `ibv_query_gid(3)` requires, the program passes an open context, and memory for the GID.
         let (context, gid) = unsafe { (Handle::new(context)?, Out::new(gid)?) };
         let found = match entry(context, u32::from(port), index) {
             Ok(found) => ibv_gid { raw: found.gid.0 },
@@ -90,8 +89,8 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         if flags != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        // SAFETY: the manual: the program passes a context that it has not closed, and memory of
-        // `entry_size` bytes for the entry.
+        // SAFETY: as `ibv_query_gid_ex(3)` requires, the program passes an open context, and memory
+        // of `entry_size` bytes for the entry.
         let (context, out) = unsafe { (Handle::new(context)?, OutBytes::new(entry_out, entry_size)?) };
         out.write(&converted(&entry(context, port, index)?, port, &interfaces()));
         Ok(())
@@ -111,15 +110,15 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         if flags != 0 {
             return -(libc::EOPNOTSUPP as isize);
         }
-        // SAFETY: the manual: the program passes a context that it has not closed.
+        // SAFETY: as `ibv_query_gid_table(3)` requires, the program passes an open context.
         let Ok(context) = (unsafe { Handle::new(context) }) else { return -(libc::EINVAL as isize) };
         let table = context.device.gid_table();
         if table.len() > max_entries {
             return -(libc::EINVAL as isize);
         }
         let size = table.len() * entry_size;
-        // SAFETY: the manual: the program passes an array of `max_entries` elements, each of
-        // `entry_size` bytes, and the table has no more.
+        // SAFETY: as `ibv_query_gid_table(3)` requires, the program passes an array of
+        // `max_entries` elements of `entry_size` bytes. The table has no more entries.
         let Ok(out) = (unsafe { OutBytes::new(entries, size) }) else { return -(libc::EINVAL as isize) };
         let interfaces = interfaces();
         for (at, from) in table.iter().enumerate() {

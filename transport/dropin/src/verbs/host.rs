@@ -1,9 +1,9 @@
 //! The state of the library for the whole process: the device, and the router of its events.
 //!
-//! The C interface has no handle that could hold it. The device is opened with the first context and
-//! stays open after the last: objects that a program has not destroyed would keep its addresses taken,
-//! so it could not be opened again. A removed device is opened again when it is back; its old contexts keep the
-//! removed device.
+//! The C interface has no handle that could hold it. The device is opened with the first context and stays
+//! open after the last: objects that a program has not destroyed would keep its addresses taken, so it could
+//! not be opened again. A removed device is opened again after it was restored; old contexts keep the removed
+//! device.
 
 use super::events::{Router, lock};
 use crate::border::Errno;
@@ -36,8 +36,8 @@ impl Host {
         }
         let opened = SoftOptions::from_env().and_then(SoftDevice::open);
         let device = opened.map_err(|error| {
-            // Programs print errno at best, which does not help the user. The user who removed the device
-            // knows the reason.
+            // Print the cause: programs print errno at best, which does not help the user. A removal needs no
+            // message.
             if !matches!(error, OpenError::Removed) {
                 eprintln!("trunkline0: cannot open the device: {error}");
             }

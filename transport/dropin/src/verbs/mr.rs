@@ -30,7 +30,7 @@ unsafe fn register(
     }
     let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 { iova } else { 0 };
     let page = page_size()?;
-    // As in the kernel, which maps pages: a byte keeps its offset in its page.
+    // The kernel maps pages, so an address and its IOVA have the same offset in a page.
     if flags & IBV_ACCESS_ZERO_BASED == 0 && iova % page as u64 != (addr.addr() % page) as u64 {
         return Err(Errno::EINVAL);
     }
@@ -106,7 +106,8 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the manual: the program passes its own PD, and memory that it keeps while registered.
+    // SAFETY: as `ibv_reg_mr(3)` requires, the program passes a live PD, and memory that stays
+    // allocated while it is registered.
     object(|| unsafe { register(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) })
 }
 
@@ -119,7 +120,8 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the manual: the program passes its own PD, and memory that it keeps while registered.
+    // SAFETY: as `ibv_reg_mr_iova(3)` requires, the program passes a live PD, and memory that stays
+    // allocated while it is registered.
     object(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
 }
 
@@ -132,7 +134,8 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    // SAFETY: the manual: the program passes its own PD, and memory that it keeps while registered.
+    // SAFETY: as `ibv_reg_mr(3)` requires, the program passes a live PD, and memory that stays
+    // allocated while it is registered.
     object(|| unsafe { register(pd, addr, length, iova, access) })
 }
 
@@ -169,7 +172,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes an MR that it has not deregistered.
+        // SAFETY: as `ibv_dereg_mr(3)` requires, the program passes a registered MR.
         let mr = unsafe { Handle::new(mr)? };
         let owner = mr.owner()?;
         mr.inner.destroy()?;

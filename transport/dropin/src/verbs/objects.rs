@@ -28,7 +28,7 @@ pub(crate) struct ContextObject {
     pub(crate) events: Arc<ContextEvents>,
     /// Live objects of the context.
     pub(crate) live: Live,
-    /// The receive QPs that the process is registered with by the calls of OFED 1.x.
+    /// XRC receive QPs registered through the OFED 1.x calls.
     pub(crate) legacy: LegacyXrc,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct AhObject {
     pub(crate) _pd: Arc<dyn ProtectionDomain>,
 }
 
-// SAFETY: `ContextObject` is `repr(C)` and begins with `table`, of which the structure is a field.
+// SAFETY: `ContextObject` is `repr(C)` and begins with `table`, which contains the structure.
 unsafe impl Structure for ibv_context {
     type Object = ContextObject;
     const OFFSET: usize = offset_of!(verbs_context, context);

@@ -103,5 +103,5 @@ fn work() -> ibv_context_ops {
     }
 }
 
-// The offset that `verbs_get_ctx` subtracts, and the size that it expects (`infiniband/verbs.h` of rdma-core 44).
+// `verbs_get_ctx` subtracts this offset and expects this size (`infiniband/verbs.h` of rdma-core 44).
 const _: () = assert!(offset_of!(verbs_context, context) == 320 && size_of::<verbs_context>() == 648);

@@ -12,7 +12,7 @@ use trunkline_verbs::Device;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     object(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed.
+        // SAFETY: as `ibv_alloc_pd(3)` requires, the program passes an open context.
         let owner = unsafe { Handle::new(context)? };
         let inner = owner.device.alloc_pd()?;
         let base = UnsafeCell::new(ibv_pd { context, handle: host().next_handle() });
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a PD that it has not deallocated.
+        // SAFETY: as `ibv_dealloc_pd(3)` requires, the program passes a live PD.
         let pd = unsafe { Handle::new(pd)? };
         let owner = pd.owner()?;
         pd.inner.destroy()?;

@@ -47,8 +47,8 @@ pub(super) unsafe extern "C" fn query_port(
     attr_len: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and the header passes
-        // the size of the program's structure.
+        // SAFETY: as `ibv_query_port(3)` requires, the program passes an open context, and the
+        // wrapper in `verbs.h` passes the size of the program's structure.
         let (context, out) = unsafe { (Handle::new(context)?, OutBytes::new(attr, attr_len)?) };
         out.write(&attributes(&context, port)?);
         Ok(())
@@ -66,8 +66,8 @@ pub unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the manual: the program passes a context that it has not closed, and a structure of at least
-    // `COMPAT` bytes.
+    // SAFETY: as `ibv_query_port(3)` requires, the program passes an open context, and a structure
+    // of at least `COMPAT` bytes.
     unsafe { query_port(context, port, attr, COMPAT) }
 }
 
@@ -80,8 +80,8 @@ pub unsafe extern "C" fn ibv_query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     value(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and memory for the
-        // key.
+        // SAFETY: as `ibv_query_pkey(3)` requires, the program passes an open context, and memory
+        // for the key.
         let (context, pkey) = unsafe { (Handle::new(context)?, Out::new(pkey)?) };
         context.device.port(port)?;
         if index != 0 {
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     value(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed.
+        // SAFETY: as `ibv_get_pkey_index(3)` requires, the program passes an open context.
         unsafe { Handle::new(context)? }.device.port(port)?;
         if pkey == PKEY_DEFAULT.to_be() { Ok(0) } else { Err(Errno::EINVAL) }
     })

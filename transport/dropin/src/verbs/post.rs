@@ -134,7 +134,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 /// are initialised, and its list and inline data are readable.
 unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     let flags = send_flags(wr.send_flags)?;
-    // SAFETY: this function's contract: the request is as the manual describes it.
+    // SAFETY: the caller guarantees that the request is as `ibv_post_send(3)` describes it.
     let (operation, list) = unsafe { (operation(wr)?, sge_list(wr.sg_list, wr.num_sge)?) };
     let bytes = if wr.send_flags & IBV_SEND_INLINE == 0 {
         let start = batch.sges.len();
@@ -164,7 +164,7 @@ const MAX_INLINE_BYTES: usize = 4096;
 /// Appends the `length` bytes at `address`.
 ///
 /// # Safety
-/// They are readable, and not changed during the call.
+/// The bytes are readable and do not change during the call.
 pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) -> Result<(), Errno> {
     if length == 0 {
         return Ok(());
@@ -193,16 +193,16 @@ pub(super) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a QP that it has not destroyed, a list that ends with
-        // null and that it does not change meanwhile, and memory for a pointer
-        // or null.
+        // SAFETY: as `ibv_post_send(3)` requires, the program passes a live QP, a null-terminated
+        // list that does not change during the call, and memory for a pointer or null.
         let (qp, list, bad_wr) =
             unsafe { (Handle::new(qp)?, List::new(list, |wr| wr.next), Out::optional(bad_wr)) };
         with(&SENDS, |batch| {
             batch.clear();
             let mut malformed = None;
             for (request, at) in list {
-                // SAFETY: the manual: the program fills in what the request's opcode and flags need.
+                // SAFETY: as `ibv_post_send(3)` requires, the program sets the fields that the
+                // request's opcode and flags use.
                 if let Err(errno) = unsafe { add(batch, &request) } {
                     malformed = Some((errno, at));
                     break;
@@ -231,7 +231,7 @@ fn post_receives(
     with(&SCATTER, |scatter| {
         for (request, at) in list {
             scatter.clear();
-            // SAFETY: `List::new`'s contract: what the requests point to is readable as well.
+            // SAFETY: `List::new`'s contract covers the SGEs that the requests point to.
             let posted = unsafe { sge_list(request.sg_list, request.num_sge) }.and_then(|list| {
                 scatter.extend(list.map(|piece| sge(&piece)));
                 Ok(post(&[ReceiveRequest { wr_id: request.wr_id, scatter: scatter.as_slice() }])?)
@@ -252,9 +252,8 @@ pub(super) unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a QP that it has not destroyed, a list that ends with
-        // null and that it does not change meanwhile, and memory for a pointer
-        // or null.
+        // SAFETY: as `ibv_post_recv(3)` requires, the program passes a live QP, a null-terminated
+        // list that does not change during the call, and memory for a pointer or null.
         let (qp, list, bad_wr) =
             unsafe { (Handle::new(qp)?, List::new(list, |wr| wr.next), Out::optional(bad_wr)) };
         post_receives(list, bad_wr, |requests| qp.inner.post_receive(requests))
@@ -268,8 +267,9 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes an SRQ that it has not destroyed, a list that ends with null
-        // and that it does not change meanwhile, and memory for a pointer or null.
+        // SAFETY: as `ibv_post_srq_recv(3)` requires, the program passes a live SRQ, a
+        // null-terminated list that does not change during the call, and memory for a pointer or
+        // null.
         let (srq, list, bad_wr) =
             unsafe { (Handle::new(srq)?, List::new(list, |wr| wr.next), Out::optional(bad_wr)) };
         post_receives(list, bad_wr, |requests| srq.inner.post_receive(requests))

@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 macro_rules! refused {
     ($($name:ident)*) => {
         $(
-            /// Serves providers' libraries: returns `EOPNOTSUPP`.
+            /// Symbol imported by provider libraries. Returns `EOPNOTSUPP`.
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> c_int {
                 Errno::EOPNOTSUPP.set();

@@ -22,8 +22,8 @@ const MIN_INLINE_BYTES: u32 = 64;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: the manual: the program passes a PD that it has not deallocated, and attributes that
-        // are the library's until it returns.
+        // SAFETY: as `ibv_create_qp(3)` requires, the program passes a live PD, and attributes that
+        // only the library accesses until the call returns.
         let (domain, mut init) = unsafe { (Handle::new(pd)?, InOut::new(init)?) };
         let mut extended = ibv_qp_init_attr_ex {
             qp_context: init.qp_context,
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_a
             source_qpn: 0,
             send_ops_flags: 0,
         };
-        // SAFETY: the manual: the attributes name objects that the program has not destroyed.
+        // SAFETY: as `ibv_create_qp(3)` requires, the attributes refer to live objects.
         let qp = unsafe { create(domain.owner()?, &mut extended) }?;
         init.cap = extended.cap;
         Ok(qp)
@@ -61,15 +61,15 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and attributes that
-        // are the library's until it returns.
+        // SAFETY: as `ibv_create_qp_ex(3)` requires, the program passes an open context, and
+        // attributes that only the library accesses until the call returns.
         let (context, mut init) = unsafe { (Handle::new(context)?, InOut::new(init)?) };
-        // SAFETY: the manual: the attributes name objects that the program has not destroyed.
+        // SAFETY: as `ibv_create_qp_ex(3)` requires, the attributes refer to live objects.
         unsafe { create(context, &mut init) }
     })
 }
 
-/// The attributes that only `ibv_create_qp_ex` takes, as far as the mask names them.
+/// Attributes in the mask that only `ibv_create_qp_ex` takes.
 struct Extended {
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
@@ -219,8 +219,8 @@ pub(crate) unsafe extern "C" fn open_qp(
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     object(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and attributes that
-        // it does not change meanwhile.
+        // SAFETY: as `ibv_open_qp(3)` requires, the program passes an open context, and attributes
+        // that do not change during the call.
         let (owner, attr) = unsafe { (Handle::new(context)?, In::new(attr)?) };
         let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
         if attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED {
@@ -230,7 +230,7 @@ pub(crate) unsafe extern "C" fn open_qp(
             return Err(Errno::EINVAL);
         }
         let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
-        // SAFETY: the manual: the attributes name an XRC domain that the program has not closed.
+        // SAFETY: as `ibv_open_qp(3)` requires, the attributes refer to an open XRC domain.
         let xrcd = unsafe { Handle::new(attr.xrcd)? };
         if attr.qp_num > 0x00ff_ffff {
             return Err(Errno::EINVAL);
@@ -256,7 +256,7 @@ pub(crate) unsafe extern "C" fn open_qp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a QP that it has not destroyed.
+        // SAFETY: as `ibv_destroy_qp(3)` requires, the program passes a live QP.
         let qp = unsafe { Handle::new(qp)? };
         let owner = qp.owner()?;
         let number = qp.inner.number();
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes memory for the options.
+        // SAFETY: as `ibv_query_ece(3)` requires, the program passes memory for the options.
         if let Some(ece) = unsafe { Out::optional(ece) } {
             ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 });
         }

@@ -11,8 +11,8 @@ use trunkline_verbs::{AddressVector, Gid, Mtu, Psn, QpAttributes, QpModify, QpNu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a QP that it has not destroyed, and attributes that it
-        // does not change meanwhile. Only what the mask names is read.
+        // SAFETY: as `ibv_modify_qp(3)` requires, the program passes a live QP, and attributes that
+        // do not change during the call. Only fields in the mask are read.
         let (qp, attr) = unsafe { (Handle::new(qp)?, In::new(attr)?) };
         let change = change(&attr, attr_mask.cast_unsigned())?;
         check_ignored(qp.inner.query()?.state, &change, attr_mask.cast_unsigned())?;
@@ -119,8 +119,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a QP that it has not destroyed, and memory for both
-        // results.
+        // SAFETY: as `ibv_query_qp(3)` requires, the program passes a live QP, and memory for both results.
         let (qp, attr, init_attr) = unsafe { (Handle::new(qp)?, Out::new(attr)?, Out::new(init_attr)?) };
         let now = qp.inner.query()?;
         let cap = capacities(qp.inner.capacities());
@@ -134,7 +133,7 @@ pub unsafe extern "C" fn ibv_query_qp(
             qp_type: qp.get(field!(ibv_qp, qp_type)),
             sq_sig_all: c_int::from(qp.signal_all),
         });
-        // rdma-core updates the field as well, except in a handle from `ibv_open_qp`.
+        // rdma-core also updates the field, except in a handle from `ibv_open_qp`.
         if qp.get(field!(ibv_qp, state)) != IBV_QPS_UNKNOWN {
             qp.set(field!(ibv_qp, state), state_code(now.state));
         }

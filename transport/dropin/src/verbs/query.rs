@@ -10,8 +10,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Reported limit of protection domains and of address handles. The real limit is memory.
 const UNLIMITED: c_int = 1 << 20;
 
-/// An unassigned vendor number, which the kernel's software device uses, too. It is not 0, which programs
-/// treat as a failure.
+/// An unassigned vendor number, which the kernel's software device also uses. Programs treat 0 as a failure.
 const NO_VENDOR: u32 = 0x00ff_ffff;
 
 fn int(value: u32) -> c_int {
@@ -84,8 +83,8 @@ fn attributes(from: &DeviceAttributes) -> ibv_device_attr {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and memory for the
-        // attributes.
+        // SAFETY: as `ibv_query_device(3)` requires, the program passes an open context, and memory
+        // for the attributes.
         let (context, attr) = unsafe { (Handle::new(context)?, Out::new(attr)?) };
         attr.write(attributes(context.device.attributes()));
         Ok(())
@@ -101,8 +100,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, input or null, and
-        // the header passes the size of the program's structure.
+        // SAFETY: as `ibv_query_device_ex(3)` requires, the program passes an open context, input
+        // or null, and the wrapper in `verbs.h` passes the size of the program's structure.
         let (context, input, out) =
             unsafe { (Handle::new(context)?, In::optional(input), OutBytes::new(attr, attr_size)?) };
         if input.is_some_and(|input| input.comp_mask != 0) {
@@ -113,7 +112,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
             return Err(Errno::EINVAL);
         }
         let plain = attributes(context.device.attributes());
-        // SAFETY: all fields are integers, for which zeros are valid.
+        // SAFETY: zeros are valid for the structure's integers.
         let mut extended: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
         extended.orig_attr = plain;
         extended.device_cap_flags_ex = u64::from(plain.device_cap_flags);

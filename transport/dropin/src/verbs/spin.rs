@@ -7,8 +7,8 @@
 
 use std::cell::Cell;
 
-/// The number of empty polls in a row after which a thread yields its core once. It can be small: on a free
-/// core, a yield costs as much as an empty poll.
+/// Number of consecutive empty polls after which a thread yields its core once. The number can be small: on a
+/// free core, a yield costs as much as an empty poll.
 const EMPTY_POLLS: u32 = 8;
 
 /// Counts a poll. `found` is true if it found completions.

@@ -14,8 +14,8 @@ use trunkline_verbs::{AsyncSubject, Device, SrqInit, SrqKind};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: the manual: the program passes a PD that it has not deallocated, and attributes that
-        // are the library's until it returns.
+        // SAFETY: as `ibv_create_srq(3)` requires, the program passes a live PD, and attributes
+        // that only the library accesses until the call returns.
         let (pd, mut init) = unsafe { (Handle::new(pd)?, InOut::new(init)?) };
         create(pd.owner()?, pd, SrqKind::Basic, init.srq_context, &mut init.attr)
     })
@@ -27,8 +27,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and attributes that
-        // are the library's until it returns.
+        // SAFETY: as `ibv_create_srq_ex(3)` requires, the program passes an open context, and
+        // attributes that only the library accesses until the call returns.
         let (owner, mut init) = unsafe { (Handle::new(context)?, InOut::new(init)?) };
         // contract D1
         if init.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED {
@@ -49,15 +49,15 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
                 {
                     return Err(Errno::EINVAL);
                 }
-                // SAFETY: the manual: the attributes name an XRC domain and a CQ that the program has
-                // not closed or destroyed.
+                // SAFETY: as `ibv_create_srq_ex(3)` requires, the attributes refer to an open XRC
+                // domain and a live CQ.
                 let (xrcd, cq) = unsafe { (Handle::new(init.xrcd)?, Handle::new(init.cq)?) };
                 SrqKind::Xrc { xrcd: Arc::clone(&xrcd.inner), cq: Arc::clone(&cq.inner) }
             }
             IBV_SRQT_TM => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::EINVAL),
         };
-        // SAFETY: the manual: the attributes name a PD that the program has not deallocated.
+        // SAFETY: as `ibv_create_srq_ex(3)` requires, the attributes refer to a live PD.
         let pd = unsafe { Handle::new(init.pd)? };
         create(owner, pd, kind, init.srq_context, &mut init.attr)
     })
@@ -107,8 +107,8 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_at
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the manual: the program passes an SRQ that it has not destroyed, and attributes that
-        // it does not change meanwhile.
+        // SAFETY: as `ibv_modify_srq(3)` requires, the program passes a live SRQ, and attributes
+        // that do not change during the call.
         let (srq, attr) = unsafe { (Handle::new(srq)?, In::new(attr)?) };
         if mask & IBV_SRQ_MAX_WR != 0 {
             srq.inner.resize(attr.max_wr)?;
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_at
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes an SRQ that it has not destroyed, and memory for the
+        // SAFETY: as `ibv_query_srq(3)` requires, the program passes a live SRQ, and memory for the
         // attributes.
         let (srq, attr) = unsafe { (Handle::new(srq)?, Out::new(attr)?) };
         let now = srq.inner.query()?;
@@ -136,8 +136,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
 /// `ibv_get_srq_num(3)` (contract D4).
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes an SRQ that it has not destroyed, and memory for the
-        // number.
+        // SAFETY: as `ibv_get_srq_num(3)` requires, the program passes a live SRQ, and memory for the number.
         let (srq, number) = unsafe { (Handle::new(srq)?, Out::new(number)?) };
         number.write(srq.inner.number()?.get());
         Ok(())
@@ -149,7 +148,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes an SRQ that it has not destroyed.
+        // SAFETY: as `ibv_destroy_srq(3)` requires, the program passes a live SRQ.
         let srq = unsafe { Handle::new(srq)? };
         let owner = srq.owner()?;
         srq.inner.destroy()?;

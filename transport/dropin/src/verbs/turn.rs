@@ -8,7 +8,7 @@ use super::events::lock;
 use std::cell::UnsafeCell;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The lock, and the value that belongs to the thread that has taken it.
+/// The lock, and the value of the thread that holds it.
 #[derive(Debug, Default)]
 pub(crate) struct Turn<T> {
     taken: Mutex<bool>,
@@ -21,7 +21,7 @@ impl<T> Turn<T> {
         Self { taken: Mutex::new(false), released: Condvar::new(), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the turn, and waits while another thread has it.
+    /// Takes the lock. Blocks while another thread holds it.
     pub(crate) fn take(&self) {
         let mut taken = lock(&self.taken);
         while *taken {
@@ -30,7 +30,7 @@ impl<T> Turn<T> {
         *taken = true;
     }
 
-    /// Ends the turn; one waiting thread gets it.
+    /// Releases the lock and wakes one waiting thread.
     pub(crate) fn release(&self) {
         *lock(&self.taken) = false;
         self.released.notify_one();
@@ -39,10 +39,10 @@ impl<T> Turn<T> {
     /// Runs `body` on the value.
     ///
     /// # Safety
-    /// The calling thread has taken the turn, and `body` does not call this function.
+    /// The calling thread holds the lock, and `body` does not call this function.
     pub(crate) unsafe fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
-        // SAFETY: only the thread that has the turn gets here, and only once at a time, by this
-        // function's contract; so this is the only reference.
+        // SAFETY: by this function's contract only the thread that holds the lock gets here, and `body` does
+        // not call this function, so this is the only reference.
         body(unsafe { &mut *self.value.get() })
     }
 }

@@ -1,9 +1,9 @@
 //! Posting by `ibv_wr_*`.
 //!
-//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread: no other
-//! function here may be called outside of that, as `ibv_wr_post(3)` demands. Each operation adds a
-//! request, the setters complete it, and `wr_complete` posts all or none. It returns the first error
-//! of the calls before it, since those return nothing.
+//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread. The other functions
+//! here may be called only in between (`ibv_wr_post(3)`). Each operation adds a request, the setters complete
+//! it, and `wr_complete` posts all or none. It returns the first error of the operations and setters, since
+//! those return nothing.
 
 use super::batch::{Batch, Bytes, Entry};
 use super::post::{copy_in, send_flags, sge, sge_list};
@@ -53,7 +53,7 @@ impl Posting {
 /// `ibv_qp_to_qp_ex(3)`: NULL for a QP that was made without `send_ops_flags`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the manual: the program passes a QP that it has not destroyed.
+    // SAFETY: as `ibv_wr_post(3)` requires, the program passes a live QP.
     let is_extended = unsafe { Handle::optional(qp) }.is_some_and(|qp| qp.is_extended);
     if is_extended { qp.cast() } else { null_mut() }
 }
@@ -92,8 +92,7 @@ pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
 /// Runs `action` on the QP and the requests so far.
 ///
 /// # Safety
-/// `qp` is null or a QP that the program has not destroyed, the calling thread has its turn, and
-/// `action` calls no function of this file.
+/// `qp` is null or a live QP, the calling thread holds its lock, and `action` calls no function of this file.
 unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(Handle<'_, ibv_qp_ex>, &mut Posting)) {
     guarded((), || {
         // SAFETY: by this function's contract the QP is null or not destroyed.
@@ -118,7 +117,7 @@ unsafe fn open(qp: *mut ibv_qp_ex, needs: u64, operation: SendOperation) {
             if posting.allowed & needs == 0 {
                 posting.fail(Errno::EOPNOTSUPP);
             }
-            // IBV_SEND_INLINE means nothing here: the setter determines where the bytes are.
+            // IBV_SEND_INLINE has no effect: the setter determines whether the data is inline.
             let flags = send_flags(wr_flags & !IBV_SEND_INLINE).unwrap_or_else(|errno| {
                 posting.fail(errno);
                 SendFlags::empty()
@@ -136,8 +135,8 @@ fn remote(rkey: u32, address: u64) -> RemoteAddress {
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the manual: the program passes a QP that it has not destroyed. Its turn is this thread's
-    // once it is taken.
+    // SAFETY: as `ibv_wr_post(3)` requires, the program passes a live QP. This thread holds the QP's lock
+    // after `take`.
     unsafe {
         guarded((), || {
             if let Some(qp) = Handle::optional(qp) {
@@ -153,7 +152,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let mut result = Err(Errno::EIO);
-    // SAFETY: the manual: the program calls this after wr_start, in the same thread.
+    // SAFETY: as `ibv_wr_post(3)` requires, the thread that called `wr_start` makes this call.
     unsafe {
         with(qp, |qp, posting| {
             result = match posting.error {
@@ -167,8 +166,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the manual: the program calls this after wr_start, in the same thread. The next wr_start
-    // discards the requests.
+    // SAFETY: as `ibv_wr_post(3)` requires, the thread that called `wr_start` makes this call. The
+    // next `wr_start` discards the requests.
     unsafe { end_turn(qp) };
 }
 
@@ -184,42 +183,42 @@ unsafe fn end_turn(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the manual, for this function and the following ones: the program calls it between wr_start
-    // and wr_complete, in the thread that called wr_start, with a QP that it has not destroyed.
+    // SAFETY: as `ibv_wr_post(3)` requires for this function and the following ones, the program passes a
+    // live QP, and the thread that called `wr_start` makes the call before `wr_complete`.
     unsafe { open(qp, IBV_QP_EX_WITH_SEND, SendOperation::Send) }
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
     let operation = SendOperation::SendWithImmediate(u32::from_be(imm_data));
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { open(qp, IBV_QP_EX_WITH_SEND_WITH_IMM, operation) }
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, address: u64) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { open(qp, IBV_QP_EX_WITH_RDMA_WRITE, SendOperation::RdmaWrite(remote(rkey, address))) }
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, address: u64, imm_data: u32) {
     let operation = SendOperation::RdmaWriteWithImmediate(remote(rkey, address), u32::from_be(imm_data));
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { open(qp, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, operation) }
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, address: u64) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { open(qp, IBV_QP_EX_WITH_RDMA_READ, SendOperation::RdmaRead(remote(rkey, address))) }
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, address: u64, compare: u64, swap: u64) {
     let operation = SendOperation::CompareSwap { remote: remote(rkey, address), compare, swap };
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, operation) }
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address: u64, add: u64) {
     let operation = SendOperation::FetchAdd { remote: remote(rkey, address), add };
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, operation) }
 }
 
@@ -233,37 +232,37 @@ unsafe fn missing(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, _: *mut ibv_mw, _: u32, _: *const ibv_mw_bind_info) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _: u32) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, _: u32) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, _: *mut ibv_ah, _: u32, _: u32) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *const c_void) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe { missing(qp) }
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP.
+    // SAFETY: as for `wr_send`.
     unsafe {
         with(qp, |qp, posting| {
             if qp.inner.qp_type() != QpType::XrcIni {
@@ -278,14 +277,12 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let piece = ibv_sge { addr, length, lkey };
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP; the list
-    // is local.
+    // SAFETY: as for `wr_send`. The list is local.
     unsafe { wr_set_sge_list(qp, 1, &raw const piece) }
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP, and passes
-    // `num_sge` entries, which it does not change meanwhile.
+    // SAFETY: as for `wr_send`. The program also passes `num_sge` entries that do not change during the call.
     unsafe {
         with(qp, |_, posting| {
             let start = posting.batch.sges.len();
@@ -304,14 +301,13 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let piece = ibv_data_buf { addr, length };
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP; the list
-    // is local.
+    // SAFETY: as for `wr_send`. The list is local.
     unsafe { wr_set_inline_data_list(qp, 1, &raw const piece) }
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    // SAFETY: the manual: the program calls this between wr_start and wr_complete, with a live QP, and passes
-    // `count` entries, each of readable memory, and changes neither meanwhile.
+    // SAFETY: as for `wr_send`. The program also passes `count` entries of readable memory, and
+    // neither the entries nor the memory change during the call.
     unsafe {
         with(qp, |qp, posting| {
             let start = posting.batch.inline.len();

@@ -14,8 +14,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     init: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     object(|| {
-        // SAFETY: the manual: the program passes a context that it has not closed, and attributes that
-        // it does not change meanwhile.
+        // SAFETY: as `ibv_open_xrcd(3)` requires, the program passes an open context, and
+        // attributes that do not change during the call.
         let (owner, init) = unsafe { (Handle::new(context)?, In::new(init)?) };
         // contract A8
         if init.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 /// `ibv_close_xrcd(3)`: 0 or a positive error number (contract A13).
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     status(|| {
-        // SAFETY: the manual: the program passes an XRC domain that it has not closed.
+        // SAFETY: as `ibv_close_xrcd(3)` requires, the program passes an open XRC domain.
         let xrcd = unsafe { Handle::new(xrcd)? };
         let owner = xrcd.owner()?;
         xrcd.inner.close()?;

@@ -203,8 +203,8 @@ impl<T> Getter<T> {
         let Some(shared) = self.shared.as_ref().filter(|_| !self.taken) else { return };
         // SYNC: cell-word
         let before = shared.word.fetch_or(bits, Ordering::AcqRel);
-        // Dropping a waker or a value may panic, and then the getter is dropped: it must not come here again, since
-        // the setter may take the value from now on.
+        // Dropping a waker or a value may panic, and then the getter is dropped: its drop must not run this
+        // code again, since the setter may take the value from now on.
         self.taken = true;
         if before & DONE == 0 {
             // SAFETY: ABANDONED came before DONE, which keeps the setter away from the waker.

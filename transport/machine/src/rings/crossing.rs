@@ -109,8 +109,8 @@ impl<T> Crossing<T> {
         }
     }
 
-    /// Requests a notification for items sent from now on. Returns true if items were sent before, for which
-    /// there will be no notification.
+    /// Requests a notification for items sent from now on. Returns true if items were sent before: they do
+    /// not cause a notification.
     pub fn listen(&self) -> bool {
         // SYNC: crossing-word
         self.word.fetch_or(LISTENING, Ordering::AcqRel) & SENDERS != 0

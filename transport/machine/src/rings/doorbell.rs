@@ -53,9 +53,8 @@ impl Doorbell {
     /// eventfd. Check the queues after this. Returns true if a ringer was faster: its write to the eventfd
     /// has arrived or is about to, and costs one needless wake-up if the sleeper does not wait for it.
     pub fn woken(&self) -> bool {
-        // A swap, not a store: with acquire it also sees everything that the ringer did before it took the
-        // word.
-        // SYNC: doorbell-word
+        // Swap rather than store: an acquire also orders everything that the ringer did before it took the
+        // word. SYNC: doorbell-word
         self.word.swap(AWAKE, Ordering::AcqRel) == AWAKE
     }
 
@@ -65,8 +64,7 @@ impl Doorbell {
     pub fn ring(&self) -> bool {
         // SYNC: doorbell-fence
         fence(Ordering::SeqCst);
-        // A plain load first: while the sleeper is awake, which is nearly always, the word's cache line stays
-        // shared.
+        // Load first: the word's cache line stays shared while the sleeper is awake, which is nearly always.
         // SYNC: doorbell-word
         self.word.load(Ordering::Relaxed) == SLEEPING
             && self.word.compare_exchange(SLEEPING, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()

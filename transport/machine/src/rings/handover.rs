@@ -40,7 +40,7 @@ const WATCHED: u32 = 3;
 /// Next task of the background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// Do the device's work, then sleep until there is more or until woken; no tick is needed.
+    /// Do the device's work, then sleep until more arrives or until woken. Ticks are not needed.
     TakeOver,
     /// Leave the work to the pollers and check again after a tick.
     Leave,

@@ -154,7 +154,7 @@ impl<V> Keyed<V> {
         let array = self.array();
         let (at, value) = array.find(key)?;
         let next = (at + 1) & (array.places.len() - 1);
-        // Searches end at an empty place, so a grave before one is not needed.
+        // Searches end at an empty slot, so a tombstone (`GRAVE`) in front of an empty slot is not needed.
         let is_last = array.places[next].key.load(Ordering::Relaxed) == EMPTY;
         let place = &array.places[at];
         // SYNC: keyed-key

@@ -117,11 +117,11 @@ impl<T: fmt::Debug> fmt::Debug for Turn<'_, T> {
 impl<T> Drop for Turn<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // For loom: the last access.
+        // Record the last access for loom.
         self.owned.value.with_mut(|_| ());
         // SYNC: owned-word
         if self.owned.word.swap(FREE, Ordering::Release) == AWAITED {
-            // The thread that has set AWAITED is waiting, or has not released the lock yet.
+            // Lock first: the thread that set AWAITED may still hold the lock before it waits.
             let waiting = lock(&self.owned.waiting);
             self.owned.freed.notify_one();
             drop(waiting);

@@ -36,7 +36,7 @@ impl Readers {
     /// Waits until each reader that was reading at the call has left. Must not be called by a thread that
     /// reads.
     pub fn settle(&self) {
-        // Not under the lock: a reader that is dropped meanwhile does not wait.
+        // Release the lock before waiting, so that readers can be dropped in the meantime.
         let words = lock(&self.words).clone();
         for word in words {
             // The release of this read-modify-write, and the acquire of the reader's own, order what the

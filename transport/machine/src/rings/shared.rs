@@ -1,9 +1,9 @@
 //! A ring of messages from one process to another, through memory that each of them shares with the other.
 //!
-//! Owns positions and their order, and the word by which a receiver that has stopped polling is woken. Each
-//! side writes only its own memory, [`LocalArea`], and reads the peer's, [`PeerArea`]. The peer's memory may
-//! hold anything: any value is safe to read, and an invalid value ends the ring ([`Violation`]). The ring
-//! never waits, and keeps no reference to shared memory.
+//! Owns positions and their order, and the word that wakes a receiver that has stopped polling. Each side
+//! writes only its own memory, [`LocalArea`], and reads the peer's, [`PeerArea`]. The peer's memory may hold
+//! anything: any value is safe to read, and an invalid value ends the ring ([`Violation`]). The ring never
+//! waits, and keeps no reference to shared memory.
 //!
 //! ```text
 //! sender's memory:    produced | bytes of messages        receiver's memory:  consumed, parked
@@ -192,8 +192,8 @@ impl Producer {
         self.written.count.wrapping_add(footprint(length) as u64)
     }
 
-    /// Publishes the appended messages, of which one is urgent or none. Returns true if the caller must wake the
-    /// receiver.
+    /// Publishes the appended messages. `is_urgent` is true if one of them is urgent. Returns true if the
+    /// caller must wake the receiver.
     #[must_use = "a receiver that parked the ring does not look"]
     pub fn publish(&mut self, local: &impl LocalArea, peer: &impl PeerArea, is_urgent: bool) -> bool {
         if self.published == self.written.count {
@@ -337,9 +337,9 @@ impl Consumer {
         }
     }
 
-    /// Parks the ring until the sender wakes this side for a message of this kind. Returns false if a message of
-    /// any kind, or nonsense, has arrived meanwhile; the ring is then not parked. A ring that is parked already
-    /// may be parked for more messages than before.
+    /// Parks the ring until the sender wakes this side for a message of this kind. Returns false if a message
+    /// of any kind, or invalid data, has arrived in the meantime. The ring is then not parked. A ring that is
+    /// parked already may be parked for more messages than before.
     #[must_use = "the ring is not parked when this is false"]
     pub fn park(&mut self, local: &impl LocalArea, peer: &impl PeerArea, wanted: Wanted) -> bool {
         if self.is_parked() && (wanted == Wanted::Urgent || self.parked & URGENT_ONLY == 0) {

@@ -53,7 +53,7 @@ impl<T> Ring<T> {
     unsafe fn read(&self, at: usize) -> T {
         self.slots[at & self.mask].with_mut(|slot| {
             // SAFETY: the pointer comes from a live cell; the slot is initialised because `at` is in
-            // head..tail, and it is read once because the caller moves on.
+            // head..tail, and it is read once because the caller advances the index.
             unsafe { slot.replace(MaybeUninit::uninit()).assume_init() }
         })
     }
@@ -61,7 +61,8 @@ impl<T> Ring<T> {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // Both halves were dropped, and the reference count has ordered their last stores before this point.
+        // The producer and consumer were dropped, and the reference count orders their last stores before
+        // this point.
         let tail = self.tail.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         while head != tail {

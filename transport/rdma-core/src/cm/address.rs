@@ -71,7 +71,7 @@ mod tests {
     }
 
     fn zeroed() -> sockaddr_storage {
-        // SAFETY: a storage consists of numbers, for which zeros are valid.
+        // SAFETY: zeros are valid for the numbers of a storage.
         unsafe { std::mem::zeroed() }
     }
 }

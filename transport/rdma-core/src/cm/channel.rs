@@ -1,4 +1,4 @@
-//! Channels, to which endpoints report.
+//! Event channels of endpoints.
 //!
 //! Owns an event channel of librdmacm, and an epoll descriptor for it and for the descriptors of
 //! synchronous listeners. All are non-blocking; programs wait for the epoll descriptor.
@@ -188,8 +188,8 @@ impl Channel {
         // SAFETY: the lock is held, so the listener is not destroyed; the result is local. The descriptor
         // does not block.
         if unsafe { rdma_get_request(raw.pointer(), &raw mut new) } != 0 {
-            // An event that is not a request stays with the listener until the next call.
-            // SAFETY: the lock is held, so neither the listener nor that event is freed.
+            // The listener keeps an event that is not a request until the next call. SAFETY: the lock is
+            // held, so neither the listener nor that event is freed.
             let other = unsafe { NonNull::new((*raw.pointer()).event).map(|event| event::copy(event)) };
             return match other {
                 Some(copied) => progress::event(table, Copied { number: listener, ..copied }),

@@ -1,4 +1,4 @@
-//! Making endpoints by `rdma_create_ep`, the one call of librdmacm that waits for the network.
+//! Creation of endpoints with `rdma_create_ep`, the only call of librdmacm that waits for the network.
 //!
 //! Only this call creates endpoints for XRC (contract J1, J2). It is called by the resolver's threads, and by
 //! callers that may wait for an endpoint, without a lock. The new id is synchronous, and exclusive to the
@@ -44,7 +44,8 @@ impl RawId {
     /// # Safety
     /// The id is not used after this, and all its events are acknowledged, except one that it keeps itself.
     pub(super) unsafe fn destroy(self) {
-        // SAFETY: this function's contract. The call destroys ids of `rdma_create_id` as well.
+        // SAFETY: the caller upholds this function's contract. `rdma_destroy_ep` also accepts ids from
+        // `rdma_create_id`.
         unsafe { rdma_destroy_ep(self.pointer()) };
     }
 }
@@ -80,7 +81,7 @@ pub(super) fn validate(request: &EndpointRequest) -> Result<(), VerbsError> {
         return Err(VerbsError::Invalid("an active XRC endpoint has an INI, a passive one a TGT"));
     }
     if request.qp_type != QpType::Rc && request.port_space != PortSpace::Ib {
-        // librdmacm would silently connect by RC.
+        // Refuse, since librdmacm would silently connect an RC QP.
         return Err(VerbsError::Invalid("XRC needs the port space IB (contract J1)"));
     }
     Ok(())

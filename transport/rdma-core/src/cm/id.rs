@@ -260,7 +260,7 @@ impl CmId for Id {
                 channel.listen_at(self.number, entry.raw)?;
                 entry.channel.forget_listener(entry.raw);
             } else if entry.is_listening {
-                // Linux 6.1 loses waiting requests when a listener migrates.
+                // Linux 6.1 drops pending requests when a listener migrates.
                 return Err(VerbsError::NotSupported("migrating a listener that create_id made"));
             } else {
                 channel.take_in(entry.raw)?;
@@ -306,7 +306,7 @@ fn set(entry: &mut Entry, option: CmOption) -> Result<(), VerbsError> {
     })
 }
 
-/// Returns the parameters in the form of C. They point to the private data of `parameters`.
+/// Converts the parameters to C. The result points to the private data of `parameters`.
 fn parameters_for_c(parameters: &ConnectParameters, entry: &Entry) -> Result<rdma_conn_param, VerbsError> {
     let length = u8::try_from(parameters.private_data.len()).map_err(|_| VerbsError::Invalid(TOO_LONG))?;
     let (qp_num, srq) = match (&entry.qp, parameters.qp_number) {

@@ -47,13 +47,13 @@ pub(super) struct Entry {
     pub(super) channel: Arc<Channel>,
     pub(super) qp_type: QpType,
     pub(super) qp: Option<Arc<Qp>>,
-    /// True if it has a separate descriptor, like a listener of `rdma_create_ep`.
+    /// True if the endpoint has a separate descriptor, like a listener of `rdma_create_ep`.
     pub(super) is_synchronous: bool,
     pub(super) is_listening: bool,
-    /// True if the program has set the ACK timeout, which `connect` then leaves as it is.
+    /// True if the program has set the ACK timeout. `connect` then does not change it.
     pub(super) has_ack_timeout: bool,
-    /// True if the program got the event that the endpoint failed on this side. It gets none about the peer's
-    /// reaction.
+    /// True if the program got the event that the endpoint failed on this side. The peer's reaction is then
+    /// not reported.
     pub(super) has_failed: bool,
 }
 
@@ -126,7 +126,7 @@ impl CmState {
         // A listener keeps its own descriptor, which the channel watches and reads.
         let placed = if is_listener { channel.listen_at(number, raw) } else { channel.take_in(raw) };
         drop(table);
-        // After a failure dropping the endpoint destroys the id, which takes the lock.
+        // On failure, dropping the endpoint destroys the id and takes the lock.
         let id = Arc::new(Id::new(number, Arc::clone(self)));
         placed.map(|()| id as Arc<dyn CmId>)
     }

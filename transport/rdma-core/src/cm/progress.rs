@@ -27,8 +27,8 @@ pub(super) fn request(
 ) -> Taken {
     let listener = table.entries.get(&copied.number);
     let listener = listener.map(|listener| (listener.qp_type, Arc::clone(&listener.channel)));
-    // A listener at every address gets requests at other devices as well.
-    // SAFETY: librdmacm has just returned the id, so no other code uses it.
+    // A listener at the wildcard address also gets requests at other devices. SAFETY: librdmacm has just
+    // returned the id, so no other code uses it.
     let fits = unsafe { shared.is_ours(new) };
     let adopted = match listener {
         Some((qp_type, channel)) if fits => {
@@ -107,7 +107,7 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
 
 /// Brings the QP up after the peer has accepted, and establishes the connection.
 fn finish(raw: RawId, qp: &crate::qp::Qp) -> Result<(), VerbsError> {
-    // INIT again: before the request, the kernel's connection manager grants the peer no access rights.
+    // Enter INIT again: before the request, the kernel's connection manager grants the peer no access rights.
     let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     bring_up::through(raw, qp, &states, bring_up::Limits::default())?;
     // SAFETY: the caller holds the lock, so the id is not destroyed.

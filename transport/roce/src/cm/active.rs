@@ -1,4 +1,4 @@
-//! The active side: sends the REQ, takes the REP, sends the RTU.
+//! The active side: sends the REQ, receives the REP, sends the RTU.
 
 use super::config::CLOSING_NS;
 use super::connection::{Addresses, Connection, ConnectionState, Refusals};
@@ -126,7 +126,7 @@ impl CmMachine {
                 self.counters.count(CmDrop::Duplicate);
                 self.send(id, &rtu);
             }
-            // Our DREQ will end it at the peer.
+            // This node's DREQ ends the connection at the peer.
             ConnectionState::DreqSent if is_same => self.counters.count(CmDrop::Duplicate),
             // The peer answered our REQ twice, from two incarnations, or long ago.
             _ => {
@@ -158,8 +158,8 @@ impl CmMachine {
             local_port,
             ..asked
         };
-        // The REP names our REQ's comm id, so it comes from the peer, and shows that these connections have
-        // ended there.
+        // The REP contains the comm id of our REQ, so it comes from the peer and shows that these connections
+        // have ended at the peer.
         let stale = self.colliding(addresses, rep.ca_guid, rep.local_id, qpn);
         if !stale.is_empty() {
             stale.into_iter().for_each(|id| self.end_left_over(now, id));

@@ -40,7 +40,7 @@ pub struct CmConfig {
     /// Maximum number of passive connections from one [`PeerHost`](trunkline_verbs::PeerHost) that are not
     /// established yet.
     pub half_open_per_host: usize,
-    /// The same limit for all hosts together.
+    /// Maximum for all hosts together.
     pub half_open: usize,
     /// Maximum number of answers to SIDR requests that are kept.
     pub answers: usize,
@@ -48,8 +48,8 @@ pub struct CmConfig {
 
 impl CmConfig {
     /// Creates the default configuration: six transmissions, 75 to 600 ms apart, so that a peer that is down
-    /// is detected after 2.3 s, and one that comes up meanwhile gets a REQ soon. The timeout fields of a REQ
-    /// have rdma_cm's values (contract rocev2 12.1).
+    /// is detected after 2.3 s, and a peer that comes up in the meantime gets a REQ soon. The timeout fields
+    /// of a REQ have rdma_cm's values (contract rocev2 12.1).
     #[must_use]
     pub const fn new(ca_guid: u64, seed: u64) -> Self {
         Self {
@@ -85,7 +85,7 @@ pub struct CommIds {
 }
 
 impl CommIds {
-    /// Creates the numbering of a process that has its addresses to itself.
+    /// Creates the numbering of a process that does not share its addresses.
     #[must_use]
     pub const fn new(keys: [u64; 2]) -> Self {
         Self { slot: None, permutation: Permutation::new(32, keys) }

@@ -56,7 +56,7 @@ pub(super) struct Refusals {
 
 impl Refusals {
     pub(super) fn new(config: &CmConfig, retry: bool) -> Self {
-        // Three transmissions and the waits after them.
+        // 7 = 1 + 2 + 4: three transmissions with doubling waits.
         let retry_ns = if retry { config.first_retry_ns.saturating_mul(7) } else { 0 };
         Self { retry_ns, first: None }
     }
@@ -78,8 +78,8 @@ pub(super) struct Unanswered {
     /// Time until which a DREQ is repeated for a program that waits for its outcome. Otherwise the number of
     /// transmissions is limited.
     pub(super) until: Option<u64>,
-    /// Cause in a report that does not prove to be about this message. It ends the attempt instead
-    /// of the third repetition.
+    /// Cause in an unauthenticated report about this message. The cause ends the attempt instead of the third
+    /// retransmission.
     pub(super) unreachable: Option<UnreachableCause>,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Connection {
     /// 0 before the peer's first message.
     pub(super) remote_id: u32,
     pub(super) addresses: Addresses,
-    /// Host that it counts for while half-open; `None` on the active side.
+    /// Host that a half-open connection counts for; `None` on the active side.
     pub(super) host: Option<PeerHost>,
     pub(super) transport: Transport,
     pub(super) is_active: bool,
@@ -116,7 +116,7 @@ pub(super) struct Connection {
     pub(super) timer: Option<u64>,
 }
 
-/// Key by which a peer's messages find a connection. It contains the peer's address, so that no other host
+/// Lookup key of a connection for a peer's messages. It contains the peer's address, so that no other host
 /// can use the peer's GUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct RemoteKey<N> {

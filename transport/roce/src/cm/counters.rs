@@ -28,7 +28,7 @@ pub enum CmDrop {
     Limit,
     /// The request was refused with a REJ or SIDR_REP, by the machine itself.
     Refused,
-    /// A message of ours, because the ones before it were not fetched.
+    /// An outgoing message, because earlier messages were not fetched.
     TransmitQueueFull,
 }
 
@@ -94,7 +94,7 @@ impl CmCounters {
         self.dropped[cause as usize] += 1;
     }
 
-    /// Counts a refusal by the machine itself, because the listener takes connections of the other kind.
+    /// Counts a refusal by the machine, because the listener accepts only connections of the other kind.
     pub(super) const fn refuse_other_kind(&mut self) {
         self.count(CmDrop::Refused);
         self.other_kind += 1;

@@ -73,7 +73,7 @@ impl CmMachine {
     }
 
     /// Releases a connection in any state, because the program has dropped its endpoint. Sends the peer the
-    /// message that the state requires. The only event that may still come is `TimewaitExit`.
+    /// message that the state requires. Only the event `TimewaitExit` may follow.
     pub fn release(&mut self, now: u64, id: ConnectionId) {
         if self.release_question(now, id) {
             return;
@@ -201,7 +201,7 @@ impl CmMachine {
         if let Some(mtu) = message::mtu_of_rej(rej).filter(|_| connection.state == ConnectionState::ReqSent) {
             match mtu.cmp(&connection.peer.mtu) {
                 Ordering::Less => return self.ask_with_mtu(now, id, mtu),
-                // The answer to a REQ that was repeated before the smaller MTU arrived.
+                // This reply answers a REQ that was retransmitted before the smaller MTU arrived.
                 Ordering::Equal => return self.counters.count(CmDrop::Duplicate),
                 Ordering::Greater => {}
             }
@@ -221,7 +221,7 @@ impl CmMachine {
                 self.mark_released(id);
                 self.enter_timewait(now, id);
             }
-            // The peer has no such connection (any more).
+            // The peer has no such connection, or no longer has it.
             ConnectionState::Established | ConnectionState::Idle | ConnectionState::DreqSent => {
                 self.finish(now, id, true)
             }
@@ -249,7 +249,7 @@ impl CmMachine {
             return;
         }
         let Some(connection) = connection.filter(|connection| connection.remote_id == dreq.local_id) else {
-            // Answered nevertheless, so that the peer can stop (contract rocev2 12.6).
+            // Answer with a DREP, so that the peer stops retransmitting (contract rocev2 12.6).
             self.counters.count(CmDrop::UnknownConnection);
             self.queue(addresses, transaction, &message::drep(dreq));
             return;
@@ -295,8 +295,8 @@ impl CmMachine {
     }
 
     /// Ends the connection of a QP of ours, because a peer reports that the QP of our REQ belongs to another
-    /// connection. If that is right, the other connection is ours as well, and a QP has one connection at a
-    /// time (contract J11). The peer cannot verify the sender of the REQ, so this side ends the connection.
+    /// connection. If that is right, this node owns the other connection, too, and a QP has one connection at
+    /// a time (contract J11). The peer cannot verify the sender of the REQ, so this side ends the connection.
     fn end_of_same_qp(&mut self, now: u64, qpn: QpNumber) {
         for id in self.table.with_local_qpn(qpn) {
             self.end_left_over(now, id);
@@ -313,7 +313,7 @@ impl CmMachine {
     pub(super) fn doubt(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
-            // Released by its program, and kept for late messages only.
+            // The program has released the connection. It is kept for late messages only.
             ConnectionState::Idle => self.remove(id),
             ConnectionState::ReqReceived(_)
             | ConnectionState::RepReceived
@@ -367,8 +367,8 @@ impl CmMachine {
         }
     }
 
-    /// Stops waiting for the outcome. The DREQ is then repeated only as often as any other message. If it was
-    /// sent that often already, the connection ends at once.
+    /// Stops waiting for the outcome. The DREQ is then retransmitted only as often as any other message. If
+    /// that number is reached, the connection ends at once.
     fn stop_waiting_for_answer(&mut self, now: u64, id: ConnectionId) {
         let Some(unanswered) = self.table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return };
         unanswered.until = None;

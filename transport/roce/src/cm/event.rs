@@ -76,7 +76,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Returns the connection or question that it is about.
+    /// Returns the connection or question of the event.
     #[must_use]
     pub const fn connection(&self) -> ConnectionId {
         match self {

@@ -136,7 +136,7 @@ impl World {
         let remote = input.pick(&PEERS).unwrap_or(US);
         if input.byte().is_multiple_of(3) {
             let remote = (remote, u16::from(input.byte() % 3)).into();
-            // Refused when the table is full, as below.
+            // `ask` fails when the table is full.
             if let Ok(id) = self
                 .machine
                 .ask(self.now, &Ask { local: (US, 9).into(), remote, retry_refused: true, private: &[] })
@@ -166,7 +166,7 @@ impl World {
             one_flow: if input.byte().is_multiple_of(2) { OneFlow::No } else { OneFlow::Try },
             private: &[],
         };
-        // Refused when the table is full, which is as good an input.
+        // `connect` fails when the table is full, which the fuzzer may test, too.
         if let Ok(id) = self.machine.connect(self.now, &connect) {
             self.ids.push(id);
         }

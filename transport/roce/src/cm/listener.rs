@@ -98,7 +98,7 @@ impl Listeners {
         listeners.filter(|listener| listener.id == id).any(|listener| listener.waiting >= listener.backlog)
     }
 
-    /// Counts one request more, or one less, against the backlog. The listener may be gone.
+    /// Adds or removes one request of the backlog. The listener may no longer exist.
     pub(super) fn count(&mut self, id: ListenerId, more: bool) {
         let Some(service) = self.services.get(&id) else { return };
         let listeners = self.by_service.get_mut(service).into_iter().flatten();

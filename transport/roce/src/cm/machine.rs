@@ -48,14 +48,13 @@ pub struct UnreachableReport {
 /// The sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MadSource {
-    /// Address, verified as far as the link can.
+    /// Address, verified if the link can verify addresses.
     pub address: IpAddr,
     /// UDP ports of the message, as of its answer: its destination and its source.
     pub ports: (u16, u16),
-    /// Owner of the address. It decides which host the sender's requests count for, and matters for requests
-    /// only.
+    /// Owner of the address: the host that requests of the sender count for. Used for requests only.
     pub owner: AddressOwner,
-    /// UDP port that the message came from, if a process of this user on this host has the port.
+    /// Source port of the message, if a process of this user on this host owns the port.
     pub local_port: Option<u16>,
     /// Addresses of [`CmMachine::view_of`], if its ICRC covers those in place of the addresses of its packet.
     pub view: Option<PeerView>,
@@ -204,7 +203,8 @@ impl CmMachine {
         self.table.len() + self.questions.len()
     }
 
-    /// Returns true if this machine has the comm id, so that messages can be handed on to the right process.
+    /// Returns true if this machine owns the comm id. Callers hand messages with other ids to other
+    /// processes.
     #[must_use]
     pub fn has_connection(&self, comm_id: u32) -> bool {
         let id = ConnectionId(comm_id);
@@ -265,7 +265,7 @@ impl CmMachine {
         }
     }
 
-    /// Reports the outcome of a SIDR request, which ends it.
+    /// Ends a SIDR request and reports its outcome.
     pub(super) fn report_question(&mut self, event: Event) {
         self.events.push_back(event);
     }

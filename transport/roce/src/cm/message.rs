@@ -20,7 +20,7 @@ const HOP_LIMIT: u8 = 64;
 /// Failover accepted: no alternate path was offered, or it was and is not supported.
 const FAILOVER_NONE: u8 = 0;
 const FAILOVER_UNSUPPORTED: u8 = 1;
-/// Time that an MRA requests: 1.07 s. It is short so that the peer repeats its message soon, and detects the
+/// Time that an MRA requests: 1.07 s. Short, so that the peer soon retransmits its message and detects the
 /// death of this side.
 const SERVICE_TIMEOUT: u8 = 18;
 
@@ -170,7 +170,7 @@ pub(super) const fn drep(dreq: &Dreq) -> CmMessage {
     CmMessage::Drep(Ids { local_id, remote_id, private: [0; RTU_PRIVATE_BYTES] })
 }
 
-/// Returns a REJ between two comm ids; 0 for one that does not exist.
+/// Returns a REJ between two comm ids. An id is 0 if it does not exist.
 pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, private: &[u8]) -> CmMessage {
     CmMessage::Rej(Rej {
         local_id: ids.0,
@@ -201,13 +201,13 @@ pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
     })
 }
 
-/// Returns the largest path MTU that the sender of a [`rej_mtu`] takes.
+/// Returns the largest path MTU that the sender of a [`rej_mtu`] supports.
 pub(super) fn mtu_of_rej(rej: &Rej) -> Option<Mtu> {
     let names_mtu = rej.reason == RejectReason::INVALID_PATH_MTU && rej.info_length >= 1;
     Mtu::from_code(rej.info[0]).filter(|_| names_mtu)
 }
 
-/// Returns a REJ that takes a REQ back. The peer's id is unknown, so the additional information names the
+/// Returns a REJ that withdraws a REQ. The peer's id is unknown, so the additional information names the
 /// adapter that the local id belongs to.
 pub(super) fn rej_timeout(config: &CmConfig, id: ConnectionId) -> CmMessage {
     let guid = config.ca_guid.to_be_bytes();

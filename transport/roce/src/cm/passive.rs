@@ -1,4 +1,4 @@
-//! The passive side: takes the REQ, sends the REP, takes the RTU.
+//! The passive side: receives the REQ, sends the REP, receives the RTU.
 
 use super::active::{check_private, is_usable, sane_ack_timeout};
 use super::config::closing_ns;
@@ -19,7 +19,7 @@ use trunkline_verbs::{
 /// A request that the machine refuses itself.
 struct Refusal {
     reason: RejectReason,
-    /// Set if the only fault is that the listener accepts the other kind of connection.
+    /// True if the only fault is that the listener accepts the other kind of connection.
     other_kind: Option<OtherKind>,
 }
 
@@ -128,7 +128,7 @@ impl CmMachine {
             }
         };
         if let Err(cause) = self.check_room(host, request.listener) {
-            // Dropped, as by a full queue: the peer repeats it.
+            // Drop the request, as a full queue does: the peer retransmits it.
             self.counters.count(cause);
             return;
         }
@@ -167,7 +167,7 @@ impl CmMachine {
             && connection.peer.qpn == req.qpn
             && Transport::from_wire(req.transport) == Some(connection.transport);
         if !is_same {
-            // The id was used again: by a new incarnation, or by a forger. `check_req` decides.
+            // A new incarnation or a forger has used the id again. `check_req` distinguishes them.
             return false;
         }
         let (id, ids) = (connection.id, (connection.id.0, connection.remote_id));
@@ -177,7 +177,7 @@ impl CmMachine {
             ConnectionState::DreqSent | ConnectionState::Timewait => {
                 Some(message::rej(ids, Answered::REQ, RejectReason::STALE_CONNECTION, &[]))
             }
-            // A timer repeats the REP.
+            // The timer retransmits the REP.
             _ => None,
         };
         self.counters.count(CmDrop::Duplicate);
@@ -198,7 +198,7 @@ impl CmMachine {
             return Err(RejectReason::UNSUPPORTED.into());
         }
         // In one flow a peer behind an address translator may name other addresses than its packets have.
-        // They are only used in ICRCs. In the other form the QPs could not reach each other.
+        // They are only used in ICRCs. Without one flow the QPs could not reach each other.
         let (local, remote) = match ports.view {
             Some(view) => (view.own.ip(), view.peer.ip()),
             None => (at.local, at.remote),
@@ -266,7 +266,7 @@ impl CmMachine {
     pub(super) fn handle_rtu(&mut self, addresses: Addresses, transaction: u64, rtu: &Ids) {
         let id = ConnectionId(rtu.remote_id);
         let Some(connection) = self.table.get(id) else {
-            // The peer takes itself for connected, but this side has given up.
+            // The peer considers itself connected, but this side has given up.
             self.counters.count(CmDrop::UnknownConnection);
             let ids = (rtu.remote_id, rtu.local_id);
             let rej = message::rej(ids, Answered::OTHER, RejectReason::INVALID_COMM_ID, &[]);

@@ -1,4 +1,4 @@
-//! All SIDR requests ("questions"), ours and the peers', and the indices over them.
+//! All SIDR requests ("questions") of this node and of its peers, and the indices over them.
 //!
 //! Every change goes through here, so that the indices, the listeners' backlogs and the counts of
 //! undecided questions always agree with the questions.
@@ -147,7 +147,8 @@ impl Questions {
         if self.by_key.get(&question.key) == Some(&id) {
             self.by_key.remove(&question.key);
         }
-        // This is the oldest one, or as old.
+        // The search is short: removed questions are at or near the front of the list, which has the oldest
+        // first.
         if matches!(question.stage, Stage::Answered(_))
             && let Some(at) = self.answered.iter().position(|other| *other == id)
         {

@@ -177,7 +177,7 @@ impl CmMachine {
             }
         };
         if let Err(cause) = self.check_room(host, request.listener) {
-            // Dropped, as by a full queue: the peer repeats it.
+            // Drop the request, as a full queue does: the peer retransmits it.
             self.counters.count(cause);
             return;
         }
@@ -188,8 +188,8 @@ impl CmMachine {
         self.report_question(Event::ServiceRequest(id, Box::new(request)));
     }
 
-    /// Checks that the question is valid and has a listener. The reason is for the counters only: a
-    /// SIDR_REP has fewer.
+    /// Checks that the question is valid and has a listener. The reason is for the counters only: a SIDR_REP
+    /// has fewer codes.
     fn check_sidr_req(&self, at: Addresses, req: &SidrReq) -> Result<ServiceRequest, RejectReason> {
         if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             return Err(RejectReason::UNSUPPORTED);

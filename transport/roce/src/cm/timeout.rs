@@ -92,8 +92,8 @@ impl CmMachine {
                 self.remove(id);
             }
             ConnectionState::RepSent => {
-                // The peer may be connected, with only its RTU lost, so it is sent a DREQ as for any
-                // other connection.
+                // The peer may be connected if only the RTU was lost, so send a DREQ as for any other
+                // connection.
                 self.report(Event::Unreachable(id, UnreachableCause::NoAnswer));
                 self.mark_released(id);
                 self.start_dreq(now, id, &[]);
@@ -108,7 +108,7 @@ impl CmMachine {
         let reason = RejectReason::TIMEOUT;
         if self.table.get(id).is_some_and(|connection| !connection.is_released) {
             self.report(Event::Unreachable(id, UnreachableCause::NoAnswer));
-            // The states that expire are those that `reject` is for.
+            // `reject` accepts all states that expire.
             let _ = self.reject(now, id, reason, &[]);
         }
     }
@@ -136,7 +136,7 @@ impl CmMachine {
             self.counters.count(CmDrop::WrongState);
             return;
         };
-        // The peer is alive: it gets the requested time, and then the full number of transmissions.
+        // The peer is alive: wait for the requested time, then retransmit the full number of times.
         (unanswered.sent, unanswered.unreachable) = (0, None);
         let asked = wire_time_ns(mra.service_timeout).saturating_add(first_retry_ns);
         let until = now.saturating_add(asked).min(unanswered.patience_until);

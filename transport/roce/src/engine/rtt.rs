@@ -47,7 +47,7 @@ impl RoundTrip {
         let Some(sample) = self.sample.take_if(|sample| una.after(sample.psn) > 0) else { return false };
         let measured = now.since(sample.sent);
         self.measured = Some(Measured { round_trip_ns: measured, is_read: sample.is_read });
-        // RFC 6298 §2: one eighth of the new value, and a quarter of its deviation.
+        // RFC 6298 §2: the smoothing factors are 1/8 for the round trip and 1/4 for its variation.
         let (smoothed, variation) = match self.smoothed_ns {
             None => (measured, measured / 2),
             Some(old) => {
@@ -64,7 +64,7 @@ impl RoundTrip {
         self.is_sampled_in(psn, packets) && self.acknowledged(psn.plus(packets), now)
     }
 
-    /// Discards the running measurement if its packet is one of these, because they are sent again.
+    /// Discards the running measurement if its packet is among those to be retransmitted.
     pub(super) fn cancel_in(&mut self, psn: Psn, packets: u32) {
         if self.is_sampled_in(psn, packets) {
             self.sample = None;
@@ -81,7 +81,7 @@ impl RoundTrip {
         self.sample.is_some_and(is_in)
     }
 
-    /// Takes the last measurement, unless it was taken before.
+    /// Removes and returns the last measurement.
     pub(super) fn take_measured(&mut self) -> Option<Measured> {
         self.measured.take()
     }

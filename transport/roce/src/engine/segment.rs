@@ -7,7 +7,7 @@ use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpType};
 /// that "before" and "after" stay unambiguous on both sides (contract rocev2 7.1).
 pub(super) const PSN_SPAN_MAX: u32 = 1 << 22;
 
-/// Maximum payload, in bytes, of a packet that stands for several; a multiple of every path MTU.
+/// Maximum payload of a joined packet, in bytes; a multiple of every path MTU.
 pub const JOINED_BYTES: u32 = 16 << 10;
 
 /// A packet that was written to the caller's buffer.
@@ -19,7 +19,7 @@ pub struct Transmit {
     pub retransmission: bool,
 }
 
-/// Returns true for a request, which goes to a responder, and false for an answer, which goes to a requester.
+/// Returns true for the opcode of a request, and false for the opcode of a response.
 #[must_use]
 pub fn is_request(opcode: Opcode) -> bool {
     !opcode.operation().is_response()

@@ -113,7 +113,7 @@ pub enum Placement {
     /// Done: data are in place and the receive, if one ended, has completed. The packet is
     /// acknowledged.
     Placed,
-    /// An atomic is done; this was the old value.
+    /// Old value of a completed atomic.
     Atomic(u64),
     /// The receive queue is empty: RNR NAK, without a change.
     Rnr,
@@ -122,8 +122,8 @@ pub enum Placement {
     Nak(NakCode),
     /// Ignore the packet as if it had been lost (a policy for unknown SRQs, contract G7).
     Drop,
-    /// Another process or poller must decide. Until
-    /// [`super::ResponderState::answer`] the responder takes no further packet.
+    /// Another process or poller must decide. The responder accepts no packet until
+    /// [`super::ResponderState::answer`].
     Later,
 }
 

@@ -15,7 +15,7 @@ pub enum PcapError {
     /// The file is empty.
     #[error("the file is empty; a capture has at least a header")]
     Empty,
-    /// The file ends inside a structure: its writer was killed, or it was copied while it grew.
+    /// The file ends inside a structure: the writer was killed, or the file was copied while it grew.
     #[error("the file ends at byte {offset}, inside {inside}")]
     CutOff {
         /// The file's length in bytes.

@@ -1,9 +1,8 @@
 //! Selection of a capture's RoCE datagrams.
 //!
-//! Our device replies to the port that a peer sent from, so a RoCE packet need not have port 4791.
-//! A datagram without that port counts as RoCE if it parses and its ICRC is right. From then on every
-//! datagram between the same two endpoints counts as well; otherwise corrupted packets between them
-//! would go unnoticed.
+//! Our device replies to the port that a peer sent from, so a RoCE packet need not have port 4791. A datagram
+//! without that port counts as RoCE if it parses and its ICRC is right. From then on every datagram between
+//! the same two endpoints counts, so that corrupted packets between them are noticed.
 
 use super::Datagram;
 use crate::wire::{ICRC_LENGTH, Packet, ROCE_PORT, icrc};
@@ -20,8 +19,8 @@ pub struct RoceFilter {
 }
 
 impl RoceFilter {
-    /// Returns true if the datagram is RoCE, judging by its content and by the datagrams before it. Remembers
-    /// the endpoints of RoCE datagrams, other than those at port 4791.
+    /// Returns true if the datagram is RoCE, judging by its content and by earlier datagrams. Remembers the
+    /// endpoints of RoCE datagrams, other than those at port 4791.
     pub fn takes(&mut self, datagram: &Datagram<'_>) -> bool {
         let ends = [datagram.headers.source, datagram.headers.destination];
         let known = datagram.is_on_roce_port() || ends.iter().all(|end| self.endpoints.contains(end));

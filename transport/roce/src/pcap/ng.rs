@@ -118,7 +118,7 @@ impl Ng {
         Ok(length - FRAMING)
     }
 
-    /// Reads the length after a block's body, which must repeat the one before it.
+    /// Reads the length after a block's body. It must equal the length before the body.
     fn trailer<R: Read>(&self, source: &mut Source<R>, offset: u64, body: u64) -> Result<(), PcapError> {
         let inside = "the end of a block";
         let cut_off = PcapError::CutOff { offset: source.offset(), inside };

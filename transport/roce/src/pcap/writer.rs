@@ -22,8 +22,7 @@ const SNAP_LENGTH: u32 = 262_144;
 pub struct PcapWriter<W> {
     output: W,
     record: Vec<u8>,
-    /// True if a write failed: the file may end in part of a record, which would make later records
-    /// unreadable.
+    /// True if a write failed: the file may end in a partial record, after which records would be unreadable.
     torn: bool,
 }
 

@@ -92,7 +92,7 @@ impl Bth {
         use layout::bth as at;
         let short = WireError::ShortBth(bytes.len());
         let bth: &[u8; BTH_LENGTH] = bytes.first_chunk().ok_or(short)?;
-        // The byte before each 24-bit number is read with it, and no part of the number.
+        // Read four bytes. The first one precedes the 24-bit number and is masked off.
         let u24 =
             |start: usize| u32::from_be_bytes([bth[start - 1], bth[start], bth[start + 1], bth[start + 2]]);
         let flags = bth[at::FLAGS];

@@ -24,7 +24,7 @@ use std::time::Duration;
 use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::{Time, VerbsError};
 
-/// Time within which a thread at work on the device has to leave it when the process ends.
+/// Time limit for threads to leave the device when the process ends.
 const PARTING: Duration = Duration::from_secs(2);
 
 /// Exists until everything of a device is released, including its descriptors and threads.
@@ -130,7 +130,7 @@ impl Core {
             return;
         }
         if let Some(place) = backgrounds.iter().position(|background| background.is_of(of)) {
-            // Its join handle belongs to the parent's thread.
+            // The join handle refers to a thread of the parent process.
             backgrounds.swap_remove(place).forget();
         }
         of.progress.adopt();
@@ -210,7 +210,7 @@ impl Core {
         self.parts.work(self.shard(index));
     }
 
-    /// Records that the program polls, so that the shard's background thread leaves the work to it.
+    /// Records that the program polls, so that the shard's background thread leaves the work to the program.
     pub(super) fn note_poll(&self, index: ShardIndex) {
         let of = self.shard(index);
         self.ensure_background(of);

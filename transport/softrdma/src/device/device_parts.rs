@@ -38,7 +38,7 @@ pub(super) struct DeviceParts {
     /// Time of control's next timeout, in nanoseconds; read without control's lock.
     control_due_ns: AtomicU64,
     is_removed: Arc<AtomicBool>,
-    /// The other members of the host; available during the device's membership.
+    /// Messages to the other members of the host; available during the device's membership.
     members: Option<Weak<Members>>,
 }
 
@@ -137,7 +137,7 @@ impl DeviceParts {
         let now = self.now();
         shard.poll(now);
         if self.wants_control(lock, &shard, now) {
-            // Another thread may hold the shard afterwards.
+            // Finish this work first: another thread may hold the shard after `serve_control`.
             self.worked(lock, &mut shard, now);
             drop(shard);
             self.serve_control();
@@ -199,14 +199,14 @@ impl DeviceParts {
             return None;
         }
         lock.progress.falls_asleep(watcher, shard.link().descriptors_version(), deadline);
-        // Packets that another shard handed over before it saw the watcher.
+        // Another shard may have handed over packets before it saw the watcher.
         if self.shards.neighbours().has_packets(lock.index) { None } else { Some(deadline) }
     }
 
     /// Polls for the cause of a machine's wake-up from its sleep for the shard, and stops notifications of
     /// packets from other shards, unless another machine sleeps for it.
     pub(super) fn woken(&self, lock: &ShardLock, by_link: bool) {
-        // Waits for the turn: an edge of a descriptor that is not noted here is never seen again.
+        // Wait for the shard's lock: an edge of a descriptor that is not noted here is never reported again.
         let mut shard = lock.shard.enter();
         shard.woken(by_link, self.now());
         if lock.progress.is_unwatched() {

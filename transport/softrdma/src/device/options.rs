@@ -100,10 +100,11 @@ pub struct SoftOptions {
     pub runtime_directory: Option<PathBuf>,
     /// Slot that holds the device; `None` for a slot that is never emptied.
     pub slot: Option<Slot>,
-    /// True if [`take_away`](crate::device::take_away), as by `trunkctl device remove`, removes a device on UDP.
+    /// True if [`take_away`](crate::device::take_away) may remove the device while it is on UDP. `trunkctl
+    /// device remove` calls it.
     pub removable: bool,
-    /// Start of numbers, keys and PSNs; `None` for random values from [`Runtime::random`], which is right
-    /// outside of tests. QP and SRQ numbers of devices on UDP come from the registry of their host.
+    /// Start of numbers, keys and PSNs; `None` for random values from [`Runtime::random`]. Only tests set a
+    /// value. QP and SRQ numbers of devices on UDP come from the registry of their host.
     pub seed: Option<u64>,
     /// Clock of the device, and executor of its background machine. The default is the system's clock and a
     /// thread.

@@ -37,7 +37,7 @@ impl Slot {
         for core in opened.iter().filter_map(|(core, _)| core.upgrade()) {
             core.remove();
         }
-        // Their objects exist until the programs drop them.
+        // Keep the removed devices: their objects exist until the programs drop them.
         lock(&self.0).opened.extend(opened);
     }
 
@@ -60,12 +60,12 @@ impl Slot {
         opened.iter().filter_map(|(core, _)| core.upgrade()).map(|core| core.tables().posted_receives()).sum()
     }
 
-    /// Returns true if the slot has no device.
+    /// Returns true if the slot is empty.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty
     }
 
-    /// Records an opened device. Returns false if the device was removed meanwhile.
+    /// Records an opened device. Returns false if the device was removed in the meantime.
     pub(super) fn fill(&self, core: &Arc<Core>) -> bool {
         let mut state = lock(&self.0);
         state.opened.retain(|(_, guard)| guard.strong_count() > 0);

@@ -1,6 +1,6 @@
 //! The opened device, which creates all its objects.
 //!
-//! Owns the checks of the parameters that objects are created with; the objects do the rest.
+//! Owns the checks of the parameters of new objects. The objects implement the operations.
 #![forbid(unsafe_code)]
 
 use super::control::{Control, is_of_this_host, owner_of};
@@ -97,8 +97,8 @@ impl SoftDevice {
         self.core.disconnect_all();
     }
 
-    /// Returns true if the user named this device's addresses, and this one is not among them. It may still
-    /// be a loopback address that was bound.
+    /// Returns true if the user named this device's addresses without this address, which may still be a
+    /// bound loopback address.
     pub fn is_named_without(&self, address: IpAddr) -> bool {
         self.core.control().gids().is_named_without(address)
     }

@@ -40,7 +40,7 @@ pub enum HostError {
         /// The system's error.
         source: io::Error,
     },
-    /// A limit of the process leaves too little address space.
+    /// A limit of the process does not permit enough address space.
     #[error("cannot map {path:?}: {cause}")]
     NoRoom {
         /// The file.

@@ -35,7 +35,7 @@ pub(crate) struct Host {
     udp_port: u16,
 }
 
-/// The folder or memory that the members share, and the lock or life that shows that this member lives.
+/// The folder or memory that the members share, and this member's sign of life: a lock or an object.
 #[derive(Debug)]
 enum Presence {
     Folder {
@@ -93,8 +93,7 @@ impl Host {
         let marks = Marks::open(path)?;
         let numbering = Numbering::of(&registry, random);
         sweep(&registry, |member| holds_lock(lock.directory(), member.slot, Some(&marks)));
-        // A member that checks whether another lives holds that slot's lock for a moment: the next slot is
-        // tried then.
+        // If a member that checks for life holds a slot's lock for a moment, try the next slot.
         let take =
             |slot| {
                 let name = format!("{SLOT}{slot}");
@@ -187,7 +186,7 @@ impl Host {
         }
     }
 
-    /// Returns an unpredictable number, in a simulation the next one of its seeded source.
+    /// Returns an unpredictable number. In a simulation it comes from the seeded generator.
     pub(super) fn random(&self) -> u64 {
         self.memory().map_or_else(random, |memory| memory.random())
     }
@@ -281,8 +280,8 @@ fn lives(registry: &Segment, member: MemberId, is_held: impl Fn(MemberId) -> boo
     lives
 }
 
-/// Empties the slot unless another member has taken it meanwhile: the word changes only after the slot's lock
-/// was taken and before it is released.
+/// Empties the slot unless another member has taken it in the meantime: the word changes only while the
+/// slot's lock is held.
 fn vacate(registry: &Segment, member: MemberId) {
     let word = registry.word64(layout::slot(member.slot));
     let own = u64::from(member.generation);

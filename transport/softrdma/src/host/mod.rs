@@ -25,7 +25,7 @@
 //! not a member, and their XRC domains are distinct.
 //!
 //! Reading does not lock, and packet processing reads without system calls. Every change is made under
-//! `lock`. The registry may contain garbage from a faulty member: it is checked when it is read, and leads to
+//! `lock`. The registry may contain garbage from a faulty member: it is checked when it is read, and causes
 //! wrong results at worst.
 
 mod error;

@@ -18,7 +18,8 @@ pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
 const MAX_MESSAGE_BYTES: usize = 65_507;
 /// Room for the segments that the kernel has joined. Not a multiple of the page size, for the sake of the caches.
 pub(super) const JOINED_BYTES: usize = 65_536 + 256;
-/// Number of receives of that size. They take less than 2 MiB, so that no huge page replaces the pages that are used.
+/// Number of receives of that size. Together they take less than 2 MiB, so that a huge page does not replace
+/// the pages in use.
 pub(super) const JOINED_SLOTS: usize = 31;
 
 /// One datagram: its UDP payload, source and destination.
@@ -35,11 +36,11 @@ pub struct Datagram<'a> {
 /// Segmentation of datagrams: several may be sent with one call, which gives them the identifications 0, 1, 2 and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Segmentation {
-    /// Each is sent alone.
+    /// Each datagram is sent alone.
     No,
-    /// Their ICRCs cover no identification.
+    /// The ICRCs do not cover the IPv4 identification.
     Plain,
-    /// Their ICRCs cover the identification of IPv4.
+    /// The ICRCs cover the IPv4 identification.
     Numbered,
 }
 
@@ -57,7 +58,8 @@ impl Ends {
     }
 }
 
-/// The ends of a batch's datagrams. Consecutive datagrams mostly have the same ends, which are stored once.
+/// Endpoints of a batch's datagrams. Consecutive datagrams mostly have the same endpoints, which are stored
+/// once.
 #[derive(Debug, Default)]
 struct EndsList(Vec<Ends>);
 
@@ -84,7 +86,7 @@ struct DatagramRange {
     origin: Origin,
 }
 
-/// Datagrams that are sent with one call: segments of one length, of which the last may be shorter.
+/// Datagrams sent with one call: segments of one length. The last one may be shorter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message<'a> {
     pub(super) destination: SocketAddr,
@@ -131,7 +133,7 @@ pub struct SendBatch {
     bytes: Vec<u8>,
     ends: EndsList,
     entries: Vec<DatagramRange>,
-    /// Index of the oldest entry; the entries before it were removed.
+    /// Index of the oldest entry. Earlier entries were removed.
     first: usize,
     /// Index of the first entry that [`SendBatch::segment`] has not seen.
     unseen: usize,
@@ -170,8 +172,8 @@ impl SendBatch {
         self.push_run(source, destination, Segmentation::No, 1, write);
     }
 
-    /// Like [`Self::push_with`], for up to `most` datagrams. Ends when the writer returns `false`, in which
-    /// case its bytes are discarded. Returns the number of datagrams added.
+    /// Like [`Self::push_with`], for up to `most` datagrams. Ends when the writer returns `false`, and
+    /// discards that writer's bytes. Returns the number of datagrams added.
     pub(crate) fn push_run(
         &mut self,
         source: SocketAddr,
@@ -537,7 +539,8 @@ impl ReceiveBatch {
         self.slots.saturating_sub(self.used)
     }
 
-    /// Makes room for [`JOINED_SLOTS`] receives of [`JOINED_BYTES`]. It takes memory only where it is used.
+    /// Reserves address space for [`JOINED_SLOTS`] receives of [`JOINED_BYTES`]. Only touched pages take
+    /// memory.
     pub(super) fn make_room_for_joined(&mut self) {
         if self.slot_bytes < JOINED_BYTES {
             let mut bytes = vec![0; JOINED_SLOTS * JOINED_BYTES];

@@ -279,7 +279,7 @@ fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
         }
         created => created?,
     };
-    // Set regardless of the umask, so that its user can continue the capture.
+    // Set the permissions regardless of the umask, so that the user can continue the capture.
     file.set_permissions(Permissions::from_mode(PRIVATE))?;
     file.write_all(bytes)
 }

@@ -144,7 +144,7 @@ impl Link for InProcessLink {
             queue.dropped += payloads.count() as u64;
             if queue.sleeping && !queue.waiting.is_empty() {
                 queue.sleeping = false;
-                // Fails only when the counter is full, and then it is readable already.
+                // The write fails only when the counter is full, and then the descriptor is already readable.
                 let _ = inbox.wake.write(1);
             }
         }
@@ -162,7 +162,7 @@ impl Link for InProcessLink {
     }
 
     fn arm(&mut self) -> bool {
-        // An old wake-up is cleared first: a later one belongs to a datagram that the queue then holds.
+        // Clear the old wake-up first: a later wake-up belongs to a datagram that is then in the queue.
         let _ = self.inbox.wake.read();
         let mut queue = self.inbox.lock();
         queue.sleeping = true;

@@ -53,7 +53,7 @@ pub enum Owner {
 /// The runtime directory of another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeDirectory {
-    /// Its path.
+    /// Path of the directory.
     pub path: PathBuf,
     /// True if the process's files in it were removed. New processes there do not find the process.
     pub is_emptied: bool,
@@ -251,7 +251,7 @@ fn receiving_at(at: SocketAddr) -> Option<Vec<Listed>> {
 /// Returns true if a signal has stopped a process. The stops of a tracer, state `t`, last moments under strace.
 pub(super) fn is_stopped(pid: u32) -> bool {
     let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before the state is in parentheses, and may have some itself.
+    // The name before the state is in parentheses, and may contain parentheses.
     stat.rsplit(|byte| *byte == b')').next().is_some_and(|after| after.starts_with(b" T "))
 }
 

@@ -43,7 +43,7 @@ const VERDICTS: [Option<Verdict>; 4] = [
     Some(Verdict::Unsure),
 ];
 
-/// Maximum number of bundles being filled. When another one is needed, all are sent.
+/// Maximum number of bundles being filled. All are sent when one more is needed.
 const MAX_BUNDLES: usize = 8;
 /// Maximum number of messages read at a time.
 const MESSAGES_IN_TURN: usize = 64;
@@ -248,7 +248,7 @@ impl Relay {
         }
     }
 
-    /// Returns the member that listens for the service that a peer requests, or that did so at its first
+    /// Returns the member that listens for the requested service, or that listened at the peer's first
     /// request.
     fn listening(&mut self, datagram: Datagram<'_>, id: u32, service: ServiceId) -> Option<MemberId> {
         let request = (datagram.source.ip(), id);

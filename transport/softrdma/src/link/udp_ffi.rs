@@ -28,7 +28,7 @@ pub(super) fn set_roce_options(socket: BorrowedFd<'_>, is_v4: bool) -> io::Resul
     }
 }
 
-/// Sends all datagrams as such that the network may mark (ECN), and requests the marks of received ones. If the system
+/// Marks all sent datagrams as ECN-capable, and requests the ECN marks of received datagrams. If the system
 /// refuses, round trips and losses remain as signs of congestion.
 pub(super) fn use_ecn(socket: BorrowedFd<'_>, is_v4: bool) {
     let (level, receive, send) = if is_v4 {
@@ -62,12 +62,12 @@ pub(super) fn join_received(socket: BorrowedFd<'_>) -> bool {
 
 /// Returns the number of datagrams that the kernel dropped because the socket's receive buffer was full.
 pub(super) fn dropped_by_kernel(socket: BorrowedFd<'_>) -> u64 {
-    // `SK_MEMINFO_VARS` words, of which the last is `SK_MEMINFO_DROPS`.
+    // `SK_MEMINFO_VARS` words. The last one is `SK_MEMINFO_DROPS`.
     let mut words = [0u32; 9];
     let mut length: libc::socklen_t = 36;
     const _: () = assert!(size_of::<[u32; 9]>() == 36);
-    // SAFETY: the descriptor is open for the life of the borrow; the kernel writes at most
-    // `length` bytes, which is the size of the live array that the pointer leads to.
+    // SAFETY: the descriptor is open for the life of the borrow; the kernel writes at most `length` bytes,
+    // the size of `words`.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -168,7 +168,7 @@ impl RawAddress {
 }
 
 fn empty_header() -> libc::mmsghdr {
-    // SAFETY: mmsghdr is plain integers and pointers, for which zero bytes are valid values.
+    // SAFETY: zeros are valid for the integers and pointers of mmsghdr.
     unsafe { std::mem::zeroed() }
 }
 
@@ -335,7 +335,7 @@ pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) ->
 
 /// Returns the MTU of an interface.
 pub(super) fn interface_mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
-    // SAFETY: ifreq is plain data, for which zero bytes are valid values.
+    // SAFETY: zeros are valid for ifreq, which is plain data.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero, so that the name is always terminated.
     let room = request.ifr_name.len() - 1;

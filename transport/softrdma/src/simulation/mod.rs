@@ -83,8 +83,7 @@ impl SimulatedProcess {
         &self.host
     }
 
-    /// Returns true if the process lives. The simulation drops the machines and devices of a process that
-    /// does not.
+    /// Returns true if the process is alive. The simulation drops the machines and devices of a dead process.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.life.is_alive()

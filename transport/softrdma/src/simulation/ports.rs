@@ -75,7 +75,7 @@ impl Ports {
     }
 }
 
-/// Means by which a process binds sockets.
+/// Socket factory of a process.
 #[derive(Debug)]
 pub(crate) struct ProcessSockets {
     ports: Arc<Ports>,

@@ -282,7 +282,7 @@ impl Crowd {
                 CmEventKind::Established => {
                     let srq = first_srq(&event.private_data);
                     for frame in &self.frames {
-                        // The node may have ended the session meanwhile.
+                        // The node may have ended the session in the meantime.
                         let _ = post_frame(&*self.dials[&event.id].qp, srq, SendData::Inline(frame));
                     }
                     return Ok(Some(Decision::Accepted));

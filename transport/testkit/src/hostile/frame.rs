@@ -111,7 +111,8 @@ impl HostilePeer {
                 payload[4..6].copy_from_slice(&first);
             }
             Hostility::Unfinished if payload[0] == FIN => {
-                // It uses a credit, as a FIN does, so that the peer itself does not run out of credit.
+                // Send an ignored frame instead of the FIN: it uses a credit too, so the hostile peer does
+                // not run out of credit.
                 payload.truncate(HEADER);
                 payload[0] = IGNORED;
             }

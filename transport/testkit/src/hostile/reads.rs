@@ -127,7 +127,7 @@ impl GuessedReads {
         }
     }
 
-    /// Returns true if READs have left, and all were answered.
+    /// Returns true if READs were sent and all were answered.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.awaited == 0 && self.asked.is_empty()

@@ -10,7 +10,8 @@ use std::mem::MaybeUninit;
 
 /// Length, in bytes, below which 16-byte vectors are as fast as longer ones.
 const WIDE: usize = 256;
-/// Length, in bytes, from which the processor's string move is as fast, as for `memcpy` with registers of 32 bytes.
+/// Minimum length, in bytes, at which the processor's string move is as fast as other copies, as for `memcpy`
+/// with registers of 32 bytes.
 const STRING: usize = 4096;
 
 /// See [`super::read`].

@@ -148,7 +148,8 @@ impl LegacyXrc {
     pub fn reg_xrc_rcv_qp(&self, domain: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<(), LegacyError> {
         let device = self.device()?;
         let mut registered = self.registered();
-        // Open first: for a number of another domain the older calls return EINVAL, registered or not.
+        // Open the QP first: if it belongs to another domain, the older calls return EINVAL, registered or
+        // not.
         let handle = device.open_qp(domain, number)?;
         match registered.entry(number) {
             Entry::Occupied(_) => Err(LegacyError::Registered),

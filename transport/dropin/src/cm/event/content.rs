@@ -36,8 +36,8 @@ impl EventContent<'_> {
         Self { status: -errno, ..Self::plain(event) }
     }
 
-    /// Makes the event that the program gets, for an id on which it is counted already. Private data
-    /// beyond 255 bytes, which C has no length for, is cut off.
+    /// Creates the program's event for an id that already counts it. Private data is truncated to 255 bytes,
+    /// the maximum length in C.
     pub(super) fn hand_out<'e>(self, id: Id<'_>) -> CmEventHandle<'e> {
         let mut private_data = self.private_data;
         private_data.truncate(usize::from(u8::MAX));
@@ -61,8 +61,8 @@ impl EventContent<'_> {
             qp_num: conn.qp_num,
             qkey: from.map_or(0, |from| from.q_key),
         };
-        // The union's larger member is set first, so that no byte of it stays uninitialised.
-        // SAFETY: numbers and null pointers, for which zeros are valid.
+        // Set the union's larger member first, so that all its bytes are initialised. SAFETY: zeros are valid
+        // for the union's numbers and pointers.
         let mut param = rdma_cm_event_param { ud: unsafe { std::mem::zeroed() } };
         if id.is_datagram() {
             param.ud = ud;

@@ -24,7 +24,7 @@ pub(crate) struct EventObject {
     base: UnsafeCell<rdma_cm_event>,
     /// Target of `param.conn.private_data`.
     _private_data: Vec<u8>,
-    /// The count of the id that the event is for.
+    /// Event count of the id that gets the event.
     outstanding: Arc<EventCount>,
 }
 

@@ -18,7 +18,7 @@ use trunkline_verbs::{
     UnreachableCause,
 };
 
-/// Converts an endpoint's event to the program's; `None` if the program gets none.
+/// Converts an endpoint's event to the program's event; `None` if the program gets none.
 pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     let Some(id) = host().report(event.id) else {
         // The program has destroyed the id in the meantime. If it was a listener and this is a request, the
@@ -41,7 +41,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     if facts.awaits_accept {
         return None;
     }
-    // As the connection manager of a host with an RDMA device reports a port without a listener.
+    // Report a port without a listener as the CM of an RDMA host does.
     let kind = match kind {
         CmEventKind::Unreachable(UnreachableCause::Port) if id.get(PORT_SPACE) == RDMA_PS_UDP => {
             CmEventKind::ServiceRefused(SidrStatus::UNSUPPORTED)
@@ -107,7 +107,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
         }
         CmEventKind::DeviceRemoval => Some(EventContent::plain(RDMA_CM_EVENT_DEVICE_REMOVAL)),
         CmEventKind::TimewaitExit => Some(EventContent::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT)),
-        // C lacks a number for kinds unknown to this library.
+        // rdma_cm has no number for kinds unknown to this library.
         _ => None,
     }
 }
@@ -124,8 +124,8 @@ fn path_to_peer(id: Id<'_>) -> ibv_ah_attr {
     ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() }
 }
 
-/// Makes an id for a request. It reports to the listener's channel, or to a separate one if the listener
-/// is synchronous.
+/// Creates an id for a request. The id reports to the listener's channel, or to a separate channel if the
+/// listener is synchronous.
 fn request(
     listener: Id<'_>,
     new: Arc<dyn CmId>,
@@ -157,7 +157,8 @@ fn request(
     Some(EventContent { private_data, parameters: Some(parameters), new: Some(id), ..plain })
 }
 
-/// Handles a peer's acceptance: connects an id that has a QP. Without a QP, the program does the rest.
+/// Handles a peer's acceptance: connects an id that has a QP. Without a QP, the program completes the
+/// connection.
 fn response(id: Id<'_>, parameters: ConnectParameters, private_data: Vec<u8>) -> EventContent<'static> {
     let event = if id.get(QP).is_null() {
         RDMA_CM_EVENT_CONNECT_RESPONSE

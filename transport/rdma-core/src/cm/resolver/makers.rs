@@ -45,7 +45,7 @@ impl Inner {
                 work.busy.remove(&peer);
                 work.requested -= 1;
             }
-            // Other makers may have skipped this peer's next request.
+            // Other maker threads may have skipped this peer's next request.
             self.for_makers.notify_all();
             done(made);
             work = self.work();

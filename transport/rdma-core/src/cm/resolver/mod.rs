@@ -147,9 +147,9 @@ impl Drop for Resolver {
             (job.done)(Err(VerbsError::Gone));
         }
         for thread in threads {
-            // `done` may hold the last reference to the device, so this may be one of the threads.
+            // `done` may hold the last reference to the device, so the drop may run on one of the threads.
             if !thread.number().is_current() {
-                // A panic there has been printed already.
+                // The thread's panic is already printed.
                 let _ = thread.join();
             }
         }

@@ -3,8 +3,8 @@
 //! A window bounds the packets in flight. It follows the round trip: above a target it shrinks, at most by
 //! half and once per round trip, and below the target it grows. The method is Swift's (Kumar et al., SIGCOMM
 //! 2020), designed for RPC over a transport in software. The judgement is by the *shortest* of the last round
-//! trips, because hosts that share their cores delay single packets by milliseconds. A loss shrinks the
-//! window as well, by less while the round trips show no queue, and so does a mark (ECN).
+//! trips, because hosts that share their cores delay single packets by milliseconds. A loss or an ECN mark
+//! also shrinks the window, by less while the round trips show no queue.
 //!
 //! | round trip | base |
 //! |---|---|
@@ -42,10 +42,11 @@ const FIRST_WINDOW_BYTES: u32 = 16 << 10;
 const FIRST_WINDOW: RangeInclusive<u32> = 2..=8;
 /// Minimum of the window.
 const LEAST_WINDOW: f64 = 0.25;
-/// Packets by which the window grows in a round trip. It doubles every 8 rounds of growth, up to an eighth of the window.
+/// Growth of the window in a round trip, in packets. It doubles every 8 rounds of growth, up to an eighth of
+/// the window.
 const STEP: f64 = 0.25;
 const ROUNDS_PER_DOUBLING: i32 = 8;
-/// Round trip from which on packets are paced, and the time for which they may leave ahead of the pace.
+/// Minimum round trip of paced paths, and the burst that pacing permits, both in nanoseconds.
 const BURST_NS: f64 = 1_000_000.0;
 /// Pace in windows per round trip, so that the window stays the bound.
 const PACE: f64 = 2.0;

@@ -138,8 +138,8 @@ impl Requester {
                 Response::Progress
             }
             Syndrome::Nak(code) => {
-                // Requests before it without a response end as flushed, so that the refused one gets
-                // the status.
+                // Earlier requests without a response are flushed, so that the refused request gets the
+                // status.
                 self.advance(now, psn);
                 let failing = self.queue.iter().position(|wqe| psn.after(wqe.end_psn()) < 0);
                 self.fail(failing.unwrap_or(0), status_of(code));
@@ -182,7 +182,7 @@ impl Requester {
             self.fail(0, CompletionStatus::LocalProtectionError);
             return Response::Progress;
         }
-        // Both are 0 when the piece was about to be requested again.
+        // Saturate: both counts are 0 when the piece is about to be requested again.
         self.cursor.reads = self.cursor.reads.saturating_sub(u32::from(ends_piece));
         self.cursor.missing = self.cursor.missing.saturating_sub(span);
         if last {
@@ -254,7 +254,7 @@ impl Requester {
         Response::Unexpected
     }
 
-    /// Retires everything before `end`, up to a READ or atomic that has no answer.
+    /// Retires all requests that end before `end`, up to a READ or atomic without a response.
     fn advance(&mut self, now: Time, end: Psn) -> Implied {
         let mut una = self.una;
         let mut implied = Implied::Clear;
@@ -303,7 +303,7 @@ impl Requester {
         if let Some(index) = self.cursor.index.checked_sub(1) {
             self.cursor.index = index;
         } else {
-            // It was about to be sent again; `moved` seeks.
+            // The request is about to be retransmitted. `moved` repositions the cursor.
             self.cursor.packet = 0;
         }
         self.complete(wqe, CompletionStatus::Success);
@@ -339,7 +339,7 @@ impl Requester {
         self.fail_with(failing, status, CompletionFlags::empty());
     }
 
-    /// Like [`Self::fail`], with flags in the completion that has the status.
+    /// Like [`Self::fail`], with flags in the completion of the failed request.
     pub(super) fn fail_with(&mut self, failing: usize, status: CompletionStatus, flags: CompletionFlags) {
         if !self.is_sending() {
             return;

@@ -20,12 +20,12 @@ use trunkline_verbs::{CompletionStatus, Psn};
 
 /// Number of PSNs from `una` on in which responses are kept; divides the PSN space.
 pub(super) const KEPT_SPAN: u32 = 1024;
-/// Distance in packets from which on a response before others counts as lost (RFC 9002 §6.1.1).
+/// Number of later packets after which a missing response counts as lost (RFC 9002 §6.1.1).
 const REORDERED_PACKETS: u32 = 3;
 /// Part of the smoothed round trip, and its minimum in nanoseconds, without a response beyond a gap after which the gap is a loss.
 const REORDERED_PART: u64 = 4;
 const REORDERED_FLOOR_NS: u64 = 250_000;
-/// Times that the distance doubles, and the wait, which ends at a round trip.
+/// Maximum number of doublings of the distance and of the wait, which is at most a round trip.
 const MAX_DOUBLINGS: u32 = 5;
 const MAX_WAIT_DOUBLINGS: u32 = 2;
 /// Number of ranges requested again, none of them needlessly, after which distance and wait are the first ones (RFC 8985 §7.2).
@@ -219,7 +219,7 @@ impl Requester {
         self.keep(now, index, covered);
         let probed = self.retry.probed;
         if self.drain(now, is_measured) && self.is_sending() {
-            // Only the probe was answered: the responses requested before it are lost.
+            // If only the probe was answered, the responses requested before it are lost.
             let is_probe = probed == Some(psn) && span == 1 && is_end(packet) && !ends_piece;
             if probed.is_some_and(|probed| self.una.after(probed) > 0) {
                 self.retry.probed = None;
@@ -228,7 +228,7 @@ impl Requester {
                 self.repeat_all(now);
             }
         }
-        // An atomic before it has no answer.
+        // An atomic at the front has no response, although later responses arrived.
         if self.queue.front().is_some_and(|wqe| wqe.kind == RequestKind::Atomic) && !self.kept.is_empty() {
             self.go_back_implied(now);
         }
@@ -314,7 +314,8 @@ impl Requester {
         }
     }
 
-    /// Returns the time at which the responses before the last one count as lost, unless another one arrives.
+    /// Returns the time at which responses earlier than the latest one count as lost, unless one more
+    /// response arrives.
     pub(super) fn gap_deadline(&self) -> Option<Time> {
         let kept = &self.kept;
         let part = REORDERED_PART >> kept.doublings.min(MAX_WAIT_DOUBLINGS);

@@ -98,7 +98,7 @@ impl Requester {
         self.allowance?;
         let unsent = self.queue.range(self.cursor.index.min(self.queue.len())..);
         let unsent = unsent.filter(|wqe| wqe.kind == RequestKind::Read).map(|wqe| wqe.psns).sum::<u32>();
-        // Part of the READ at the cursor is in flight already.
+        // Part of the READ at the cursor is already in flight.
         let begun = if self.is_reading() { self.cursor.packet } else { 0 };
         let buffered = self.pace.read_window.saturating_sub(self.missing_responses());
         Some(ReadAllowance {
@@ -127,7 +127,7 @@ impl Requester {
     /// Returns the number of packets after which an acknowledgement is requested.
     pub(super) fn ack_every(&self) -> u32 {
         let most = self.pace.ack_every;
-        // The last packet that the path admits requests one as well, since only an acknowledgement opens the
+        // The last packet that the path admits also requests an acknowledgement, since only that opens the
         // window.
         self.allowance.map_or(most, |allowance| {
             if allowance.requests <= 1 { 1 } else { allowance.ack_every.clamp(1, most) }

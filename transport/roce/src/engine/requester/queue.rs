@@ -82,7 +82,7 @@ pub(super) struct Wqe {
     pub(super) received: u32,
     /// READ: a packet at which a piece is divided into two requests, or 0.
     pub(super) split: u32,
-    /// READ: true if a part of a piece was requested that ends before the piece.
+    /// READ: true if the requested part of a piece ends before the piece does.
     pub(super) is_repeated: bool,
     /// Fault that prevents sending. The request fails after all earlier ones have ended.
     pub(super) fault: Option<CompletionStatus>,
@@ -101,7 +101,7 @@ impl Wqe {
         if packet < self.split { end.min(self.split) } else { end }
     }
 
-    /// Returns one past the last packet of the piece of a READ, whether divided or not.
+    /// Returns the end of the piece of a READ: one past its last packet, even if only a part was requested.
     pub(super) fn whole_piece_end(&self, packet: u32) -> u32 {
         piece_end(packet, self.psns, self.piece)
     }
@@ -122,7 +122,7 @@ impl Wqe {
         // Each piece of a READ is a separate request to the peer.
         let piece_end = self.whole_piece_end(first);
         let is_end = is_end(response);
-        // A part that was requested again ends earlier than its piece.
+        // The response to a part that was requested again may end before its piece does.
         let ends_rightly = is_end == (end == piece_end) || is_end && self.is_repeated;
         (ends_rightly && end <= piece_end && length == expected && length <= most).then_some(first..end)
     }
@@ -139,7 +139,7 @@ impl Wqe {
         matches!(self.kind, RequestKind::Read | RequestKind::Atomic)
     }
 
-    /// Returns true if it takes a receive at the peer.
+    /// Returns true if the request consumes a receive at the peer.
     pub(super) fn needs_receive(&self) -> bool {
         matches!(
             self.operation,
@@ -238,7 +238,7 @@ fn kind_of(operation: &SendOperation) -> RequestKind {
 }
 
 impl Requester {
-    /// Checks that [`Requester::post`] would take a request after `before` others.
+    /// Checks that [`Requester::post`] would accept a request after `before` others.
     ///
     /// # Errors
     /// Same as [`Requester::post`].
@@ -246,7 +246,7 @@ impl Requester {
         self.check_request(request, before).map(drop)
     }
 
-    /// Queues a request. SGEs and inline data are copied. In ERR it is taken and flushed
+    /// Queues a request. SGEs and inline data are copied. In ERR the request is accepted and flushed
     /// (contract E8).
     ///
     /// # Errors

@@ -40,7 +40,7 @@ pub(super) struct Retry {
     /// Last time something was acknowledged or the oldest packet was sent.
     activity: Time,
     probe_doublings: u32,
-    /// True while packets take a path on which they are lost only when it ends.
+    /// True while packets take a reliable path, which loses packets only when it ends.
     is_loss_rare: bool,
     /// True if the next `poll_transmit` must send a probe.
     pub(super) probe_due: bool,
@@ -126,9 +126,9 @@ impl Retry {
         self.is_path_proven = true;
         self.left = self.retry_count;
         self.rnr_left = self.rnr_retry;
-        // A probe cancels the measurement of its packet. If its wait became short again at once, a
-        // peer that has become slow would be probed indefinitely and never be measured as slow (the
-        // second half of Karn's rule).
+        // Keep the probe timeout doubled until a round trip is measured (the second half of Karn's rule). A
+        // probe cancels the measurement of its packet, so with a short timeout a peer that has become slow
+        // would be probed forever and never measured.
         if measured {
             self.probe_doublings = 0;
         }
@@ -158,8 +158,8 @@ impl Retry {
 }
 
 impl Requester {
-    /// Sets whether packets take a path on which they are lost only when it ends. Probes for losses then wait 16
-    /// times as long.
+    /// Sets whether packets take a reliable path, which loses packets only when it ends. Probes for losses
+    /// then wait 16 times as long.
     pub fn set_loss_rare(&mut self, is_rare: bool) {
         self.retry.is_loss_rare = is_rare;
     }
@@ -180,7 +180,7 @@ impl Requester {
         if !self.retry.has_asked(self.una) {
             if self.ask_deadline().is_some_and(|deadline| deadline <= now) {
                 self.ask();
-                // Called late: the peer has had no chance to answer.
+                // The timer fired late, so the peer has had no chance to answer.
                 if self.retry.deadline.is_some_and(|deadline| deadline <= now) {
                     self.retry.deadline = self.retry.deadline(now);
                 }
@@ -366,8 +366,8 @@ impl Requester {
         self.rewind();
     }
 
-    /// Sends everything unanswered again, without charge. Called when the path of the packets changes: those in
-    /// flight, or their answers, may not arrive.
+    /// Retransmits all unanswered packets without counting a retry. Called when the path of the packets
+    /// changes: packets in flight, or their answers, may not arrive.
     pub fn resend(&mut self) {
         if self.is_sending() {
             self.retry.is_path_proven = false;

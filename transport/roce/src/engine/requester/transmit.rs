@@ -165,7 +165,7 @@ impl Requester {
     }
 
     /// Returns true if the end of a request requests an acknowledgement, which is needed for a completion, a
-    /// draining SQD, a proof that the path leads to the peer, more message credit, or room in the send queue.
+    /// draining SQD, a proof that the path reaches the peer, more message credit, or room in the send queue.
     /// Otherwise a later packet or a probe requests one.
     #[inline]
     fn is_acknowledgement_awaited(&self, wqe: &Wqe) -> bool {
@@ -186,7 +186,7 @@ impl Requester {
 
     /// Sends the oldest unacknowledged packet once more; the cursor stays.
     fn send_probe(&mut self, now: Time, memory: &impl LocalMemory, out: &mut Vec<u8>) -> Option<Transmit> {
-        // It is about to be sent anyway, or all packets are acknowledged.
+        // The packet is about to be sent anyway, or all packets are acknowledged.
         if self.cursor.psn == self.una || self.una == self.sent_end {
             return None;
         }
@@ -206,8 +206,9 @@ impl Requester {
         Some(Transmit { psn: self.una, retransmission: true })
     }
 
-    /// Sends an empty SEND before the oldest unacknowledged packet. It has other bytes than the packet that had its PSN,
-    /// which a peer does not keep: it acknowledges the duplicate (contract rocev2 7.5).
+    /// Sends an empty SEND before the oldest unacknowledged packet. The probe differs from the packet that
+    /// had its PSN before. A peer does not store packets, so it acknowledges the probe as a duplicate
+    /// (contract rocev2 7.5).
     #[cold]
     fn send_duplicate(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         self.retry.duplicate_due = false;
@@ -269,8 +270,8 @@ impl Requester {
         self.cursor.psn.after(self.una).cast_unsigned().saturating_sub(responses)
     }
 
-    /// Records that the entry at the cursor cannot be read from memory. It fails after all earlier entries
-    /// have ended.
+    /// Records that the entry at the cursor cannot be read from memory. The entry fails after all earlier
+    /// entries have completed.
     fn local_fault(&mut self, status: CompletionStatus) {
         if let Some(wqe) = self.queue.get_mut(self.cursor.index) {
             wqe.fault = Some(status);
@@ -303,9 +304,9 @@ impl Requester {
         self.cursor = Cursor { psn, packet, ..Cursor::default() };
     }
 
-    /// Appends packet number `packet` of a request. It has the same bytes whenever it is sent (contract
-    /// rocev2 7.25), except that a READ requests only the missing part of the piece (contract rocev2 7.24).
-    /// It has the payload of `span` packets, or requests them.
+    /// Appends packet number `packet` of a request. Each retransmission has the same bytes (contract rocev2
+    /// 7.25), except that a READ requests only the missing part of the piece (contract rocev2 7.24). The
+    /// packet contains or requests the payload of `span` packets.
     pub(super) fn write_packet(
         &self,
         wqe: &Wqe,

@@ -189,7 +189,7 @@ impl ResponderState {
     #[inline]
     fn check(&self, packet: &Packet<'_>, most: u32) -> Result<(Pending, Class), NakCode> {
         let operation = packet.bth.opcode.operation();
-        // SENDs with invalidation are not offered by this device, so they are invalid requests.
+        // This device does not support SENDs with invalidation, so they are invalid requests.
         let class = classify(operation).ok_or(NakCode::INVALID_REQUEST)?;
         if packet.xrceth.is_some() != self.is_xrc() {
             return Err(NakCode::INVALID_REQUEST);

@@ -1,4 +1,4 @@
-//! The responder's state as plain words, with which another process can continue.
+//! The responder's state as plain words, so that another process can continue it.
 //!
 //! Owns the order of the fields. The words are read back as written. Other words result in a state that may
 //! answer incorrectly, but never panics. Only the fields in use are written: a responder without saved READs
@@ -183,7 +183,7 @@ fn saved_words(saved: &Saved) -> [u64; SAVED_WORDS] {
     let Saved { start, next, end, old, .. } = *saved;
     let flag = |is_set, bit| if is_set { bit } else { 0 };
     let flags = flag(is_atomic, IS_ATOMIC) | flag(is_active, IS_ACTIVE) | flag(is_replay, IS_REPLAY);
-    // An atomic has an old value, a READ a place in its answer.
+    // An atomic stores the old value, a READ the position in its response.
     let result = if is_atomic { old } else { join(start, next) };
     [join(first_psn, psns), join(msn, srq), join(rkey, length), address, result, join(end, flags)]
 }

@@ -38,8 +38,8 @@ impl ResponderState {
         None
     }
 
-    /// Returns true if `poll_transmit` may have a packet to send. It returns `None` while a READ's bytes are
-    /// being fetched.
+    /// Returns true if `poll_transmit` may have a packet to send. `poll_transmit` returns `None` while a
+    /// READ's bytes are being fetched.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()
@@ -150,8 +150,8 @@ impl ResponderState {
         let syndrome = Syndrome::new(self.refusal.syndrome);
         let expected = Psn::new(self.expected);
         let psn = match syndrome {
-            // The gap may be filled by now, and the dropped packets repeated: then an acknowledgement covers
-            // more than a NAK. Otherwise the peer repeats the rest only.
+            // If the gap is filled and the dropped packets have been retransmitted, an acknowledgement covers
+            // more than a NAK. Otherwise the peer retransmits only the missing packets.
             Syndrome::Nak(NakCode::PSN_SEQUENCE) if expected.after(Psn::new(self.gap_end)) >= 0 => {
                 self.ack_due = 1;
                 return None;
@@ -160,7 +160,7 @@ impl ResponderState {
             Syndrome::Rnr { .. } if self.refusal.psn != expected.get() => return None,
             _ => Psn::new(self.refusal.psn),
         };
-        // A NAK acknowledges all before it.
+        // A NAK acknowledges all earlier packets.
         self.ack_due = 0;
         self.covered(psn);
         let mut packet = self.packet(Operation::ACKNOWLEDGE, psn);

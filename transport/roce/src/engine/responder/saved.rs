@@ -48,8 +48,8 @@ pub(super) struct SavedAnswers {
 }
 
 impl SavedAnswers {
-    /// Sets how many entries are kept and allocates room for them. Older entries stay until
-    /// new ones take their places.
+    /// Sets the number of entries to keep and allocates memory for them. Older entries stay until new ones
+    /// replace them.
     pub(super) fn set_depth(&mut self, depth: u8) {
         self.depth = depth;
         self.entries.reserve_exact(self.limit().saturating_sub(self.entries.len()));
@@ -60,8 +60,8 @@ impl SavedAnswers {
         self.depth
     }
 
-    /// Returns true if a further READ or atomic may be taken: the entry it displaces must have been
-    /// answered (contract rocev2 7.6).
+    /// Returns true if another READ or atomic may be accepted: the entry that it replaces must be answered
+    /// (contract rocev2 7.6).
     pub(super) fn has_room(&self) -> bool {
         let oldest_is_answered =
             || self.entries.front().is_none_or(|oldest| !oldest.is_active || oldest.is_replay);
@@ -119,7 +119,7 @@ impl SavedAnswers {
         let end = offset.saturating_add(reth.length);
         // An answer in progress continues to its end, or to the end of the repeat.
         saved.end = if saved.is_active { saved.end.max(end) } else { end };
-        // A copy of a request whose answer has not reached that packet yet does not start it again.
+        // Ignore a duplicate request if the answer has not reached its first packet yet.
         if !saved.is_active || packet < saved.next {
             (saved.start, saved.next) = (packet, packet);
             self.replay(index);

@@ -107,7 +107,7 @@ impl CmMessage {
         }
     }
 
-    /// Returns the receiver's communication id, or the id of its SIDR_REQ. A REJ that takes a REQ back has 0.
+    /// Returns the receiver's communication id, or the id of its SIDR_REQ. A REJ that withdraws a REQ has 0.
     #[must_use]
     pub const fn remote_id(&self) -> Option<u32> {
         Some(match self {

@@ -55,7 +55,7 @@ impl IpUdp {
         }
     }
 
-    /// Returns the addresses as IPv6. If only one of them is IPv4, it becomes its mapped form.
+    /// Returns the addresses as IPv6. If only one is IPv4, it is converted to its IPv4-mapped form.
     pub(crate) const fn v6(&self) -> (Ipv6Addr, Ipv6Addr) {
         (as_v6(self.source), as_v6(self.destination))
     }

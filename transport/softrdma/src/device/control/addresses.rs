@@ -96,7 +96,7 @@ impl Addresses {
         &self.gids
     }
 
-    /// Returns the GID table, to which loopback addresses are added as they are used.
+    /// Returns the GID table. Loopback addresses are added to it as they are used.
     pub(super) fn gids_mut(&mut self) -> &mut GidTable {
         &mut self.gids
     }
@@ -222,7 +222,7 @@ impl Addresses {
         }
     }
 
-    /// Returns true if the device uses the addresses of the host, which change, rather than addresses that
+    /// Returns true if the device uses the addresses of the host, which may change, instead of addresses that
     /// the user named.
     pub(super) fn follows_host(&self) -> bool {
         self.asks_host && self.host.is_some() && !self.gids.is_named()
@@ -245,7 +245,7 @@ impl Addresses {
         let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
         let destination = vector.destination.ip();
         VerbsError::check_scope(destination)?;
-        // Packets that a peer sends to port 4791 arrive at the first shard.
+        // Open the address at the first shard, which receives all packets to port 4791.
         shards.first().link_mut().open(source)?;
         let route = shards.of_qp(number.get(), |shard| shard.open_route(source, destination));
         route.ok_or(VerbsError::Gone)?
@@ -284,7 +284,8 @@ impl Addresses {
         host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, *asks_host, address, is_here))
     }
 
-    /// Returns true if a living member has a port at the address. It takes port 4791 there over when its holder dies.
+    /// Returns true if a live member has a port at the address. That member takes over port 4791 when its
+    /// holder dies.
     pub(super) fn has_member(&self, address: IpAddr) -> bool {
         self.host.as_ref().is_some_and(|host| host.is_address_of_the_living(address))
     }
@@ -440,7 +441,7 @@ fn is_confined(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || is_nowhere(error)
 }
 
-/// Returns true if the host has no route to a peer, or one that prohibits packets.
+/// Returns true if the host has no route to a peer, or a route that prohibits packets.
 fn is_nowhere(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
     matches!(error.kind(), NetworkUnreachable | HostUnreachable | PermissionDenied)

@@ -85,7 +85,7 @@ impl Control {
         let connection = event.connection();
         let requested = match event {
             Event::ConnectRequest(_, request) => {
-                // Both ends of a connection use one path MTU: the smaller of what their interfaces carry.
+                // The path MTU of a connection is the smaller of the two interfaces' MTUs.
                 let mtu = shards.first().link().mtu_of(request.local.ip());
                 if mtu < request.peer.mtu {
                     tracing::debug!(
@@ -94,7 +94,7 @@ impl Control {
                         ?mtu,
                         "smaller path MTU proposed"
                     );
-                    // The event shows that the request waits for an answer.
+                    // Refusing cannot fail: the request waits for an answer.
                     let _refused = self.connections.machine().refuse_mtu(connection, mtu);
                     return;
                 }
@@ -142,7 +142,7 @@ impl Control {
                 let established = self.connections.get(id).is_some_and(|endpoint| {
                     matches!(endpoint.role, Role::Active { .. }) && endpoint.qp.is_none()
                 });
-                // A program that brings the QP up itself has already established the connection.
+                // A connection is already established if the program brought the QP up itself.
                 if !established {
                     self.connections.push_event(id, CmEventKind::Established, private);
                 }
@@ -197,7 +197,7 @@ impl Control {
         }
     }
 
-    /// Ends a connection that was never established, or ends at once.
+    /// Ends a connection that was never established or that ends immediately.
     fn end_connection(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, connection: ConnectionId) {
         self.connections.end(id, connection);
         self.fail_attached(shards, id);
@@ -205,8 +205,8 @@ impl Control {
 }
 
 impl Connections {
-    /// Creates an endpoint for a peer's request to a listener. The channel creates its object when the
-    /// program takes the event.
+    /// Creates an endpoint for a peer's request to a listener. The channel creates the endpoint's object when
+    /// the program takes the event.
     fn requested(&mut self, connection: ConnectionId, request: Requested, now: Time) {
         let of = self.of_listener(request.listener);
         let Some((listener_id, listener)) = of.and_then(|id| Some((id, self.get(id)?))) else {
@@ -234,7 +234,7 @@ impl Connections {
         let kind = PendingCmEventKind::ConnectRequest { new: self.next_number(), parameters };
         let event = PendingCmEvent { id: listener_id, kind, private_data: request.private };
         if channel.push(event).is_err() {
-            // The peer repeats its request.
+            // The peer retransmits the request.
             self.machine().release(now.0, connection);
             return;
         }

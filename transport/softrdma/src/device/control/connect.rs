@@ -51,7 +51,7 @@ impl Control {
         let mtu = endpoint.path_mtu.map_or(carried, |most| most.min(carried));
         let (one_flow, retry_refused) = (endpoint.one_flow, endpoint.retry_refused);
         let mut ports = endpoint.ports.unwrap_or_else(|| UdpPorts::new(link.port()));
-        // The form with one flow names the port that it leaves from.
+        // A request for a connection of one flow contains its source port.
         let leaves_from = || (one_flow != OneFlow::No).then(|| link.source(local.ip()).port());
         let own = ports.own.or_else(leaves_from);
         if one_flow == OneFlow::Yes {
@@ -201,12 +201,12 @@ impl Control {
         self.gather_cm(shards, now);
         shards.first().send(now);
         // A peer at this process's address gets its DREQ through this process, which holds port 4791. The
-        // DREQ is not repeated.
+        // DREQ is not retransmitted.
         shards.first().link_mut().forward_last();
         self.qps.addresses().ports_end();
     }
 
-    /// Destroys an endpoint that the program has dropped. Its QP is left alone.
+    /// Destroys an endpoint that the program has dropped, but not its QP.
     pub(in crate::device) fn drop_endpoint(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, now: Time) {
         let Some(endpoint) = self.connections.remove(id) else { return };
         // Connection requests that were not delivered to the program are refused along with their listener,

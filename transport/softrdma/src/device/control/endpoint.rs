@@ -33,7 +33,7 @@ pub(in crate::device) enum PendingCmEventKind {
 /// End of a connection that an endpoint will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Neither listens nor has a peer.
+    /// An endpoint that neither listens nor has a peer.
     Undecided,
     /// Connects to a peer.
     Active { remote: SocketAddr },

@@ -1,10 +1,10 @@
 //! Wildcard listeners follow the addresses of the host, such as addresses that a DHCP client or a failover
 //! adds later.
 //!
-//! Owns the schedule by which the host's addresses are read again, and the record of addresses that could not
-//! be opened. While a wildcard listener exists, the kernel is queried every second for changes of addresses
-//! or interfaces, and only after a change are they read. Sockets at a removed address stay open: they work
-//! again when it returns.
+//! Owns the schedule for reading the host's addresses again, and the record of addresses that could not be
+//! opened. While a wildcard listener exists, the kernel is queried every second for changes of addresses or
+//! interfaces, and only after a change are they read. Sockets at a removed address stay open: they work again
+//! when it returns.
 
 use super::Control;
 use crate::device::shards::reach::Reach;
@@ -19,7 +19,7 @@ use trunkline_verbs::descriptors::above_stdio;
 
 /// Interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Number of notifications read at once; more of them count as one change as well.
+/// Maximum number of notifications read at once. They count as one change.
 const READS: usize = 1024;
 /// Groups of notifications: interfaces, IPv4 addresses and IPv6 addresses.
 const GROUPS: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;

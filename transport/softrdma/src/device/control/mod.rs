@@ -75,7 +75,7 @@ pub(super) struct ControlInit {
     pub(super) members: Option<Arc<Members>>,
     /// TGTs that the members of the host share; `None` on a network in process.
     pub(super) targets: Option<Arc<Targets>>,
-    /// Files that show that the device was taken away, if it is removable.
+    /// Files that record the removal of the device, if it is removable.
     pub(super) away: Option<AwayFiles>,
 }
 
@@ -199,7 +199,7 @@ impl Control {
     }
 
     fn handle_unreachable(&mut self, report: &UnreachableReport, now: Time) {
-        // Checked first, because the next check reads the table of all members' ports.
+        // Make this check first: the next one reads the table of all members' ports.
         if !self.connections.machine().expects_unreachable(report) {
             return;
         }

@@ -57,7 +57,7 @@ impl PeerProcesses {
         }
     }
 
-    /// Takes a connection with a dead process.
+    /// Removes and returns a connection whose peer process has died.
     fn take_orphan(&mut self) -> Option<CmIdNumber> {
         let member = self.dead.first()?;
         let id = self.connections.get(member).and_then(|ids| ids.first().copied())?;
@@ -69,7 +69,7 @@ impl PeerProcesses {
     fn watch_later(&mut self, member: MemberId, now: Time) {
         if self.connections.contains_key(&member) {
             self.unwatched.insert(member);
-            // The time of the first one counts: more may be added all the while.
+            // Keep the time of the first process, since processes may be added continually.
             self.watch_again.get_or_insert(now + WATCH_AGAIN);
         }
     }

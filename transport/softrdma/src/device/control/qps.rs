@@ -214,7 +214,7 @@ impl Qps {
             .map_or_else(Due::default, |sharing| sharing.work(shards.first(), self.addresses.gids_mut(), now))
     }
 
-    /// Returns the other process of this host that has a peer's QP.
+    /// Returns the other process of this host that owns a peer's QP.
     pub(super) fn member_of(&self, peer: QpNumber, at: IpAddr) -> Option<MemberId> {
         self.sharing.as_ref()?.member_of(peer, at)
     }
@@ -227,8 +227,8 @@ impl Qps {
         self.sharing.as_ref()?.user_of(peer, SocketAddr::new(at, port?))
     }
 
-    /// Returns a living process with a handle on a shared TGT: it has the QP once the previous executor is
-    /// dead.
+    /// Returns a live process with a handle on a shared TGT. That process owns the QP once the previous
+    /// executor is dead.
     pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
         self.sharing.as_ref()?.heir_of(tgt)
     }

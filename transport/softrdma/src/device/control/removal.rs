@@ -55,8 +55,8 @@ impl Control {
         self.removal.is_removed.load(Ordering::Acquire)
     }
 
-    /// Returns the removal flag, for threads without control's lock. It is set before any other effect of the
-    /// removal can be seen.
+    /// Returns the removal flag, for threads without control's lock. The flag is set before any other effect
+    /// of the removal is visible.
     pub(in crate::device) fn removed(&self) -> &Arc<AtomicBool> {
         &self.removal.is_removed
     }

@@ -1,7 +1,7 @@
 //! Connection endpoints, and the channels of their events.
 //!
-//! Owns the program's handle on an endpoint of control, whose end destroys the endpoint but not its QP, and the
-//! queue that endpoints report to.
+//! Owns the program's handle on an endpoint of control, and the queue that endpoints report to. Dropping the
+//! handle destroys the endpoint but not its QP.
 #![forbid(unsafe_code)]
 
 use super::qp::SoftQp;
@@ -69,8 +69,7 @@ impl CmChannel for SoftCmChannel {
 
 impl Drop for SoftCmChannel {
     fn drop(&mut self) {
-        // Requests that the program did not take are refused, since the peer would otherwise wait for an
-        // answer.
+        // Refuse requests that the program did not take, so that their peers do not wait for an answer.
         while let Some(event) = self.queue.pop() {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
                 self.core.act(|access, now| access.control.drop_endpoint(&mut access.shards, new, now));

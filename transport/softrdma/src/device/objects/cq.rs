@@ -30,9 +30,8 @@ pub(in crate::device) struct SoftCq {
     use_count: UseCount,
 }
 
-/// Number of polls after which a program counts as polling. A program that sleeps between messages polls a
-/// few times and arms again: handing the shard's work back and forth would wake the background thread twice
-/// per message.
+/// Minimum number of polls of a polling program. A program that sleeps between messages polls a few times and
+/// arms again: handing the shard's work back and forth would wake the background thread twice per message.
 const POLLS_BEFORE_DUTY: u32 = 32;
 
 impl SoftCq {
@@ -88,8 +87,7 @@ impl Counted for SoftCq {
 impl CompletionQueue for SoftCq {
     fn poll(&self, completions: &mut [Completion]) -> usize {
         self.note_poll();
-        // Completions of other shards may arrive as fast as they are polled, and must not keep this shard
-        // from its work.
+        // Work on the shard even if completions arrive from other shards as fast as they are polled.
         let has_crossed = self.ring.has_crossed();
         let count = self.ring.take(completions);
         if (count > 0 && !has_crossed) || completions.is_empty() {

@@ -191,7 +191,7 @@ impl CqRing {
         self.take_waiting(completions, has_crossed)
     }
 
-    // Kept out of `take`, whose every other poll is empty.
+    // Not inlined into `take`: every other poll is empty.
     #[inline(never)]
     fn take_waiting(&self, completions: &mut [Completion], has_crossed: bool) -> usize {
         let mut state = lock(&self.state);
@@ -236,7 +236,7 @@ impl CqRing {
             state.notify = Some(notify);
         }
         self.armed.store(true, Ordering::Relaxed);
-        // The next poll finds completions that crossed before.
+        // The next poll returns completions that crossed earlier.
         self.crossing.listen();
         Ok(())
     }

@@ -22,8 +22,8 @@ use trunkline_verbs::{
     ReceiveRequest, SendRequest, Time, VerbsError,
 };
 
-/// Time limit for an answer of the process that executes a shared TGT. It answers immediately, unless it is
-/// stopped.
+/// Time limit for an answer of the process that executes a shared TGT. The process answers immediately,
+/// unless it is stopped.
 const EXECUTOR_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Interval at which a waiting caller polls for the answer.
 const LOOK_FOR_ANSWER: Duration = Duration::from_micros(50);

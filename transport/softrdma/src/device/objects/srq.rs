@@ -50,7 +50,7 @@ impl SoftSrq {
         Ok(Self { core, queue, is_xrc, use_count: UseCount::default(), parts })
     }
 
-    /// Returns the number on the device; a basic SRQ has a number, too.
+    /// Returns the number on the device. A basic SRQ also has a number.
     pub(in crate::device) fn card_number(&self) -> u32 {
         self.queue.number()
     }

@@ -42,7 +42,7 @@ impl Shard {
         qps.get_mut(number).is_some_and(|qp| qp.answer(placement))
     }
 
-    /// Hands a kept request to the responder of a QP; `None` when the QP has no responder. `joined` is true
+    /// Passes a stored request to the responder of a QP; `None` if the QP has no responder. `joined` is true
     /// if the request may have the payload of several packets.
     pub(in crate::device) fn take_kept(
         &mut self,

@@ -13,14 +13,15 @@ use trunkline_roce::wire::icrc::{self, Flow};
 use trunkline_roce::wire::{IpUdp, Mad, mad_packet};
 use trunkline_verbs::{Counter, Mtu, PeerView, Psn, Time, VerbsError};
 
-/// Datagrams taken off the link at once.
+/// Number of datagrams received from the link at once.
 const RECEIVE_SLOTS: usize = 64;
 /// Maximum number of batches that a process forwards before it exits.
 const LAST_BATCHES: usize = 64;
-/// Interval at which a thread polls the link while packets come through memory. Polling it is a system call.
+/// Interval at which a thread polls the link while packets arrive through memory. Polling the link is a
+/// system call.
 const INTERVAL_NS: u64 = 4_000;
-/// The same for a link that has not been used for long. The interval grows to it with the time since the last
-/// use, of which it is an eighth, so that it delays a peer's packets by a small part of the peer's pauses.
+/// Maximum poll interval of an unused link. The interval is an eighth of the time since the last use, so that
+/// the delay of a peer's packets is small in relation to the peer's pauses.
 const IDLE_INTERVAL_NS: u64 = 2_000_000;
 /// The MTU of a link that does not report one.
 const DEFAULT_MTU_BYTES: u32 = 1500;
@@ -136,7 +137,7 @@ impl LinkEndpoint {
         std::mem::take(&mut self.woke_quietly) && self.tap.wire.link.is_drained()
     }
 
-    /// Returns true if the link should be polled although packets come through memory.
+    /// Returns true if the link should be polled although packets arrive through memory.
     pub(super) fn is_due(&self, now: Time) -> bool {
         let interval = (now.since(self.used) / 8).clamp(INTERVAL_NS, IDLE_INTERVAL_NS);
         now.since(self.polled) >= interval

@@ -114,7 +114,7 @@ pub(super) struct Shard {
     handed_over: Vec<HandedOver>,
     /// Buffer for one packet about to be written to shared memory.
     packet: Vec<u8>,
-    /// Buffer for one packet out of shared memory. It never shrinks, so that its bytes are zeroed once.
+    /// Buffer for one packet from shared memory. The buffer never shrinks, so that its bytes are zeroed once.
     taken: Vec<u8>,
     /// Number of the CQs' lost completions that were handled.
     overflows_served: u64,
@@ -217,7 +217,7 @@ impl Shard {
         self.resources.outbox.has_messages()
     }
 
-    /// Returns true if QPs are ready and the link has room.
+    /// Returns true if QPs are ready and the link can take packets.
     pub(super) fn has_work(&self) -> bool {
         (self.qps.ready() > 0 || self.resources.paths.has_released()) && self.link.is_idle()
     }

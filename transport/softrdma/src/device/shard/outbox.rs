@@ -15,8 +15,8 @@ use trunkline_verbs::QpNumber;
 
 /// Maximum number of queued messages.
 const MAX_WAITING: usize = 2048;
-/// Maximum number of queued messages for one member, so that a member that takes none leaves room for the
-/// others.
+/// Maximum number of queued messages for one member, so that a member that does not read does not fill the
+/// queue.
 const MAX_WAITING_OF_ONE: usize = 1024;
 /// Maximum number of buffers kept for reuse.
 const MAX_SPARE: usize = 64;
@@ -33,14 +33,14 @@ pub(in crate::device) enum ControlEvent {
         is_member: bool,
         /// The local address and UDP port that it was sent to.
         to: SocketAddr,
-        /// Its ICRC exclusive-or the one that covers its headers.
+        /// The datagram's ICRC, exclusive-or the ICRC that covers its headers.
         difference: u32,
         /// The management datagram.
         mad: Box<Mad>,
     },
     /// A management datagram that was not delivered.
     Unreachable(UnreachableReport),
-    /// The first packet at a QP whose connection awaits its RTU. It replaces an RTU that was lost or
+    /// The first packet at a QP whose connection awaits its RTU. The packet replaces an RTU that was lost or
     /// overtaken (contract rocev2 12.4).
     FirstPacket(QpNumber),
     /// A message about shared memory from this shard to another of the device.
@@ -54,7 +54,7 @@ pub(in crate::device) enum ControlEvent {
         /// An area that is handed over with the message.
         area: Option<AreaHandle>,
     },
-    /// A member of the host that can no longer be reached, found while sending to it.
+    /// A member of the host that turned out to be unreachable while sending.
     MemberGone(MemberId),
 }
 

@@ -13,12 +13,13 @@ use trunkline_machine::mutant;
 use trunkline_roce::engine::{Allowance, Congestion, InFlight, Requester};
 use trunkline_verbs::{ReadAllowance, Time};
 
-/// Maximum window in packets. Each QP has a smaller one, for the buffers of its peer.
+/// Maximum window in packets. The window of a QP is smaller, to fit the buffers of its peer.
 const MAX_WINDOW: u32 = 1024;
 /// Parts of a window: the length of a READ's piece, and of a run of packets without a request for an acknowledgement.
 const PARTS: u32 = 4;
 
-/// Packets that a QP may have in flight whose peer has not answered, or no longer answers. They count in no window.
+/// Maximum packets in flight of a QP whose peer has not answered, or no longer answers. These packets count
+/// in no window.
 const ON_TRIAL: InFlight = InFlight { requests: 2, responses: 8 };
 
 /// Path of a QP's packets.
@@ -109,9 +110,9 @@ struct Path {
 }
 
 impl Path {
-    /// Returns the rest of a QP's share of the window of responses, of which `own` are in flight. The QP has READs to post, and
-    /// posts none beyond the window: the window limits it if no further READ fits. One that grew although it was not
-    /// used would be sent as a burst later.
+    /// Returns the unused part of a QP's share of the response window. `own` responses of the QP are in
+    /// flight. The call also records that the window limits the QP if no further READ fits: a window that
+    /// grew without use would later be sent as a burst.
     fn share(&mut self, own: u32) -> u32 {
         let window = self.responses.congestion.whole_window();
         let share = window / self.readers.max(1);
@@ -353,10 +354,10 @@ mod tests {
         way.congestion.replace(4, 1, Time(0));
         assert_eq!([7, 8].map(|qp| way.room_of(qp, Time(0))), [3, 0]);
         assert_eq!(way.released(Time(0)), Some(7));
-        // It has sent and waits for more: another queue pair is next.
+        // QP 7 has sent and waits to send more: QP 8 is next.
         way.served(7, true, true, Time(0));
         assert_eq!(([7, 8].map(|qp| way.room_of(qp, Time(0))), way.released(Time(0))), ([0, 3], Some(8)));
-        // A queue pair that could not send keeps its place.
+        // A QP that could not send keeps its position.
         way.served(8, false, true, Time(0));
         assert_eq!(way.released(Time(0)), Some(8));
         way.served(8, true, false, Time(0));

@@ -100,7 +100,7 @@ pub(super) struct Peers {
 struct LastSoft {
     source: SocketAddr,
     destination: SocketAddr,
-    /// Its headers differ from the packet's if an address translator has changed these.
+    /// Flow of the ICRC. It differs from the packet's headers if an address translator changed them.
     flow: Flow,
     /// Identification of its last segment.
     identification: u16,

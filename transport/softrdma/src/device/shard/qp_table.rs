@@ -112,7 +112,7 @@ impl QpTable {
         }
     }
 
-    /// Returns true if the table has the QP.
+    /// Returns true if the table contains the QP.
     #[inline]
     pub(super) fn contains(&self, number: u32) -> bool {
         self.slots.contains(number)

@@ -21,7 +21,7 @@ use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
     /// Receives one batch from the link; returns true if more may wait.
-    // Kept out of the turns in which only memory is polled.
+    // Not inlined, since many turns poll only memory.
     #[inline(never)]
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
         let Self { link, peers, .. } = self;
@@ -68,7 +68,7 @@ impl Shard {
         self.handed_over = packets;
     }
 
-    /// Hands a packet to the shard that has its QP, if that is another shard; returns true if it is.
+    /// Passes a packet to the shard that owns its QP, if that is another shard. Returns true if it is.
     fn hand_over(&mut self, body: &[u8], datagram: &Datagram<'_>, origin: Origin) -> bool {
         let Ok(bth) = Bth::parse(body) else { return false };
         let number = bth.destination.get();
@@ -105,7 +105,7 @@ impl Shard {
             }
         }
         let counters = &mut self.resources.counters;
-        // Not moved out of the result, because it is large.
+        // Borrow the packet from the result: it is too large to move.
         let parsed = Packet::parse(body);
         let packet = match &parsed {
             Ok(packet) => packet,
@@ -176,7 +176,7 @@ impl Shard {
         let (from, to, is_member) = (datagram.source, datagram.destination, origin.is_member);
         let difference = match verdict {
             Verdict::Taken { is_soft: true } => Flow::new(&IpUdp::new(from, to)).difference(datagram.bytes),
-            // Their identification is solved for.
+            // Solve for the sender's identification.
             Verdict::Taken { is_soft: false } | Verdict::Unsure => Some(0),
         };
         let difference = difference.unwrap_or(0);
@@ -252,8 +252,8 @@ impl Shard {
         }
     }
 
-    /// Handles a congestion notification (contract rocev2 8.7), by which NICs report marks. It is no proof of a route, and
-    /// has no answer.
+    /// Handles a congestion notification, with which NICs report ECN marks (contract rocev2 8.7). A
+    /// notification does not prove a route and is not answered.
     #[cold]
     fn handle_cnp(&mut self, bth: &Bth, datagram: &Datagram<'_>, origin: Origin, now: Time) {
         match self.qps.get_mut(bth.destination.get()) {

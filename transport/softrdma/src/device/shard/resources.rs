@@ -105,7 +105,7 @@ impl<'a> Intake<'a> {
     }
 }
 
-/// Resources that a completion needs on its way out.
+/// Resources for reporting a completion to the program.
 #[derive(Debug)]
 pub(super) struct Completer<'a> {
     index: ShardIndex,

@@ -32,9 +32,10 @@ pub(in crate::device) struct RemoteCall<'a> {
     pub(in crate::device) outbox: &'a mut MemberOutbox,
 }
 
-/// The part of a TGT, executed here, that concerns the other processes that share it.
+/// Hooks of a TGT that this process executes and other processes share.
 pub(in crate::device) trait SharedTgt: Any + Debug + Send {
-    /// Returns true if a placement in another process is pending. Packets that arrive meanwhile are kept.
+    /// Returns true if a placement in another process is pending. Packets that arrive in the meantime are
+    /// kept.
     fn is_waiting(&self) -> bool;
 
     /// Keeps a packet until the pending placement is answered. `joined` is true if it may have the payload of
@@ -63,8 +64,8 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// Returns true if an ended process has placed this packet, so that it only has to be acknowledged.
     fn was_placed(&self, serial: u64, request: &PlacementRequest<'_>) -> bool;
 
-    /// Publishes the TGT's state. Packets that reveal the new state must not leave before. `image` is scratch
-    /// space.
+    /// Publishes the TGT's state. Packets that reveal the new state must be sent afterwards. `image` is
+    /// scratch space.
     fn publish(
         &self,
         attributes: &QpAttributes,

@@ -17,7 +17,7 @@ pub(super) struct Timers(BinaryHeap<Reverse<(Time, u32)>>);
 pub(super) struct Scheduled(Option<Time>);
 
 impl Timers {
-    /// Schedules the QP for `when`; it may come up earlier.
+    /// Schedules the QP for `when` or earlier.
     pub(super) fn schedule(&mut self, number: u32, scheduled: &mut Scheduled, when: Option<Time>) {
         let Some(when) = when else { return };
         if scheduled.0.is_none_or(|earlier| when < earlier) {

@@ -30,7 +30,7 @@ impl Shard {
         }
     }
 
-    // Kept out of `flush`, which mostly returns at once.
+    // Not inlined into `flush`, which mostly returns at once.
     #[inline(never)]
     fn flush_some(&mut self, now: Time) {
         let turns = self.qps.ready() + 4;

@@ -1,7 +1,7 @@
 //! A shard under its lock, with the state that its callers need next to it.
 //!
-//! Owns the lock by which one thread at a time works on the shard, and the words by which its work changes
-//! hands. In steady state only its poller takes the lock; other threads that need the shard wait for it.
+//! Owns the lock that admits one thread at a time to the shard, and the words that hand its work from thread
+//! to thread. In steady state only its poller takes the lock; other threads that need the shard wait for it.
 //! Two shards share no cache line.
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,8 @@ impl ShardLock {
         has_control_events
     }
 
-    /// Clears the flag for control's events, for a caller that takes them; returns true if it was set.
+    /// Clears the flag for control's events before the caller takes the events. Returns true if the flag was
+    /// set.
     pub(in crate::device) fn take_note(&self) -> bool {
         self.has_control_events.load(Ordering::Acquire)
             && self.has_control_events.swap(false, Ordering::AcqRel)

@@ -55,8 +55,8 @@ impl<'a> Reach<'a> {
         }
     }
 
-    /// Passes a message about shared memory to the shard that it is for, which handles it at once: the thread
-    /// that has received the message wakes a thread that sleeps there. Returns false for any other message.
+    /// Passes a message about shared memory to its shard, which handles it at once: the receiving thread
+    /// wakes a thread that sleeps for that shard. Returns false for any other message.
     pub(in crate::device) fn handle_memory_message(
         &mut self,
         from: MemberId,
@@ -74,7 +74,7 @@ impl<'a> Reach<'a> {
         })
     }
 
-    /// Runs an operation on the shard that has a QP; `None` when there is no such QP.
+    /// Runs an operation on the shard that owns a QP; `None` if there is no such QP.
     pub(in crate::device) fn of_qp<R>(
         &mut self,
         number: u32,

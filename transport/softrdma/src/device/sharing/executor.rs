@@ -1,7 +1,7 @@
 //! A TGT that this member executes for all that share it.
 //!
-//! Owns the placement in another member's SRQ, at most one at a time; the packets that arrive meanwhile;
-//! bytes fetched for a READ; and events for the handles.
+//! Owns the placement in another member's SRQ, at most one at a time; the packets that arrive in the
+//! meantime; bytes fetched for a READ; and events for the handles.
 //!
 //! | `pending` | a packet arrives | the owner answers | the owner dies | no answer for a while |
 //! |---|---|---|---|---|
@@ -50,7 +50,7 @@ pub(super) struct Executor {
     backlog_bytes: usize,
     /// Serial number and outcome of the last placement that a predecessor requested from this process.
     inherited: Option<(u64, RemoteOutcome)>,
-    /// Process that holds the receive of the SEND in progress, if it is another one.
+    /// Process that holds the receive of the SEND in progress, if not this process.
     message_at: Option<MemberId>,
     events: Vec<AsyncEventKind>,
 }
@@ -146,7 +146,7 @@ impl Executor {
         }
     }
 
-    /// Sets the process that holds the receive of the SEND in progress, if it is another one.
+    /// Sets the process that holds the receive of the SEND in progress, if not this process.
     pub(super) fn set_message_at(&mut self, owner: Option<MemberId>) {
         self.message_at = owner;
     }
@@ -181,7 +181,7 @@ impl Executor {
         true
     }
 
-    /// Returns the other process that has the SRQ.
+    /// Returns the other process that owns the SRQ.
     fn owner(&self, srq: Option<SrqNumber>) -> Option<MemberId> {
         let host = self.targets.host();
         host.owner_of(srq?.get()).filter(|owner| *owner != host.me())
@@ -211,11 +211,11 @@ impl SharedTgt for Executor {
         let message = Message::Place { tgt: tgt.get(), serial, place: *request };
         let mut bytes = Vec::new();
         let kind = message.write(&mut bytes);
-        // If there is no room, the request is repeated later.
+        // If the outbox is full, the request is retransmitted later.
         message.send(outbox, owner);
         self.pending = Some(Pending { owner, serial, kind, bytes, again: now.plus_ns(AGAIN_NS) });
         self.fetch = match std::mem::take(&mut self.fetch) {
-            // Bytes that were fetched for one answer of a READ cannot be used for a later one.
+            // Discard bytes that were fetched for an earlier answer of a READ.
             Fetch::Here { .. } | Fetch::Refused(_) => Fetch::None,
             fetch => fetch,
         };

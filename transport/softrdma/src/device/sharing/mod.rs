@@ -37,7 +37,7 @@
 //! outcome, returns the outcome instead of placing the packet again. This holds for atomics too. A serial
 //! number is never reused, not even after a reset.
 //!
-//! The owner may have ended as well. A process that places a SEND or a WRITE records the serial number in the
+//! The owner may also have exited. A process that places a SEND or a WRITE records the serial number in the
 //! shared table before the message is visible to its program, so that the successor acknowledges it instead
 //! of reporting an unknown SRQ.
 #![forbid(unsafe_code)]
@@ -149,7 +149,7 @@ impl Sharing {
         self.takeovers.note_disconnect(member, now);
     }
 
-    /// Returns the other process of this host that has the QP of this number at an address. A shared TGT
+    /// Returns the other process of this host that owns the QP of this number at an address. A shared TGT
     /// belongs to its executor.
     pub(super) fn member_of(&self, qp: QpNumber, at: IpAddr) -> Option<MemberId> {
         let host = self.targets.host();
@@ -168,7 +168,7 @@ impl Sharing {
         self.targets.executor_of(qp.get()).or_else(|| self.targets.host().owner_of(qp.get()))
     }
 
-    /// Returns a living process that has a handle on a TGT.
+    /// Returns a live process that has a handle on a TGT.
     pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
         self.targets.living_holder(self.targets.find(tgt.get())?)
     }
@@ -176,7 +176,7 @@ impl Sharing {
     /// Ensures that the death of a process is reported; returns false if that is not possible now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         let (host, Some(members)) = (self.targets.host(), &self.members) else { return true };
-        // A member that lives but cannot be reached, because it has changed its user, is not lost.
+        // A live member that cannot be reached because it has changed its user is not lost.
         member == host.me() || members.connect(member) || !host.is_alive(member) && members.watch(member)
     }
 

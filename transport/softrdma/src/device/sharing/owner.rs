@@ -153,7 +153,7 @@ impl Sharing {
         Message::ReadBytes { tgt, psn: piece.psn, offset: piece.offset, bytes }.send(shard.outbox(), from);
     }
 
-    /// Completes in error the message that a TGT of another process has begun here (contract I2).
+    /// Completes with an error the half-received message of a TGT of another process (contract I2).
     pub(super) fn flush_for(&mut self, shard: &mut Shard, from: MemberId, tgt: u32, is_error: bool) {
         let executor = self.targets.find(tgt).and_then(|record| self.targets.executor(record));
         if executor != Some(from) {

@@ -24,8 +24,8 @@ pub(super) fn handle_placed(
     }
 }
 
-/// Ends the wait for a placement, and handles the packets that arrived meanwhile. `owner` is `None` if the
-/// owner has died.
+/// Ends the wait for a placement, and handles the packets that arrived in the meantime. `owner` is `None` if
+/// the owner has died.
 fn answer(
     shard: &mut Shard,
     tgt: u32,

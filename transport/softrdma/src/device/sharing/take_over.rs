@@ -46,7 +46,7 @@ pub(super) struct Takeovers {
     watch_again: Option<Time>,
 }
 
-/// Result of checking the members whose connection ended, and further pending work.
+/// Result of checking the members whose connection ended, and pending connections to executors.
 #[derive(Debug, Default)]
 pub(in crate::device) struct Due {
     /// Members that have died.
@@ -104,7 +104,7 @@ impl Sharing {
         dead: MemberId,
         now: Time,
     ) {
-        // Its QP and SRQ numbers are unowned from now on.
+        // Release the QP and SRQ numbers of the dead member.
         self.targets.host().sweep();
         for (number, record) in self.handles.records() {
             if self.targets.executor(record) == Some(dead) {
@@ -127,7 +127,8 @@ impl Sharing {
         }
     }
 
-    /// Connects to every member that executes a TGT that we have a handle on, so that its death is detected.
+    /// Connects to each executor of a TGT that this process has open, so that the executor's death is
+    /// detected.
     pub(super) fn watch_executors(&mut self, now: Time) {
         let Some(members) = &self.members else { return };
         let me = self.targets.host().me();

@@ -25,7 +25,7 @@ pub(in crate::device) struct Domain {
     number: DomainNumber,
     /// Declared before the file, so that it is dropped first: until then the inode names this domain.
     claim: Option<DomainClaim>,
-    /// Keeps the inode in use, so that it cannot name another file meanwhile (contract A3).
+    /// Keeps the inode in use, so that it cannot be reused for another file (contract A3).
     _file: Option<File>,
 }
 

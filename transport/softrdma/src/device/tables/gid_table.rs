@@ -28,7 +28,7 @@ pub(in crate::device) struct GidTable {
     named: Option<usize>,
     /// Addresses that the host no longer has. They keep their indices in case the addresses return.
     gone: Vec<IpAddr>,
-    /// Addresses of the host that the table has no room for. A warning was logged for each.
+    /// Addresses of the host that do not fit the table. Each was logged as a warning.
     left_out: BTreeSet<IpAddr>,
     left_out_count: u64,
     /// Addresses that were replaced since [`GidTable::take_replaced`].
@@ -55,10 +55,10 @@ impl GidTable {
         Ok(table)
     }
 
-    /// Adds the addresses that the host has gained, and records which of the others it has lost.
+    /// Adds the host's new addresses, and records which of the earlier addresses the host has lost.
     pub(in crate::device) fn refresh(&mut self) -> io::Result<()> {
         if let Some((address, count)) = self.follow(&host_addresses()?) {
-            // One log line, since a host may have thousands.
+            // Log one line for all omitted addresses, since a host may have thousands.
             tracing::warn!(
                 %address,
                 omitted = count,
@@ -124,8 +124,8 @@ impl GidTable {
         self.left_out_count
     }
 
-    /// Records the addresses that the host no longer has. Bound loopback addresses are in no list of the
-    /// host, and never count as gone.
+    /// Records the addresses that the host no longer has. Bound loopback addresses are not listed by the
+    /// host, and never count as lost.
     fn note_gone(&mut self, found: &[IpAddr]) {
         let is_gone = |address: &&IpAddr| !found.contains(address) && rank(**address).is_some();
         self.gone = self.addresses.iter().filter(is_gone).copied().collect();

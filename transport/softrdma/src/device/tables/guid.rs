@@ -1,6 +1,6 @@
 //! The node GUID, which the connection manager sends as CA GUID.
 //!
-//! Owns the composition of GUIDs: our prefix, by which a peer recognises a software device (contract of the
+//! Owns the composition of GUIDs: our prefix, which identifies a software device to peers (contract of the
 //! ICRC: such a peer sends identification 0), then a hash of host, network namespace and address. Every
 //! incarnation at an address therefore has the same GUID (contract rocev2 12.5).
 #![forbid(unsafe_code)]

@@ -156,8 +156,8 @@ impl Slots {
         self.free.pop_front().ok_or(VerbsError::OutOfResources("the device holds no more memory regions"))
     }
 
-    /// Returns the key of a slot's next generation. It is never 0 or `u32::MAX`, which programs and devices
-    /// take for no key.
+    /// Returns the key of a slot's next generation. The key is never 0 or `u32::MAX`, which programs and
+    /// devices treat as no key.
     fn next_key(&mut self, slot: u32) -> u32 {
         let generation = &mut self.generations[slot as usize];
         loop {

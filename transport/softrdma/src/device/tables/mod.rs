@@ -63,7 +63,7 @@ impl Tables {
         self.overflows.load(Ordering::Acquire)
     }
 
-    /// Returns the number of receives posted in all SRQs, lent or not.
+    /// Returns the total number of receives posted to SRQs, lent or not.
     pub(super) fn posted_receives(&self) -> usize {
         self.srqs.posted(&self.reader().enter())
     }

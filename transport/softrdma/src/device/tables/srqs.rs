@@ -66,7 +66,7 @@ struct Xrc {
 }
 
 impl Srq {
-    /// Returns the SRQ's number; a basic SRQ has a number, too.
+    /// Returns the SRQ's number. A basic SRQ also has a number.
     pub(in crate::device) fn number(&self) -> u32 {
         self.number
     }
@@ -268,7 +268,7 @@ impl Srqs {
         Some((xrc.number, xrc.shared))
     }
 
-    /// Returns the number of receives posted in all SRQs, lent or not.
+    /// Returns the total number of receives posted to SRQs, lent or not.
     pub(in crate::device) fn posted(&self, reading: &Reading<'_>) -> usize {
         let posted = |number: &u32| self.get(reading, *number).map_or(0, |srq| srq.receives.count());
         self.table.keys().iter().map(posted).sum()

@@ -1,4 +1,4 @@
-//! Counts of the uses of an object, from which `Busy` is decided.
+//! Use counts of objects: an object in use is `Busy`.
 //!
 //! Owns the count of one object. Objects take a [`UseGuard`] on each object that they use, and drop it when
 //! they are destroyed. An object checks its own count before it is destroyed. The count must never keep an

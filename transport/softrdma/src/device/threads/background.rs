@@ -134,7 +134,7 @@ impl ShardMachine {
     fn check(&mut self) -> Turn {
         let progress = &self.lock.progress;
         if let SleepMeans::Bell(sleeper) = &self.means {
-            // A bell that rings from here on ends the next sleep, as the count of an eventfd does.
+            // From here on a ring of the bell ends the next sleep, like the counter of an eventfd.
             sleeper.announce();
         }
         if progress.is_stopping() {
@@ -217,8 +217,8 @@ impl Machine for ShardMachine {
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }
 
-    /// Returns true if the machine should not be asleep: it ticks although it has the work, or the shard has
-    /// work without a wake-up.
+    /// Returns true if the machine should be awake: it ticks although it owns the work, or the shard has work
+    /// without a pending wake-up.
     fn is_due(&self) -> bool {
         match self.step {
             Step::Tick => self.lock.progress.has_handed_over(),

@@ -1,7 +1,7 @@
 //! Threads that work in a device: when they work, sleep and wake each other.
 //!
-//! `progress` holds the words by which a shard's work changes hands, `background` the shard's thread, `wait` the
-//! sleep of a program's thread. `wake_up` and `signal` wake them.
+//! `progress` holds the words that hand a shard's work from thread to thread, `background` the shard's
+//! thread, `wait` the sleep of a program's thread. `wake_up` and `signal` wake them.
 #![forbid(unsafe_code)]
 
 pub(super) mod background;

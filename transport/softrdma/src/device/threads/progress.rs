@@ -1,10 +1,10 @@
 //! The handover of a shard's work between the program's pollers and the shard's background machine.
 //!
-//! Owns the words by which the work changes hands. While a program polls, the machine checks once per tick
-//! whether it still does, and packets do not wake the machine. A poller that sleeps on the shard's own
-//! descriptors ([`super::wait`]) keeps the work. If there was no poll since the last check, or a program arms
-//! a CQ to sleep on its channel, the machine does the work ([`super::background`]). This code must never take
-//! the shard's lock: callers are in a turn.
+//! Owns the words that hand the work from thread to thread. While a program polls, the machine checks once
+//! per tick whether it still does, and packets do not wake the machine. A poller that sleeps on the shard's
+//! own descriptors ([`super::wait`]) keeps the work. If there was no poll since the last check, or a program
+//! arms a CQ to sleep on its channel, the machine does the work ([`super::background`]). This code must never
+//! take the shard's lock: callers are in a turn.
 #![forbid(unsafe_code)]
 
 use super::wake_up::{WakePoller, WakeUp, Watcher};
@@ -133,7 +133,7 @@ impl Progress {
     }
 
     /// Wakes the machine if necessary after a poller has done the shard's work, in its turn. Receiving
-    /// packets may have disarmed the link, on which a thread that sleeps on the descriptors relies.
+    /// packets may have disarmed the link, and a thread that sleeps on the descriptors needs it armed.
     pub(in crate::device) fn worked(
         &self,
         shard: &mut Shard,
@@ -150,7 +150,7 @@ impl Progress {
         }
     }
 
-    /// Returns true if a poller has handed the work over, or the machine has taken it.
+    /// Returns true if a poller has handed the work over, or the machine has taken it over.
     pub(in crate::device) fn has_handed_over(&self) -> bool {
         self.handover.is_background()
     }

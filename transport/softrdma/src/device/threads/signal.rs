@@ -50,7 +50,7 @@ impl<T> Signal<T> {
         }
         events.push_back(event);
         if events.len() == 1 {
-            // Fails only when the counter is full, and then the descriptor is readable anyway.
+            // The write fails only when the counter is full, and then the descriptor is already readable.
             let _full = self.fd.as_ref().map(|fd| fd.write(1));
         }
         Ok(())

@@ -42,7 +42,7 @@ impl ShardWait {
         self.ring.arm(Notify::Any).ok()?;
         let (parts, lock) = (self.core.parts(), self.core.shard(self.home));
         let (more, mut shard) = parts.work_and_stay(lock, Shard::work_before_sleep);
-        // A completion since the arming has disarmed the CQ.
+        // The CQ is disarmed if a completion arrived after it was armed.
         if more || !self.ring.is_armed() || self.ring.has_any() {
             return None;
         }
@@ -102,7 +102,7 @@ mod tests {
     use std::time::Duration;
     use trunkline_verbs::{CqInit, Device, Prepared};
 
-    /// The edge of a descriptor is reported once. If it were forgotten, packets would wait for the next one.
+    /// epoll reports an edge only once. If it is lost, packets wait for the next one.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "another real thread has the turn")]
     fn wake_up_by_packets_is_recorded_although_another_thread_has_turn() {

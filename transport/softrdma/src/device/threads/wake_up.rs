@@ -87,7 +87,8 @@ impl WakeUp {
         self.watcher.store(watcher as u8, Ordering::SeqCst);
     }
 
-    /// Records that a machine is awake, unless the other one sleeps for the shard now. Returns true if none does.
+    /// Records that a machine is awake, unless the other machine now sleeps for the shard. Returns true if
+    /// neither sleeps.
     pub(in crate::device) fn release(&self, watcher: Watcher) -> bool {
         let (from, to) = (watcher as u8, Watcher::Nobody as u8);
         let was = self.watcher.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
@@ -110,7 +111,7 @@ impl WakeUp {
         match &self.background {
             Handle::Bell(bell) => bell.wake(),
             Handle::Descriptor(fd) => {
-                // Fails only when the counter is full, and then the thread wakes anyway.
+                // The write fails only when the counter is full, and then the thread wakes anyway.
                 let _full = fd.write(1);
             }
         }

@@ -1,7 +1,7 @@
 //! Devices that the operator has taken away, recorded as files in the members' folder.
 //!
-//! Owns those files. Only devices that were opened as removable check them, a few times a second. They
-//! serve to test how programs react to the removal of their device, as by `rdma link delete`.
+//! Owns those files. Only devices that were opened as removable check them, a few times a second. They serve
+//! to test how programs react to the removal of their device, for example with `rdma link delete`.
 #![forbid(unsafe_code)]
 
 use super::runtime_dir::{existing_folder, namespace_folder};

@@ -120,7 +120,7 @@ impl DefaultDirectory {
             let chosen = all.swap_remove(chosen).path;
             private_directory(&chosen.join(folder))?;
             for unused in all {
-                // Fails unless the directory is empty.
+                // Removal fails unless the directory is empty.
                 let _in_use = remove_dir(unused.path);
             }
             return Ok(chosen);
@@ -136,7 +136,7 @@ impl DefaultDirectory {
     /// Lists the directories of this user, the one without a suffix first.
     fn list(&self) -> Result<Vec<Private>, HostError> {
         let names = match read_dir(&self.parent) {
-            // It may be writable only. All processes then use one fixed name.
+            // The parent may be writable but not readable. All processes then use one fixed name.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && !self.is_plain_taken() => {
                 return Ok(Private::find(self.plain_path()).into_iter().collect());
             }
@@ -169,7 +169,7 @@ impl DefaultDirectory {
     /// Creates a directory: without a suffix unless that name has another use.
     fn create(&self) -> Result<(), HostError> {
         create_private(&self.plain_path())?;
-        // Not `is_plain_taken`: another user may have removed the entry since, and create it again.
+        // Do not use `is_plain_taken`: another user may have removed the entry and may create it again.
         if Private::find(self.plain_path()).is_none() {
             // Others cannot guess the name, so it is free.
             create_private(&self.parent.join(format!("{}-{:016x}", self.name, Runtime::threads().random())))?;

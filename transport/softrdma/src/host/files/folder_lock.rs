@@ -31,7 +31,7 @@ pub(in crate::host) const NAME: &str = "lock";
 const REPLACED: &str = "lock.";
 /// Number of attempts to lock the file between which the thread only yields.
 const YIELDS: u32 = 100;
-/// Number of pauses of one millisecond after which a holder counts as stopped.
+/// Number of pauses, each of one millisecond, after which a holder counts as stopped.
 const PAUSES: u32 = 500;
 
 /// Content of the lock file: the holder's process id, and a random number for each time that the lock is taken.
@@ -51,7 +51,7 @@ pub(in crate::host) struct FolderLock {
 #[derive(Debug)]
 pub(in crate::host) struct Locked<'a> {
     held: Option<Flock<File>>,
-    /// Place that the file returns to. Its mutex excludes the threads of one process from each other.
+    /// Slot that the file returns to. The mutex excludes the threads of one process from each other.
     kept: Option<MutexGuard<'a, Option<File>>>,
 }
 
@@ -102,7 +102,7 @@ impl FolderLock {
         }
     }
 
-    /// Returns `None` if the file is no longer the lock file: members then lock another one.
+    /// Returns `None` if the file is no longer the lock file: members then lock its replacement.
     fn wait_for(&self, mut file: File) -> Result<Option<Flock<File>>, (File, HostError)> {
         let (mut tries, mut pauses) = (0, 0);
         let mut holder = None;
@@ -140,7 +140,7 @@ impl FolderLock {
         }
     }
 
-    /// Renames the lock file, so that members create another one.
+    /// Renames the lock file, so that members create a new lock file.
     fn replace(&self, file: &File, holder: Holder) -> io::Result<()> {
         // Exactly one member renames a file: the inode number in the new name excludes the others.
         let name = format!("{REPLACED}{}", file.metadata()?.ino());
@@ -243,8 +243,8 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Fails with `NotFound` if the folder's path no longer leads to its lock file: a folder that is not in use may be removed
-/// before it is locked.
+/// Fails with `NotFound` if the folder's path no longer contains its lock file: a folder that is not in use
+/// may be removed before it is locked.
 pub(in crate::host) fn is_in_place(lock: &FolderLock, held: &Locked<'_>) -> io::Result<()> {
     let path = lock.path().join(NAME);
     match held.file().is_none_or(|file| is_at(file, AT_FDCWD, &path)) {

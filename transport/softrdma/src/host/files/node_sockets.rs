@@ -30,7 +30,7 @@ const FOLDER: &str = "nodes";
 /// Suffixes of the names of listening sockets, and of sockets that do not listen yet.
 const LISTENING: &str = ".sock";
 const UNFINISHED: &str = ".new";
-/// Age from which an unfinished socket counts as left by a dead node.
+/// Minimum age of an unfinished socket that a dead node has left.
 const UNFINISHED_FOR: Duration = Duration::from_secs(60);
 /// Maximum number of connections answered per call.
 const MAX_ANSWERS: usize = 16;
@@ -49,7 +49,7 @@ pub const MAX_NODES: usize = 1024;
 pub enum NodeRequest {
     /// The node's description of itself.
     Status,
-    /// Its last events.
+    /// Last events of the node.
     Record,
 }
 
@@ -126,7 +126,7 @@ impl NodeSocket {
             let request = NodeRequest::of(&socket);
             let text =
                 texts[usize::from(request == NodeRequest::Record)].get_or_insert_with(|| describe(request));
-            // The kernel may grant less.
+            // The kernel may grant a smaller buffer.
             let _less = socket.set_send_buffer_size(4 * MAX_NODE_BYTES);
             let bytes = &text.as_bytes()[..text.len().min(MAX_NODE_BYTES)];
             if let Err(error) = send(&socket, &[IoSlice::new(bytes)]) {
@@ -197,8 +197,7 @@ pub fn ask_nodes(
     let runtime = Runtime::threads();
     let mut found = Vec::new();
     for names in names.chunks(MAX_ASKED) {
-        // All requests are sent before any answer is awaited, so that a stopped node does not delay the
-        // others.
+        // Send all requests before waiting for answers, so that a stopped node does not delay the others.
         let ask = |name: &String| connect(&folder, &path, name, request, runtime.random());
         let asked: Vec<_> = names.iter().filter_map(ask).collect();
         let until = runtime.clock().now() + patience;

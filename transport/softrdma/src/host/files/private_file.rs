@@ -66,7 +66,7 @@ pub(in crate::host) fn private_directory(path: &Path) -> Result<(), HostError> {
     create_private(path)?;
     match is_private_directory(path)? {
         true => Ok(()),
-        // It was removed since.
+        // The directory was removed after its creation.
         false => {
             let source = ErrorKind::NotFound.into();
             Err(HostError::Os { doing: "examine", path: path.to_owned(), source })
@@ -110,7 +110,7 @@ pub(in crate::host) fn is_private_directory(path: &Path) -> Result<bool, HostErr
 
 /// Returns the reason why a file cannot serve; `None` for a directory of this user to which only it can write.
 pub(in crate::host) fn fault(found: &Metadata) -> Option<&'static str> {
-    // Another user's file first, of any kind: this user may be unable to remove it.
+    // Report another user's file first, whatever its kind: this user may be unable to remove it.
     if found.uid() != geteuid().as_raw() {
         Some(OF_ANOTHER_USER)
     } else if found.file_type().is_symlink() {

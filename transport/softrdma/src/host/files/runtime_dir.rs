@@ -216,7 +216,7 @@ mod tests {
         std::fs::write(&file, "").unwrap();
         assert!(refusal(&file).contains("not a directory"));
         assert!(refusal(&folder.join("a/b")).contains("cannot create"));
-        // A user cannot remove the directory of another one.
+        // A user cannot remove another user's directory.
         if nix::unistd::geteuid().is_root() {
             nix::unistd::chown(&open, Some(nix::unistd::Uid::from_raw(65534)), None).unwrap();
             let text = refusal(&open);

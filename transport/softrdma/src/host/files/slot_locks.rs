@@ -32,7 +32,7 @@ pub(in crate::host) fn any_lives(folder: &Path) -> bool {
     if present.iter().any(|slot| holds_lock(directory.as_fd(), *slot, None)) {
         return true;
     }
-    // A cleaner of old files may have removed the lock file of a living member.
+    // A cleaner of old files may have removed the lock file of a live member.
     let Ok(words) = read_slots(&folder.join(REGISTRY)) else { return false };
     slots().zip(words).any(|(slot, word)| word != 0 && !present.contains(&slot))
 }
@@ -86,7 +86,7 @@ pub(in crate::host) struct Marks(File);
 impl Marks {
     pub(in crate::host) fn open(folder: &Path) -> Result<Self, HostError> {
         let path = folder.join(REGISTRY);
-        // Opened for reading only: data that the program writes to a wrong descriptor must not end up in it.
+        // Open the file read-only, so that a program that writes to a wrong descriptor cannot change it.
         let opened = open_to_check(AT_FDCWD, &path);
         opened.map(Self).map_err(|source| HostError::Os { doing: "open", path, source })
     }
@@ -97,7 +97,7 @@ impl Marks {
     }
 
     pub(in crate::host) fn clear(&self, slot: u16) {
-        // Unlocked explicitly: a child of a fork may share the open file, and would keep the mark.
+        // Unlock explicitly: a forked child may share the open file and would keep the lock.
         let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_UNLCK)));
     }
 

@@ -19,8 +19,8 @@ const UNUSED: Duration = Duration::from_secs(3600);
 /// files.
 const MAX_EXAMINED: usize = 256;
 const MAX_REMOVED: usize = 8;
-/// Prefix of a folder that is being removed. It is renamed first, so that a process that joins meanwhile
-/// creates a new one. If the remover dies, the next start continues.
+/// Prefix of a folder that is being removed. The folder is renamed first, so that a process that joins in the
+/// meantime creates a new folder. If the remover dies, the next start continues.
 const REMOVED: &str = "removed-";
 
 /// Removes unused folders next to `own`. `random` decides where the search starts, so that a search is not
@@ -65,7 +65,7 @@ fn remove_if_unused(folder: &Path) -> bool {
     let renamed = folder.with_file_name(format!("{REMOVED}{name}"));
     match std::fs::rename(folder, &renamed) {
         Ok(()) => remove(&renamed),
-        // A folder of that name is left from a remover that died, and is removed first.
+        // A process that died during the removal left a folder of that name. Remove it first.
         Err(error) => {
             tracing::debug!(%error, path = %folder.display(), "unused folder not renamed");
             remove(&renamed);

@@ -375,7 +375,7 @@ impl Connections {
     }
 
     /// Records that the system refuses resources for connections. A listener that stays readable would keep
-    /// this process awake, so it is not watched meanwhile.
+    /// this process awake, so it is not watched in the meantime.
     fn pause(&mut self, error: &io::Error) {
         if self.shortage == Shortage::None {
             tracing::warn!(
@@ -451,7 +451,7 @@ impl Connections {
                 self.counts.nonsense();
                 self.end(oldest);
             }
-            // Its hello has usually arrived already.
+            // Read from the new connection: the hello has usually arrived already.
             self.readable.push_back(key as u64);
         }
         self.readable.push_back(LISTENER);
@@ -503,7 +503,7 @@ impl Connections {
     /// Handles a hello.
     fn name(&mut self, key: usize, length: usize) {
         let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
-        // A member that has left: its messages are read before the end of its connection.
+        // Accept messages of a member that has left: they are read before the end of its connection.
         let Some(from) = from.filter(|from| self.host.has_joined(*from)) else {
             self.counts.nonsense();
             self.end(key);

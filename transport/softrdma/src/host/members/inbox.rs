@@ -109,7 +109,7 @@ impl SimulatedInbox {
                         None => Arrived::Message { from, kind, bytes },
                     });
                 }
-                // Only when the inbox is empty: messages sent before the end still arrive.
+                // Check for the end only when the inbox is empty, since messages sent before it still arrive.
                 None => {
                     let ended = self.ended()?;
                     self.lose(ended);

@@ -69,7 +69,7 @@ pub(crate) enum Received {
     Message,
     /// A message of another kind, which is queued for the device.
     Queued,
-    /// A connection with a member ended. It is also queued for the device.
+    /// A connection with a member ended. The end is also queued for the device.
     Lost,
 }
 
@@ -202,7 +202,7 @@ impl Members {
             Way::Sockets(connections) => connections.listening(member)?,
             Way::Memory(_) => return self.host.is_alive(member).then(|| geteuid().as_raw()),
         };
-        // Without the lock, which shards take.
+        // Query the process without the lock, which shards take.
         process.user()
     }
 

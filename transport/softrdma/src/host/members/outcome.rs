@@ -9,7 +9,7 @@ pub(crate) enum Undelivered {
     /// The member has died or left.
     #[error("the member has left or died")]
     Gone,
-    /// The socket has no room now.
+    /// The socket is full.
     #[error("the member has more messages waiting than its socket holds")]
     Full,
     /// Too many descriptors of this user are in flight.

@@ -77,7 +77,7 @@ fn is_own_user(uid: u32, own: u32, overflow: u32) -> bool {
 /// Returns true if the process of a pidfd runs with this effective uid in this user namespace.
 fn is_like_us_by_pidfd(pidfd: &OwnedFd, own: u32) -> bool {
     let path = format!("/proc/thread-self/fdinfo/{}", pidfd.as_raw_fd());
-    // Negative after the process has ended, 0 if it is not visible in this `/proc`.
+    // The PID is negative after the process has exited, and 0 if the process is not visible in this `/proc`.
     let pid = || number_after("Pid:", 0, &fs::read_to_string(&path).ok()?).filter(|pid| *pid != 0);
     // The PID belongs to the process from the first read to the second one.
     pid().is_some_and(|first| is_like_us(first, own) && pid() == Some(first))

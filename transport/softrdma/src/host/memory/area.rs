@@ -25,7 +25,7 @@ enum AreaSource {
     Simulated(Arc<Life>),
 }
 
-/// An area on its way to another member.
+/// An area in transit to another member.
 #[derive(Debug)]
 pub(crate) enum AreaHandle {
     /// A descriptor of its memory.
@@ -98,7 +98,7 @@ impl Areas {
         }
     }
 
-    /// Makes this process count as a forked child.
+    /// Makes the area behave as in a forked child.
     #[cfg(test)]
     pub(crate) fn pretend_child(&self) {
         if let AreaSource::Mapped(fork) = &self.0 {
@@ -106,7 +106,7 @@ impl Areas {
         }
     }
 
-    /// Creates an area of zeros, and the handle by which another member maps it.
+    /// Creates an area of zeros, and the handle with which another member maps it.
     ///
     /// # Errors
     /// The resource that the system, or a limit of this process, lacks.
@@ -175,7 +175,7 @@ impl OwnArea {
         debug_assert_eq!(written, Ok(()), "own offsets are inside");
     }
 
-    /// Copies `length` bytes from `at` of another memory in.
+    /// Copies `length` bytes in, from offset `at` of another memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], of the other memory.
@@ -201,7 +201,7 @@ impl OwnArea {
         debug_assert_eq!(read, Ok(()), "own offsets are inside");
     }
 
-    /// Copies `length` bytes to `at` of another memory, for messages to oneself.
+    /// Copies `length` bytes to offset `at` of another memory, for messages of a member to itself.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], of the other memory.
@@ -222,7 +222,7 @@ impl OwnArea {
 }
 
 impl MappedArea {
-    /// Copies `length` bytes to `at` of another memory.
+    /// Copies `length` bytes to offset `at` of another memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`], of the other memory.

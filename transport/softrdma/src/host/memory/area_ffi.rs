@@ -188,7 +188,7 @@ pub(in crate::host) fn receive(
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    // Without the padding, in which the kernel would put a second descriptor that is never closed.
+    // Exclude the padding: the kernel would put a second descriptor there, which would never be closed.
     message.msg_controllen = with_one_descriptor();
     // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which are not borrowed
     // elsewhere.
@@ -196,8 +196,8 @@ pub(in crate::host) fn receive(
         libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
     };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    // A descriptor that cannot be lifted is lost, for example because the process may have no more. The
-    // connection stays.
+    // A descriptor that cannot be moved above the standard streams is lost, for example at the limit on open
+    // files. The connection stays.
     Ok((received, first_descriptor(&message).and_then(|made| lift(made).ok())))
 }
 

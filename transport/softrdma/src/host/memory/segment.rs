@@ -27,8 +27,8 @@ const MAGIC: usize = 0;
 /// Offset of the length in bytes.
 const LENGTH: usize = 8;
 
-/// Maximum number of attempts to exchange a word. Each that fails is a success of another member, unless a simulation has
-/// killed this process.
+/// Maximum number of attempts to exchange a word. Each failed attempt is a success of another member, unless
+/// a simulation has killed this process.
 pub(in crate::host) const ATTEMPTS: u32 = 1000;
 
 /// Marks a process without a limit on its stores.
@@ -113,7 +113,7 @@ impl Life {
         self.stores_left.store(stores, Ordering::Relaxed);
     }
 
-    /// Accounts for the next `wanted` stores; returns the number that take effect.
+    /// Accounts for the next `wanted` stores. Returns the number of stores that take effect.
     pub(in crate::host) fn permit(&self, wanted: u64) -> u64 {
         if !self.is_alive() {
             return 0;
@@ -374,11 +374,11 @@ impl Mapping {
     }
 }
 
-/// The operation that fails when the file system has no room, for errors.
+/// Name, for errors, of the operation that fails when the file system is full.
 const ALLOCATE: &str = "allocate";
 
 /// Makes the file system allocate a part of a file. The content does not change, even if other members write
-/// meanwhile.
+/// at the same time.
 fn allocate(file: &File, start: usize, length: usize) -> io::Result<()> {
     let offset = |bytes: usize| libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
     match fallocate(file, FallocateFlags::empty(), offset(start)?, offset(length)?) {

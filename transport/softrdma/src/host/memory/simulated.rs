@@ -22,7 +22,7 @@ const INBOX_BYTES: usize = 1 << 20;
 /// An entry of a member's inbox.
 #[derive(Debug)]
 pub(in crate::host) enum InboxItem {
-    /// The sender has connected; from now on its end is reported as a loss.
+    /// The sender has connected. From now on the end of the sender is reported as a loss.
     Connected(MemberId),
     /// A message.
     Message {
@@ -62,7 +62,7 @@ pub(crate) struct HostMemory {
 /// Reason why an inbox did not accept a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::host) enum NotTaken {
-    /// The member is dead or has left.
+    /// The member has died or left.
     Gone,
     /// The inbox is full.
     Full,
@@ -173,7 +173,7 @@ impl HostMemory {
 }
 
 impl InboxItem {
-    /// Returns the space that the entry takes in an inbox, in bytes; empty messages take some too.
+    /// Returns the size of the entry in an inbox, in bytes. Empty messages also take space.
     fn bytes(&self) -> usize {
         match self {
             Self::Connected(_) => 0,

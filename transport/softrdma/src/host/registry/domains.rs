@@ -23,7 +23,7 @@ pub(crate) struct FileId {
 }
 
 /// A reference to a domain; dropping it releases the domain. Its owner keeps the file open, so that its inode
-/// cannot name another file meanwhile (contract A3).
+/// cannot be reused for another file (contract A3).
 #[derive(Debug)]
 pub(crate) struct DomainClaim {
     id: u64,

@@ -28,8 +28,7 @@ pub(in crate::host) const LAST_DOMAIN: usize = COUNTERS + 16;
 
 /// Number of recordings and releases of UDP ports.
 pub(in crate::host) const PORT_CHANGES: usize = COUNTERS + 48;
-/// Key of the permutations by which members number things, in two words; 0 until the first member has chosen
-/// it.
+/// Key of the members' numbering permutations, in two words; 0 until the first member has chosen it.
 pub(in crate::host) const NUMBER_KEY: usize = COUNTERS + 64;
 
 /// One word of 64 bits per slot: the generation of the member there, 0 for none.

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Time for which a member counts as living after its lock was found held, or its connection open.
+/// Time for which a member counts as live after its lock was found held, or its connection open.
 const ALIVE_FOR: Duration = Duration::from_millis(20);
 /// Maximum time for which packets from released ports are accepted.
 const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ const ATTEMPTS: u32 = 100;
 /// The holder of port 4791 at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PortHolder {
-    /// A living member; it relays datagrams to the others.
+    /// A live member, which relays datagrams to the other members.
     Alive(MemberId),
     /// A member that died without releasing the port.
     Dead,
@@ -91,7 +91,7 @@ impl Host {
             let other = others.find(|record| record.owner != self.me() && self.is_alive(record.owner));
             match other.filter(|_| !matches!(holder, PortHolder::Alive(_))) {
                 None => return Err(PortRefused::Bind(error, holder)),
-                // It was stopped on the way.
+                // The other member was stopped while it bound the port.
                 Some(other) if attempts == ATTEMPTS => {
                     return Err(PortRefused::Bind(error, PortHolder::Alive(other.owner)));
                 }
@@ -190,8 +190,8 @@ impl Host {
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
     }
 
-    /// Returns true if a living member has a port at an address. No other user can send from that address and
-    /// be taken for a member.
+    /// Returns true if a live member has a port at an address. Other users cannot send from that address and
+    /// pass as a member.
     pub(crate) fn is_address_of_the_living(&self, address: IpAddr) -> bool {
         let [high, low] = PackedAddress::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low] && self.is_alive(record.owner))
@@ -306,7 +306,7 @@ impl MemberPorts {
         if same.any(|port| port.is_believed(members, moment)) {
             return Source::Member;
         }
-        // One living member is enough.
+        // One live member suffices.
         if at.ports.iter_mut().any(|port| port.is_believed(members, moment)) {
             return Source::Forged;
         }
@@ -354,7 +354,7 @@ impl MemberPorts {
                 // The owner has marked its record before it exited.
                 let is_marked = host.was_left(&PORTS, |record| *record == [high, low, words[2] | IS_ENDING]);
                 let port = if is_marked { port.without_death() } else { port };
-                // The record of a member that died still exists.
+                // A dead member's record still exists.
                 let has_died = host.was_left(&PORTS, |record| *record == words);
                 let port = port.ended(has_died, moment);
                 self.addresses.entry(place).or_default().ports.push(port);

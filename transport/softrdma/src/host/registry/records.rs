@@ -86,7 +86,7 @@ impl Host {
         Err(HostError::Full(table.holds))
     }
 
-    /// Writes a record of this member into a place, unless another member takes that.
+    /// Writes a record of this member into a place, unless another member takes the place first.
     fn put_at(&self, table: &'static Table, index: usize, words: [u64; 3]) -> Option<Record> {
         let at = table.record(index);
         let word = self.registry.word64(at);
@@ -162,7 +162,7 @@ impl Host {
         used.unwrap_or(usize::MAX).min(table.capacity)
     }
 
-    /// Removes a record unless another record has taken its place.
+    /// Removes a record unless another record has replaced it.
     pub(in crate::host) fn remove(&self, table: &'static Table, record: &Record) {
         self.take_out(table, record.index, record.tag);
     }
@@ -187,8 +187,8 @@ impl Host {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Also after a fork: a child that closes an object of its parent closes it for both, as with a
-        // kernel's device. A daemon is the child of the process that opened the device.
+        // Remove the record after a fork, too: a child that closes an object of its parent closes it for
+        // both, as with a kernel device. A daemon is the child of the process that opened the device.
         self.host.take_out(self.table, self.index, self.tag);
     }
 }

@@ -1,4 +1,4 @@
-//! Listeners for CM services among the members.
+//! Registry of the member that listens for each CM service.
 //!
 //! Owns the claims on services across members. Lookups work without locks and system calls; claims are added
 //! under the lock.

@@ -180,13 +180,13 @@ impl Targets {
         self.number(record).load(Ordering::Acquire) == record.number
     }
 
-    /// Returns the member that executes the TGT of this number, to which its packets belong. It may have
+    /// Returns the member that executes the TGT of this number and handles its packets. The member may have
     /// died.
     pub(crate) fn executor_of(&self, number: u32) -> Option<MemberId> {
         self.executor(self.find(number)?)
     }
 
-    /// Returns the member that executes a TGT. It may have died.
+    /// Returns the member that executes a TGT. The member may have died.
     pub(crate) fn executor(&self, record: TargetRecord) -> Option<MemberId> {
         // SYNC: target-executor
         let word = self.word64(record, EXECUTOR).load(Ordering::Acquire);
@@ -199,7 +199,8 @@ impl Targets {
         self.exists(record).then_some(domain)
     }
 
-    /// Makes this member the executor in place of `dead`; returns false if another member has done so first.
+    /// Makes this member the executor in place of `dead`. Returns false if another member became the executor
+    /// first.
     pub(crate) fn take_over(&self, record: TargetRecord, dead: MemberId) -> bool {
         let me = self.host.me().pack();
         // SYNC: target-executor
@@ -220,7 +221,7 @@ impl Targets {
 
     /// Publishes the image. Returns false, without a change, if the image does not fit.
     pub(crate) fn publish(&self, record: TargetRecord, image: &[u64]) -> bool {
-        // Stores of the length, the words, and the sequence.
+        // Count the stores of the length, the words and the sequence.
         let stores = image.len() + 2;
         let permitted = self.segment.permit(stores);
         if permitted == stores {
@@ -262,12 +263,12 @@ impl Targets {
         self.count(record, member) > 0
     }
 
-    /// Returns true if a living member has a handle.
+    /// Returns true if a live member has a handle.
     fn is_held(&self, record: TargetRecord) -> bool {
         self.living_holder(record).is_some()
     }
 
-    /// Returns a living member that has a handle.
+    /// Returns a live member that has a handle.
     pub(crate) fn living_holder(&self, record: TargetRecord) -> Option<MemberId> {
         self.holders(record).into_iter().find(|member| self.host.is_alive(*member))
     }

@@ -100,8 +100,8 @@ impl Faults {
     }
 
     fn take(&mut self, datagram: Datagram<'_>, now: Time) {
-        // The same number of draws for each datagram, so that one probability can be changed
-        // without changing which datagrams the other faults hit.
+        // Draw the same number of random values for each datagram, so that changing one probability does not
+        // change which datagrams the other faults affect.
         let lost = self.random.happens(self.plan.drop);
         let corrupted = self.random.happens(self.plan.corrupt);
         let doubled = self.random.happens(self.plan.duplicate);
@@ -196,8 +196,8 @@ impl Faults {
     pub(super) fn send(&mut self, batch: &mut SendBatch, now: Time, mut send: impl FnMut(&mut SendBatch)) {
         self.flush(now, &mut send);
         while self.out.is_empty() && !batch.is_empty() {
-            // Pass as many at a time as one system call sends; the batch keeps the rest while the
-            // link has no room.
+            // Pass as many datagrams as one system call sends. The batch keeps the others while the link is
+            // full.
             let mut taken = 0;
             while taken < TAKEN_AT_ONCE
                 && let Some(datagram) = batch.at(taken)

@@ -262,7 +262,7 @@ impl Link for UdpLink {
     }
 
     fn arm(&mut self) -> bool {
-        // Called first, so that the next `receive` polls the members even if datagrams wait here.
+        // Poll the relay first, so that the next `receive` polls the members even if datagrams wait here.
         let mut is_waiting = self.relay.as_mut().is_some_and(Relay::is_readable);
         for bound in self.ports.all_mut() {
             if bound.socket.is_readable() {

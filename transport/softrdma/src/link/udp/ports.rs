@@ -38,7 +38,7 @@ const LAST_WAIT: Duration = Duration::from_millis(50);
 pub(super) struct Bound {
     pub(super) address: IpAddr,
     pub(super) socket: Box<dyn DatagramSocket>,
-    /// True if the socket has the port of the device, 4791 unless another was chosen.
+    /// True if the socket is bound to the port of the device, 4791 by default.
     pub(super) is_main: bool,
 }
 
@@ -334,7 +334,7 @@ impl Ports {
 
 impl Drop for Ports {
     fn drop(&mut self) {
-        // In a child of a fork, the parent keeps the ports bound.
+        // In a forked child, the parent process keeps the ports bound.
         let is_own = self.members.as_ref().is_some_and(|members| members.host().is_own_process());
         if is_own {
             while let Some(address) = self.bound.first().map(|bound| bound.address) {

@@ -24,8 +24,8 @@ use trunkline_verbs::descriptors::above_stdio;
 pub const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Requested size of the receive buffer in bytes. Linux counts about 8 KiB for a packet of 4 KiB.
 pub const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
-/// Time for which the interface of an own address is cached, which avoids listing all interfaces. Requests of
-/// unknown peers need its MTU.
+/// Cache lifetime of the interface of an own address, to avoid listing all interfaces. Requests of unknown
+/// peers need the interface's MTU.
 const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// Number of datagrams that are expected in a message before one was received.
@@ -69,7 +69,7 @@ impl Sockets for SystemSockets {
             .map_err(failed("forbid fragments (IP_MTU_DISCOVER)"))?;
         udp_ffi::use_ecn(socket.as_fd(), is_v4);
         udp_ffi::ask_receive_buffer(socket.as_fd(), self.receive_buffer);
-        // With a smaller buffer, a batch only waits longer.
+        // A smaller buffer only delays a batch.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         socket.bind(&SocketAddr::new(address, port).into()).map_err(|source| match source.kind() {
             ErrorKind::AddrInUse => LinkError::AddressInUse { address, port },

@@ -31,7 +31,7 @@ pub(super) struct Losses {
     segmented: u64,
     joined: u64,
     not_segmenting: u64,
-    /// Reports that were not taken yet.
+    /// Reports that are not yet taken.
     reports: Vec<IcmpError>,
     /// Number of receiving calls that returned an error since the last [`Losses::begin_receive`].
     receive_errors: usize,
@@ -136,7 +136,7 @@ pub(super) fn send(
                     {
                         repeats += 1;
                     }
-                    // The datagrams alone show whether the segmentation was to blame.
+                    // Send the datagrams one by one to find out whether the segmentation caused the error.
                     code if batch.first_message() > 1 => {
                         batch.unsegment();
                         was_split = matches!(

@@ -17,17 +17,19 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 pub(super) struct ShardBell(File);
 
 impl ShardBell {
-    /// Creates the bell of a shard; `None` if the system has no descriptor left. Messages wake the shard then.
+    /// Creates the bell of a shard; `None` if the process has no free descriptor. Messages then wake the
+    /// shard.
     pub(super) fn new() -> Option<Self> {
         Some(Self(OwnedFd::from(event_fd().ok()?).into()))
     }
 
-    /// Returns a handle by which another member rings the bell.
+    /// Returns a handle with which another member rings the bell.
     pub(super) fn handle(&self) -> io::Result<AreaHandle> {
         Ok(AreaHandle::Descriptor(self.0.try_clone()?.into()))
     }
 
-    /// Takes another member's bell. Returns `None` for a descriptor of another kind, to which writing might block.
+    /// Takes another member's bell. Returns `None` for a descriptor of another kind, since writing to it
+    /// might block.
     pub(super) fn take(handle: AreaHandle) -> Option<Self> {
         let AreaHandle::Descriptor(descriptor) = handle else { return None };
         let kind = read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).ok()?;

@@ -151,13 +151,13 @@ impl LocalPaths {
         })?;
         let pair = self.partners.get(&from).and_then(|known| known.pair);
         if let Some(index) = pair.filter(|index| !self.pairs[*index].has_other()) {
-            // Both sides have offered at the same time.
+            // The two members offered memory to each other at the same time.
             self.attach(index, area, number, outbox, now);
             return Ok(());
         }
         if let Some(index) = pair {
-            // The peer has dropped the old pair. If a new pair cannot be created now, the choice of its QPs
-            // is not final.
+            // The peer has dropped the old pair. If a new pair cannot be created now, its QPs may choose
+            // again later.
             drop(self.drop_pair(index));
             self.remember(from, "the peer has begun to share memory again", now);
         }
@@ -376,7 +376,7 @@ mod tests {
         let messages =
             scene.outbox.waiting_for_tests().map(|(kind, bytes)| Message::read(kind, bytes).unwrap().1);
         assert_eq!(messages.last(), Some(Message::Refuse { reason: Refusal::Forked }));
-        // A choice may be the first use of memory after the fork.
+        // Choosing a path may be the first use of the shared area after the fork.
         scene.local.policy = PathPolicy::Memory;
         let count = scene.outbox.waiting_for_tests().count();
         let choice = scene.local.choose(

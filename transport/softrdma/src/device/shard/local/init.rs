@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const MAX_PAIRS: usize = 512;
 /// Maximum memory that a device shares with other processes, in bytes.
 pub const MAX_SHARED_BYTES: usize = MAX_PAIRS * AREA_BYTES;
-/// Pairs reserved for members without a pair, so that one member cannot take all.
+/// Number of pairs reserved for members without a pair, so that one member cannot take all pairs.
 const FOR_OTHERS: usize = 128;
 
 /// Parts that a shard's [`LocalPaths`](super::LocalPaths) is created from.

@@ -78,7 +78,7 @@ impl Shard {
         }
     }
 
-    /// Handles the end of the connection with a member, after the packets that it has left in shared memory.
+    /// Handles the end of the connection with a member, after the member's packets in shared memory.
     pub(in crate::device) fn member_gone(&mut self, member: MemberId, now: Time) {
         for pair in self.local.pairs_with(member) {
             self.receive_last(pair, now);
@@ -91,7 +91,7 @@ impl Shard {
     fn receive_last(&mut self, pair: usize, now: Time) {
         let Self { local, qps, resources, taken, .. } = self;
         let mut bytes = 0;
-        // A member that lives may write more meanwhile.
+        // Stop after the size of a ring, since a live member may keep writing.
         while bytes < RING_BYTES
             && let Some(length) = receive_one(local, qps, resources, taken, pair, now)
         {
@@ -123,7 +123,7 @@ impl Shard {
         self.local.look_at_rung(now);
     }
 
-    /// Returns the descriptor by which members that share memory wake the thread that sleeps for the shard.
+    /// Returns the descriptor with which members that share memory wake the shard's sleeping thread.
     pub(in crate::device) fn bell(&self) -> Option<RawFd> {
         self.local.descriptor()
     }
@@ -149,7 +149,7 @@ impl Shard {
         self.local.check(at).map_err(VerbsError::AddressNotAvailable)
     }
 
-    /// Returns the path that a QP's packets take now.
+    /// Returns the current path of a QP's packets.
     pub(in crate::device) fn path(&self, number: u32) -> Option<QpPath> {
         Some(match self.qps.get(number)?.why_not_memory() {
             Some(why) if self.local.must_use_memory() => QpPath { name: QpPath::NONE, why },
@@ -226,7 +226,7 @@ fn handle(
     bytes: &[u8],
     now: Time,
 ) -> bool {
-    // Not moved out of the result, because it is large.
+    // Borrow the packet from the result: it is too large to move.
     let parsed = Packet::parse_joined(bytes);
     let Ok(packet) = &parsed else {
         resources.counters.malformed += 1;

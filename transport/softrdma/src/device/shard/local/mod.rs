@@ -66,8 +66,8 @@ use trunkline_verbs::{Counter, QpNumber, Time};
 
 /// Time without messages after which a ring is parked.
 const IDLE_NS: u64 = 1_000_000;
-/// Time without a packet taken out of a ring after which its receiver counts as stopped, while QPs wait for
-/// room or for an answer. The QPs then return to the network.
+/// Time after which the receiver of a ring counts as stopped if it takes no packets while QPs wait for space
+/// or for an answer. The QPs then return to the network.
 const STALLED_NS: u64 = 100_000_000;
 /// Time until a pair that ended is created again, doubled each time.
 const AGAIN_NS: u64 = 100_000_000;
@@ -340,7 +340,7 @@ impl LocalPaths {
         }
     }
 
-    /// Ends a pair and notifies the other side.
+    /// Ends a pair and notifies the peer.
     fn end(&mut self, index: usize, why: &'static str, outbox: &mut MemberOutbox, now: Time) {
         let Some(pair) = self.drop_pair(index) else { return };
         let (partner, number) = (pair.partner(), pair.number());
@@ -369,7 +369,7 @@ impl LocalPaths {
 
     /// Returns the pairs with a member whose areas are mapped.
     pub(super) fn pairs_with(&mut self, member: MemberId) -> Vec<usize> {
-        // They are not mapped in a child of a fork, which drops them here.
+        // In a forked child the areas are not mapped, and this call drops the pairs.
         self.is_own_process();
         let with = |(_, pair): &(usize, &MemoryPair)| pair.partner().member == member && pair.has_other();
         self.pairs.iter().filter(with).map(|(index, _)| index).collect()
@@ -387,7 +387,7 @@ impl LocalPaths {
             if let Some(index) = known.and_then(|known| known.pair) {
                 drop(self.drop_pair(index));
             } else if known.is_some_and(|known| known.again.is_none()) {
-                // Final choices of its QPs are open again.
+                // QPs of this member may choose again.
                 self.changed();
             }
             if self.host.as_ref().is_some_and(|host| host.is_alive(member)) {
@@ -398,7 +398,7 @@ impl LocalPaths {
         }
     }
 
-    /// Tells the other sides that the device is removed, and releases all memory.
+    /// Notifies the peers that the device is removed, and releases all memory.
     pub(super) fn leave(&mut self, outbox: &mut MemberOutbox) {
         for (_, pair) in &self.pairs {
             let _full = self.send(pair.partner(), Message::End { area: pair.number() }, outbox);
@@ -469,7 +469,7 @@ impl LocalPaths {
                 }
             }
             has_changed |= pair.has_become_attached() || pair.goes_on();
-            // A violation in the ring is detected again when they send.
+            // Ignore an error of the ring here: it is detected again when the QPs send.
             if !pair.waiting.is_empty() && pair.has_room() != Ok(false) {
                 pair.is_not_full();
                 ready.append(&mut pair.waiting);
@@ -488,8 +488,7 @@ impl LocalPaths {
         ready
     }
 
-    /// Polls one of the parked rings. A thread that polls notices its messages sooner than the message that
-    /// wakes it, which may wait at a link that is polled seldom.
+    /// Polls one of the parked rings. The wake-up message may arrive later, since the link is polled seldom.
     fn look_at_parked(&mut self, now: Time) {
         let index = self.next_parked;
         self.next_parked = if index + 1 < self.pairs.capacity() { index + 1 } else { 0 };
@@ -540,7 +539,7 @@ impl LocalPaths {
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);
     }
 
-    /// Returns the payload of the packet that was taken last, from its byte `at` on.
+    /// Returns the payload of the last packet taken from the ring, from byte `at` on.
     pub(super) fn arrived(&self, index: usize, at: usize) -> Option<ArrivedPayload<'_>> {
         self.pairs.get(index).map(|pair| pair.arrived(at))
     }
@@ -625,7 +624,7 @@ impl LocalPaths {
         } else if !pair.bell.as_ref().is_some_and(ShardBell::ring)
             && !self.send(pair.partner(), Message::Wake, outbox)
         {
-            // The next packet wakes the other side, or this one when it is repeated.
+            // The next packet, or a retransmission of this one, wakes the other side.
             self.pairs[index].was_not_woken();
         }
     }
@@ -653,7 +652,7 @@ impl LocalPaths {
         }
         let Self { active, pairs, .. } = self;
         if was_less {
-            // Rings that are parked for urgent packets only.
+            // Include the rings that are parked for urgent packets only.
             active.extend(pairs.iter().map(|(index, _)| index));
             active.sort_unstable();
             active.dedup();

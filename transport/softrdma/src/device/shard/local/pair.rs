@@ -291,7 +291,7 @@ impl MemoryPair {
         self.has_other() && self.is_attached && !self.is_stalled && self.waiting.is_empty()
     }
 
-    /// Returns true if a packet of any length has room.
+    /// Returns true if the ring has space for a packet of any length.
     pub(super) fn has_room(&mut self) -> Result<bool, Violation> {
         self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
     }
@@ -385,7 +385,7 @@ impl MemoryPair {
         self.heard
     }
 
-    /// Returns true if the peer has taken out everything published.
+    /// Returns true if the peer has taken everything that was published.
     pub(super) fn is_drained(&self) -> bool {
         self.producer.is_drained(&Shown(&self.other, &self.own))
     }
@@ -412,7 +412,7 @@ impl MemoryPair {
         self.full = None;
     }
 
-    /// Returns true if a stalled peer has taken everything out. It then counts as working again.
+    /// Returns true if a stalled peer has emptied the ring. The peer then counts as working again.
     pub(super) fn goes_on(&mut self) -> bool {
         if !self.is_stalled || !self.is_drained() {
             return false;

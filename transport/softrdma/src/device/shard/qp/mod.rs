@@ -187,8 +187,8 @@ impl Qp {
             .is_some_and(|route| route.is_of(datagram) && (origin.is_member || !route.is_to_member()))
     }
 
-    /// Returns the headers covered by the ICRC of the peer's packets, if an address translator changes the
-    /// headers on the way.
+    /// Returns the headers covered by the ICRC of the peer's packets, if an address translator rewrites the
+    /// headers.
     pub(super) fn covered_by_peer(&self) -> Option<IpUdp> {
         self.route.as_ref()?.covered_by_peer()
     }
@@ -331,7 +331,7 @@ impl Qp {
         }
     }
 
-    /// Publishes a TGT's state, if it is shared. Packets that reveal the new state must not leave before.
+    /// Publishes a TGT's state, if it is shared. Packets that reveal the new state must be sent afterwards.
     pub(super) fn publish(&self, resources: &mut Resources) {
         if let (Some(shared), Some(responder)) = (&self.shared, &self.responder) {
             let source = self.route.map(|route| route.source().ip());

@@ -143,8 +143,8 @@ impl Qp {
         sent == PACKETS_IN_TURN
     }
 
-    /// Repeats the last acknowledgement of a QP that is about to stop receiving. Returns false if it does not
-    /// use memory, or if there is no room.
+    /// Retransmits the last acknowledgement of a QP that is about to stop receiving. Returns false if the QP
+    /// does not use memory, or if the ring is full.
     pub(in crate::device::shard) fn send_final_ack_by_memory(
         &mut self,
         local: &mut LocalPaths,

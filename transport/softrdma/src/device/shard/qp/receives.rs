@@ -78,7 +78,7 @@ impl<'a> Receives<'a> {
         self.cq
     }
 
-    /// Returns true if a receive is posted. Another shard may take the last one of an SRQ after this.
+    /// Returns true if a receive is posted. Another shard may still take the last receive of an SRQ.
     pub(in crate::device::shard) fn has_some(&self) -> bool {
         match &self.queue {
             Queue::Own(queue) => queue.len() > 0,

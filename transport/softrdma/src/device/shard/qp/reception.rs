@@ -185,7 +185,7 @@ impl Reception {
         }
     }
 
-    /// Forgets everything without completions, when the QP goes to RESET.
+    /// Discards all state without completions, when the QP goes to RESET.
     pub(in crate::device) fn reset(&mut self) {
         self.held.drop_message();
         if let ReceiveSource::Own { queue, .. } = &mut self.source {

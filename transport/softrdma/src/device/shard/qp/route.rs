@@ -1,9 +1,9 @@
 //! Source and destination addresses of a QP's packets.
 //!
 //! Owns the choice of the peer's UDP port (contract rocev2 8.3). A software peer may share its address with
-//! other processes, and then uses a separate port. Its device's port, 4791 unless another was chosen, always leads to it
-//! too, through the process that holds that port. A foreign peer is reached at 4791 only. In a connection of one flow,
-//! the port that the peer's request came from stands for its device's port.
+//! other processes, and then uses a separate port. The peer is also reachable at its device's port (4791 by
+//! default), through the process that holds that port. A foreign peer is reached at 4791 only. In a
+//! connection of one flow, the port that the peer's request came from stands for its device's port.
 //!
 //! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
 //! response to a PSN that is outstanding. A QP sends everything to the learned port, never to the source of

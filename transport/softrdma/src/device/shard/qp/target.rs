@@ -2,7 +2,7 @@
 //!
 //! Combines a QP's reception with the shard's resources for one call. The engine's responder calls it for
 //! each packet that passed the engine's own checks. The order of the checks here follows contract G4. A
-//! refused packet leaves memory unchanged, except that a SEND may fill some SGEs before another one is
+//! refused packet leaves memory unchanged, except that a SEND may fill some SGEs before a later SGE is
 //! refused.
 
 use super::memory::append;
@@ -37,7 +37,7 @@ pub(in crate::device::shard) struct QpTarget<'a> {
 enum Sharing<'a> {
     /// The QP is not shared.
     Alone,
-    /// A shared TGT that is executed here. It reaches SRQs of other members.
+    /// A shared TGT that this member executes. Its messages may go to SRQs of other members.
     Executed { shared: &'a mut dyn SharedTgt, serial: u64, now: Time },
     /// A TGT that another member executes. The function is called before the program can see the placed bytes.
     OfMember(&'a dyn Fn()),
@@ -208,7 +208,7 @@ impl<'a> Here<'a, '_> {
         first: bool,
     ) -> Result<Placement, Failed> {
         if first {
-            // A message that was cut off by a reset of its QP releases its receive.
+            // Release the receive of a message that a QP reset cut off.
             self.held.drop_message();
             if !self.take(request.srq) {
                 return Ok(Placement::Rnr);
@@ -253,7 +253,7 @@ impl<'a> Here<'a, '_> {
         let Ok(to) = self.destination(range, offset, payload.len()) else {
             return Placement::Nak(NakCode::REMOTE_ACCESS);
         };
-        // Another shard may have taken the last receive meanwhile.
+        // Another shard may have taken the last receive in the meantime.
         if notifies && !self.take(request.srq) {
             return Placement::Rnr;
         }
@@ -284,7 +284,8 @@ impl<'a> Here<'a, '_> {
             return if part == 0 { Ok(None) } else { Err(Refused) };
         }
         let length = range.length as usize;
-        // The whole range is checked for each packet: the region may be gone since the first one.
+        // Check the whole range for each packet: the region may have been deregistered after the first
+        // packet.
         let found = self.range(range.start, length, Access::REMOTE_WRITE)?;
         if offset as usize + part > length {
             return Err(Refused);

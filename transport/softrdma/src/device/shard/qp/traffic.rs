@@ -57,7 +57,7 @@ impl Qp {
             resources.control_events.push(ControlEvent::FirstPacket(self.number));
         }
         if handled == Handled::Waiting {
-            // The state is published before the request to another process leaves.
+            // Publish the state before the request to another process is sent.
             self.publish(resources);
         }
         Some(handled)
@@ -221,13 +221,13 @@ impl Qp {
 
     #[inline(never)]
     fn report_all(&mut self, resources: &mut Resources) {
-        // The request that failed completes before the work that is flushed because of it: programs take the
-        // first bad completion for the cause.
+        // Complete the failed request before the flushed work: programs take the first bad completion for the
+        // cause.
         self.report_completions(resources);
         if self.report_events(resources) {
             self.report_completions(resources);
         }
-        // The state is published before the answers leave.
+        // Publish the state before the answers are sent.
         self.publish(resources);
         if let Some(shared) = &mut self.shared {
             shared.notify(self.number, &resources.events, &mut resources.outbox);

@@ -70,8 +70,7 @@ impl World {
             change(&mut world);
             next.push(world);
         };
-        // The peer's packet arrives, for the first time or again: the executor publishes, then sends its
-        // request.
+        // A packet arrives or is retransmitted: the executor publishes its state, then sends the request.
         if self.executes() && !self.waits && self.expected < PACKETS {
             step(&|world| {
                 world.published = world.expected;
