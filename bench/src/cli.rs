@@ -174,7 +174,7 @@ pub(crate) struct Settings {
     /// Check the contents of each reply; `bandwidth` has the server return a digest. Costs time.
     #[arg(long, conflicts_with = "one_way")]
     pub(crate) verify: bool,
-    /// Open loop: calls that are due per second, in all. A call's time counts from when it was due.
+    /// Open loop: total call rate, per second. Latency is measured from the scheduled start of a call.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     #[serde(rename = "arrivals_per_s", skip_serializing_if = "Option::is_none")]
     pub(crate) arrivals: Option<f64>,

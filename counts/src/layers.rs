@@ -118,7 +118,7 @@ fn add(sum: &mut ByLayer, part: &ByLayer, times: f64) {
     }
 }
 
-/// Converts a count, which stays far below 2^52, up to which the conversion is exact.
+/// Converts a count to `f64`. The conversion is exact below 2^53; counts are far smaller.
 #[expect(clippy::cast_precision_loss, reason = "see above")]
 fn approximate(count: u64) -> f64 {
     count as f64

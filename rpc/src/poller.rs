@@ -268,7 +268,7 @@ impl Rpc {
         }
         any |= self.take_spawned() | self.take_local(transport);
         let local = self.context.calls();
-        // Both flags are read, so that neither stays set.
+        // `|` instead of `||`, so that both flags are cleared.
         let sweep = local.take_sweep() | self.inbox.take_sweep();
         if sweep {
             self.calls.sweep(transport);
@@ -472,7 +472,7 @@ impl Rpc {
                 self.dispatch.refuse(transport, from, call, one_way, error);
             }
             Some(Unparsed::Reply { call }) => self.calls.unparsed(transport.now(), from.peer, call, error),
-            // Not a warning, because a peer could fill the log.
+            // Logged at debug level, because a peer could fill the log.
             None => {
                 tracing::debug!(peer = %from.peer, %error, "malformed message dropped");
             }
@@ -562,7 +562,7 @@ impl Rpc {
             Header::Request(request) => {
                 self.dispatch.request_by_name(transport, from, request, message, encoded, &self.ready);
             }
-            // A refused call without a reply, which may already have ended.
+            // The peer has refused a one-way call. At this node the call may already have ended.
             Header::Reply { call, by: RepliedBy::Node { reason, ran: false }, .. } if is_one_way(call) => {
                 self.inbox.lifecycle().counters.not_served_by_peers.add();
                 if reason == Some(Reason::NoMethod) {
@@ -767,7 +767,7 @@ impl Rpc {
     }
 
     fn shutdown(&mut self, transport: &mut Transport) {
-        // Already done, unless the node ends after a panic of another poller.
+        // The shutdown has already begun, unless it follows a panic of another poller.
         self.inbox.lifecycle().begin_end();
         self.calls.close_to_outside(transport.now());
         self.parked.close(false);
@@ -828,7 +828,7 @@ impl Drop for Rpc {
         self.tasks.close();
         let spawned = self.context.take_spawned();
         let _ended = catch(|| drop(spawned));
-        // Dropped while calls are refused: a destructor could otherwise wait for a call that no poller would send.
+        // Services are dropped while calls are refused. Otherwise a destructor could wait for a call that is never sent.
         self.dispatch.drop_services();
         self.inbox.running().nobody();
         if let Some(pool) = &self.pool {

@@ -132,7 +132,7 @@ impl SimNode {
             runtime: runtime.clone(),
             path: if self.plan.shares_memory { PathChoice::Auto } else { PathChoice::Udp },
             max_shards: self.plan.shards,
-            // Few, so that a key that outlives its registration is detected.
+            // The limit is low, so that a key that outlives its registration is detected.
             max_regions: Some(REGIONS + REGIONS_OF_POLLER * u32::from(self.plan.pollers)),
             ..SoftOptions::default()
         };

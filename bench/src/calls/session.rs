@@ -77,7 +77,7 @@ impl Session {
     /// Measures calls.
     ///
     /// # Errors
-    /// Fails with the reason if a call fails, or if the server has died.
+    /// Returns an error if a call fails or the server has exited.
     pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, Failure> {
         self.client.measure(plan).map_err(|why| self.servers.named(why))
     }
@@ -85,7 +85,7 @@ impl Session {
     /// Runs a measurement on the given number of workers.
     ///
     /// # Errors
-    /// Fails with the reason if a worker cannot call, or if the server has died.
+    /// Returns an error if a worker's call fails or the server has exited.
     pub(crate) fn run(&self, measurement: &Arc<Measurement>, workers: usize) -> Result<(), Failure> {
         self.client.run(measurement, workers).map_err(|why| self.servers.named(why))
     }

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const PIECE: u16 = 1472;
 /// Bytes of one system call: as many pieces as a datagram's length allows.
 const CHUNK: usize = 44 * PIECE as usize;
-/// Bytes under way at a time. The pieces of two chunks fit in a socket's receive buffer.
+/// Bytes in flight at a time. The pieces of two chunks fit in a socket's receive buffer.
 const WINDOW: u64 = 2 * CHUNK as u64;
 
-/// Measures a continuous transfer, in which the receiver reports the bytes that have arrived. The rate is in bytes.
+/// Measures a continuous transfer. The receiver reports the number of bytes that have arrived. The rate is in bytes.
 pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
     let serve = |stop: &AtomicBool| absorb(&server, stop);

@@ -149,7 +149,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // A group that this process cannot leave is removed after its end.
+        // If this process cannot leave the group, the remover deletes the group after the process has exited.
         let _left = join(&self.parent, std::process::id());
     }
 }
@@ -159,7 +159,7 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    // Not created: a file that does not exist belongs to a controller that the group does not have.
+    // Do not create the file: a missing file belongs to a controller that the group does not have.
     let written =
         fs::OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| format!("cannot write {}: {error}", path.display()))

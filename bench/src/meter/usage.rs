@@ -9,7 +9,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time before a measurement, at the same rate of calls, in which threads without work fall asleep.
+/// Warm-up before a measurement at the same call rate, in which idle threads fall asleep.
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// Use of one process.

@@ -255,7 +255,7 @@ fn rate(session: &Session, shape: Shape, streams: &Streams) -> Result<f64, Strin
     }
 }
 
-/// Makes calls, some at a time, each with its number.
+/// Makes `calls` numbered calls, at most `tasks` of them concurrently.
 fn call<C: Clone + 'static, F: Future<Output = Result<(), Status>>>(
     session: &Session,
     tasks: u32,

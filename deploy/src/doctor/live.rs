@@ -258,7 +258,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> io::Result<Self> {
-        // Unpredictable, so that other users cannot create the directory first.
+        // The name is unpredictable, so that other users cannot create the directory first.
         let number = RandomState::new().hash_one(std::process::id());
         let path = std::env::temp_dir().join(format!("trunkline-doctor-{number:016x}"));
         fs::DirBuilder::new().mode(0o700).create(&path)?;

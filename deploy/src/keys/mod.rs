@@ -128,7 +128,7 @@ impl Failure {
         Self { status: 1, text: text.to_string() }
     }
 
-    /// A file that cannot be read, or an invalid command line.
+    /// Creates the failure for an unreadable file or an invalid command line.
     fn unusable(text: impl fmt::Display) -> Self {
         Self { status: 2, text: text.to_string() }
     }

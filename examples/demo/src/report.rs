@@ -37,7 +37,7 @@ impl Report {
         self.latencies.len() as f64 / self.called.as_secs_f64()
     }
 
-    /// Number of RNR NAKs, and number of packets retransmitted, by both sides.
+    /// Returns the numbers of RNR NAKs and of retransmitted packets of both sides.
     fn wire(&self) -> [u64; 2] {
         [self.node.rnr + self.wire.rnr, self.node.retransmits + self.wire.retransmits]
     }
@@ -46,7 +46,7 @@ impl Report {
     pub(crate) fn json(&self) -> Value {
         let (node, [rnr, retransmits]) = (&self.node, self.wire());
         let quantile = |share| self.latencies.value_at_quantile(share);
-        // QPs of the client's node that take the same path to the same address.
+        // One entry for the QPs of the client's node that use the same path to the same address.
         let paths = node.paths.iter().map(|path| {
             let PathReport { address, path, why, qps, .. } = path;
             json!({ "address": address.to_string(), "path": path, "why": why, "qps": qps })

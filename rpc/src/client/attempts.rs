@@ -72,7 +72,7 @@ impl Attempts {
         let (balance, clock, tried) =
             (Arc::clone(balance), clock.clone(), Tried::new(call.connect, call.method.service.name));
         let now = clock.now();
-        // Done before the call is queued, so that the poller sees the timer.
+        // Start the timer before the call is queued, so that the poller sees the timer.
         let hedge = balance.hedge_after.and_then(|delay| Hedge::begin(&call, inbox, now + delay));
         let (current, may_have_run, has_failed, answer) = (None, false, false, None);
         let mut attempts =

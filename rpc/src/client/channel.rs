@@ -303,7 +303,8 @@ impl Channel {
     fn submit<A: EncodeArguments>(&self, call: NewCall<'_, A>) -> Result<SharedWait<'_>, Status> {
         let (started, inbox) = self.next_inbox()?;
         let mut submission = self.submission(started, inbox, call, None)?;
-        // Not earlier: in a forked child, which `submission` refuses, a pop may wait for a thread of the parent.
+        // The cell is created after `submission`, which refuses calls in a forked child: there `cell` may wait for a thread of
+        // the parent.
         let (setter, getter) = inbox.cell();
         submission.completion = Some(setter);
         inbox.push(Work::Call(submission)).map_err(|_| too_many(Inbox::DEPTH))?;

@@ -221,7 +221,7 @@ impl<'m> Limits<'m> {
         self.depth.get() > DEPTH - TOP
     }
 
-    // Out of line, because flat values do not need it.
+    // Kept out of line, because flat values do not need this check.
     #[inline(never)]
     fn admit_deep<E: Error>(&self, level: Level) -> Result<(), E> {
         if self.depth.get() == 0 {

@@ -95,7 +95,7 @@ pub(super) fn admits(levels: usize, encoded: Encoded) -> bool {
     (is_top && encoded.0 <= MODEST) || has_room(is_top, encoded)
 }
 
-// Out of line, because flat values do not need it.
+// Kept out of line, because flat values do not need this check.
 #[inline(never)]
 fn has_room(is_top: bool, Encoded(bytes): Encoded) -> bool {
     stacker::remaining_stack().is_none_or(|left| left >= margin(is_top) + bytes.min(MOST))

@@ -118,7 +118,7 @@ fn sleep(parker: &Parker, look: &mut impl FnMut() -> Rest) -> bool {
             Rest::Forever => parker.park(None),
             Rest::For(time) => {
                 parker.park(Some(time));
-                // Cleared, because the future is polled now in any case.
+                // The call clears the flag. The future is polled next in any case.
                 let _is_rung = parker.is_rung();
                 break;
             }

@@ -1001,9 +1001,9 @@ impl Node {
         self.0.complete(node.report())
     }
 
-    /// Returns the last events of the node by time: per poller 512 calls, of which one in 64 of each method is recorded, and 512
-    /// failures; and 512 other events, such as the ends of sessions. Recording them is always on. It takes a few
-    /// microseconds per poller to read them, and no poller waits. Returns nothing in a forked child.
+    /// Returns the last events of the node in order of time: 512 calls and 512 failures per poller, and 512 other events, such as
+    /// the ends of sessions. One in 64 calls of each method is recorded. Recording is always on. Reading the events takes a few
+    /// microseconds per poller and does not block pollers. Returns nothing in a forked child.
     ///
     /// A program that wants the record on a signal asks for it in its own signal handling:
     ///

@@ -418,7 +418,7 @@ impl WaitingReplies {
             while most > 0
                 && let Some((_, reply)) = line.replies.pop_first()
             {
-                // Their order no longer matters.
+                // The order of these replies no longer matters.
                 line.by_caller.pop_first();
                 line.by_deadline.pop_first();
                 self.budget.put_back(*peer, reply.bytes);

@@ -30,7 +30,7 @@ pub(crate) enum Sender {
     InTheNameOf(SocketAddr),
     /// A host at a separate address, which returns the cookie that it receives and sends nothing else.
     Present,
-    /// A process at a node's address, which claims that the node was restarted, and returns the cookie that it receives.
+    /// A process at a node's address that claims to be the restarted node, and returns the cookie that it receives.
     Neighbour(SocketAddr),
     /// Like [`Sender::Present`], in the role of one of many numbered nodes on one host.
     Crowd(u16),
@@ -153,7 +153,7 @@ impl Strangers {
         let hello = Hello { pollers, is_rc, has_handshake, cookie, ..Hello::new(claimed.port(), epoch) };
         let (id, mad) = hello.request(claimed.ip(), victim, &mut Random(number.into()));
         self.forged.insert((claimed.ip(), id), (forged, claimed));
-        // Acts as another user of that host, or as another host that claims the port of its devices.
+        // The source is another user of the claimed host, or another host that claims the device port.
         let port = if number.is_multiple_of(2) { ROCE_PORT } else { PORT };
         let source = SocketAddr::new(claimed.ip(), port);
         (id, Forged::mad(source, victim.ip(), Psn::new(number), &mad))

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::Status;
 
-/// The shallowest SRQ, and pollers of each caller. It has room for 15 remote pollers, of which a host has 7.
+/// Depth of the shallowest SRQ. It has room for 15 remote pollers, at most 7 of them from one host.
 const DEPTH: u32 = 16;
 const POLLERS: u16 = 4;
 /// Time limit of a call that waits for a session.

@@ -59,7 +59,7 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
         Hostility::Garbage => &["the peer broke the protocol", "which this node does not know"],
         // A peer whose keys were dropped at the end of its session looks the same.
         Hostility::Unserved => &["the peer has ended the session, or has named memory that it does not hold"],
-        // Its INI breaks because of the READ, and its node ends the session.
+        // The INI of the hostile peer breaks because of the READ, and the peer's node ends the session.
         Hostility::Prying => &["the peer closed the session, or its process has ended"],
     }
 }
@@ -145,7 +145,7 @@ impl Run {
             self.loses_its_session(hostility, address, began)?;
         }
         self.scheduler.coverage.count(kind(hostility));
-        // Its next session gets no more than the first.
+        // The next session of the hostile peer gets no more than the first.
         self.flood(&client, address);
         self.honest_calls()?;
         drop(client);

@@ -150,8 +150,8 @@ impl Run {
         self.replica_drains(calls, at)
     }
 
-    /// Sends calls whose handlers take up to this time, of which the chosen ones must succeed. They are counted when they
-    /// end.
+    /// Sends calls whose handlers take up to `most_us`. The calls chosen by `must_succeed` must succeed. Calls are counted when
+    /// they end.
     fn call_at_once(&mut self, calls: &Calls, most_us: u64, must_succeed: fn(Job) -> bool) -> Tally {
         let ended = Tally::default();
         for number in 0..CALLS {

@@ -232,7 +232,7 @@ impl Run {
         for _ in 0..receives + BEYOND {
             let (client, may_have_run) = (client.clone(), may_have_run.clone());
             self.scheduler.tasks.add(client.process, async move {
-                // Too large to share a frame, and therefore a receive, with another call.
+                // The arguments are too large to share a frame, and therefore a receive, with another call.
                 let failed = client.call(address, LIMIT, Ask::echo(2048, 8)).await;
                 if failed.as_ref().is_some_and(Status::may_have_run) {
                     may_have_run.add();

@@ -270,7 +270,7 @@ impl Scheduler {
         let spawned = std::mem::take(&mut lock(&self.requests).spawned);
         let (unmade, others) = spawned.into_iter().partition::<Vec<_>, _>(|(owner, ..)| *owner == process);
         lock(&self.requests).spawned = others;
-        // Dropped without the lock, because destructors may wake others.
+        // The lock is not held during the drop, because destructors may wake other tasks.
         drop((dead, unmade));
     }
 

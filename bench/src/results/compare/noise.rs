@@ -95,7 +95,7 @@ fn chance(one: &[f64], other: &[f64]) -> f64 {
     let (n, m) = (one.len() as f64, other.len() as f64);
     let deviation = (n * m * (n + m + 1.0) / 12.0).sqrt();
     let score = (n * m / 2.0 - fewer - 0.5).max(0.0) / deviation;
-    // An upper bound of the normal distribution's tail, tight where it is small.
+    // This is an upper bound of the normal distribution's tail. The bound is tight where the tail is small.
     (-score * score / 2.0).exp() / 2.0
 }
 

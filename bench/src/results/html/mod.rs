@@ -213,7 +213,7 @@ fn link(file: &Saved) -> &str {
 /// Formats the link's floor: its time, its measured or derived rate, and its name.
 fn floor(point: &SavedPoint) -> String {
     let time = point.spread("floor_p50_ns");
-    // Both are medians of the same values, so equality identifies the floor.
+    // The medians are computed from the same values, so equality identifies the floor.
     let is_it =
         |floor: &Summary| time.is_some_and(|time| time.median.total_cmp(&floor.p50_ns.median).is_eq());
     let named = point.floors.iter().find(|(_, floor)| is_it(floor));

@@ -101,7 +101,7 @@ pub(super) fn stream(target: SocketAddr, load: &Load, is_stopped: &AtomicBool) -
         let counted = Builder::new().spawn_scoped(scope, write);
         let counted = counted.and_then(|_| count(&stream, load, &is_over, is_stopped));
         is_over.store(true, Ordering::Relaxed);
-        // Ends the writer after a failure, too.
+        // The shutdown also ends the writer after a failure.
         let _closed = stream.shutdown(Shutdown::Both);
         counted
     });
@@ -121,7 +121,7 @@ fn count(
     let (began, margin, measured) = (Instant::now(), load.margin(), Duration::from_secs_f64(load.seconds));
     let mut buffer = vec![0; CHUNK];
     let mut received = 0_u64;
-    // Times at which the measurement began and ended, with the bytes until then.
+    // Start and end of the measurement, each with the number of bytes received until then.
     let (mut first, mut last) = (None, None);
     loop {
         let read = match stream.read(&mut buffer) {

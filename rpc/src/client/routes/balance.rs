@@ -87,7 +87,7 @@ impl Balance {
     /// The default is 1,000 and 20. An attempt needs no budget if a draining server refused the last one, or if the last one
     /// was not sent because its server was unreachable.
     ///
-    /// A call that fails while the budget is used up ends with that failure, whose last cause names the budget.
+    /// A call that fails while the budget is used up ends with that failure. The last cause of the failure names the budget.
     /// `ServerReport::unretried` counts such calls.
     #[must_use]
     pub fn retry_budget(mut self, calls: u32, percent: u32) -> Self {

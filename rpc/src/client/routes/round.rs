@@ -71,7 +71,7 @@ impl Round {
         )
     }
 
-    /// Begins a round with these addresses, of which the first `in_turn` are tried in turn. Continue with [`Round::advance`].
+    /// Begins a round with these addresses. The first `in_turn` are tried in turn. Continue with [`Round::advance`].
     pub(super) fn trying(addresses: &[PeerKey], in_turn: usize, now: Time) -> Self {
         Self {
             number: 0,

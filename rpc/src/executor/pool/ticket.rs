@@ -114,7 +114,7 @@ impl<T> Future for Ticket<T> {
             TicketState::Ended => None,
         };
         self.0 = TicketState::Ended;
-        // The worker is gone, or the future was polled after its end.
+        // Either the worker has exited, or the future was polled after completion.
         let lost = || {
             let text = "the worker that ran the handler has ended";
             Err(Status::ran(Code::Internal, text).because(Reason::Misuse))
