@@ -30,7 +30,7 @@ pub(crate) fn measure(steps: Steps, side: Side) -> Result<(SideCounts, u64), Str
             totals.stalls
         ));
     }
-    // The first part covers everything up to the function `END`; other parts have the rest of the run.
+    // The first part covers everything up to the function `END`; the other parts cover the remaining run.
     let profile = Profile::parse(&read(&profile.with_extension("1"))?)
         .map_err(|error| format!("callgrind's output: {error}"))?;
     let instructions = layers::by_layer(&profile);

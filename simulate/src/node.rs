@@ -222,7 +222,7 @@ impl SimNode {
         }
     }
 
-    /// Removes the rest of a process.
+    /// Counts the events of a process and removes the process.
     fn end(&self, scheduler: &mut Scheduler, running: Running) {
         count_events(scheduler, &running);
         scheduler.oracle.disturbed(self.address);

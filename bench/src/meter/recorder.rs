@@ -64,12 +64,12 @@ impl Recorder {
         Self { is_mean, ..self }
     }
 
-    /// Records a call with the times at which it was due and ended. Returns true if the measurement continues.
+    /// Records a call with its scheduled start and its end. Returns true if the measurement continues.
     pub(crate) fn ended(&mut self, due_ns: u64, now_ns: u64) -> bool {
         self.ended_many(due_ns, now_ns, 1)
     }
 
-    /// Records several calls that were due at the same time and ended together.
+    /// Records several calls with the same scheduled start and the same end.
     pub(crate) fn ended_many(&mut self, due_ns: u64, now_ns: u64, calls: u64) -> bool {
         if now_ns < self.warm_ns {
             return self.failed.is_none();

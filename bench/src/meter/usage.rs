@@ -1,6 +1,6 @@
 //! The processor time, context switches and memory that a client and its server use at a fixed rate of calls.
 //!
-//! The client is this process. Its calling thread sleeps until a call is due, and waits for the reply.
+//! The client is this process. The calling thread sleeps until the scheduled start of a call, and waits for the reply.
 
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
@@ -83,7 +83,7 @@ impl Counters {
         let clock = clock_getcpuclockid(Pid::from_raw(pid)).map_err(|error| failed(&error))?;
         let cpu = clock.now().map_err(|error| failed(&error))?;
         let threads = fs::read_dir(format!("/proc/{process}/task")).map_err(|error| failed(&error))?;
-        // A thread may have ended meanwhile.
+        // A thread may have exited since the folder was listed.
         let statuses =
             threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
         Ok(Self { cpu: cpu.into(), switches: statuses.map(|status| switches(&status)).sum() })

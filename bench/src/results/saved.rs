@@ -31,7 +31,7 @@ pub(crate) struct Saved {
     #[serde(default)]
     pub(crate) settings: Map<String, Value>,
     pub(crate) machine: Map<String, Value>,
-    /// Cores that other programs used meanwhile; 0 if unknown.
+    /// Cores used by other programs during the run; 0 if unknown.
     #[serde(default)]
     pub(crate) others_cores: f64,
     /// Reason for which the run ended early, if it did.

@@ -28,7 +28,7 @@ pub(crate) struct Mixed {
     /// Sizes with their weights, such as `64:90,64K:9,1M:1`; `/oneway` after a size makes its calls one-way.
     #[arg(long, value_name = "MIX", default_value = "64:90,64K:9,1M:1")]
     mix: Mix,
-    /// Outstanding calls, in all.
+    /// Total number of outstanding calls.
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
     #[command(flatten)]

@@ -112,7 +112,7 @@ pub(super) fn make_folder(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Temporary file with the complete contents of another one. Dropping it removes it.
+/// Temporary file with the complete new contents of `target`. It is removed on drop.
 #[derive(Debug)]
 struct Staged<'a> {
     temporary: PathBuf,

@@ -17,7 +17,7 @@ use trunkline_transport::{Leaves, PollerChoice};
 /// Position of a waiting call: lower ones are older.
 pub(super) type Place = u64;
 
-/// Maximum number of small calls queued before the turn of a large call: 1 MiB at most.
+/// Maximum number of small calls queued before a large call may be queued; at most 1 MiB.
 const QUEUED: usize = 64;
 
 /// A part of the queue to one peer: small or large calls.
@@ -30,7 +30,7 @@ pub(super) enum Part {
 const PARTS: [Part; 2] = [Part::Small, Part::Large];
 
 impl Part {
-    /// Returns the part for a call that need not follow another one.
+    /// Returns the part for an unordered call.
     pub(super) fn of(call: &Submission) -> Self {
         if call.is_large() && !mutant!(small_calls_wait_for_large_ones) { Self::Large } else { Self::Small }
     }
@@ -174,7 +174,7 @@ impl PeerQueue {
         }
     }
 
-    /// Records that a call of an ordered channel has left its part.
+    /// Records that a call of an ordered channel was removed from its part.
     pub(super) fn left_order(&mut self, part: Part, order: PollerChoice) {
         let Some(of_channel) = self.ordered.get_mut(&order) else { return };
         of_channel[part as usize] -= 1;

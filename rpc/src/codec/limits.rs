@@ -273,7 +273,7 @@ impl<'m> Limits<'m> {
         self.left.set(self.left.get() + bytes);
     }
 
-    /// Returns the decoded value, unless memory was refused meanwhile: a type's own code may have continued after the
+    /// Returns the decoded value, unless memory was refused during decoding: a type's own code may have continued after the
     /// refusal.
     #[inline]
     pub(super) fn checked<T>(&self, decoded: Result<T, DecodeError>) -> Result<T, DecodeError> {

@@ -88,7 +88,7 @@ impl Encoded {
     }
 }
 
-/// Returns true if the stack has room for encoding one more level below `levels` others.
+/// Returns true if the stack has room to encode one more level below `levels` levels.
 #[inline]
 pub(super) fn admits(levels: usize, encoded: Encoded) -> bool {
     let is_top = levels < TOP;

@@ -58,7 +58,7 @@ impl RunningHandler {
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Returns the number of the poller's turn, which is different in the next turn.
+    /// Returns the number of the poller's current turn. Each turn has a different number.
     pub(crate) fn turn(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
@@ -84,7 +84,7 @@ impl RunningHandler {
         on_poller::set_in_handler(false);
     }
 
-    /// Returns the last code that the poller was seen to run. The poller may already have left it.
+    /// Returns the code that the poller ran last. That code may already have returned.
     pub(crate) fn occupation(&self) -> Occupation {
         match self.now.load(Ordering::Relaxed) {
             NOBODY => Occupation::Nothing,

@@ -183,7 +183,7 @@ impl NodeInner {
         if self.is_lost() {
             return;
         }
-        // The lock is released meanwhile, for reports and other shutdowns.
+        // The lock is not held during the shutdown, so that reports and other shutdowns can proceed.
         let Some(node) = self.running() else { return };
         let mut report = self.complete(node.report());
         self.begin_end(grace);

@@ -41,8 +41,8 @@ pub(super) fn is_large((encoded, body): &Parts) -> bool {
     encoded.len() + body.len() > EAGER_BYTES
 }
 
-/// Returns the heap memory of a leaf and of an inner node of a B-tree with elements of type `T`. A node of the standard
-/// library has room for eleven elements.
+/// Returns the heap memory of a leaf and of an inner node of a B-tree with elements of type `T`. In the standard library a node
+/// holds up to eleven elements.
 fn nodes<T>() -> (usize, usize) {
     let bytes = 11 * size_of::<T>() + 2 * size_of::<usize>();
     (block(bytes), block(bytes + 12 * size_of::<usize>()))
@@ -377,8 +377,8 @@ impl WaitingReplies {
         self.budget.put_back(reply.peer(), reply.bytes);
     }
 
-    /// Drops the replies to a caller that no longer waits, without a search. If the caller reused its number more often than
-    /// a turn has room for, the rest stays.
+    /// Drops the replies to a caller that no longer waits, without a search. If the caller reused its number more often than a
+    /// turn permits, the remaining replies stay.
     pub(super) fn cancel(&mut self, caller: Key) {
         let Some(line) = self.lines.get_mut(&caller.peer) else { return };
         let key = (caller.session, caller.poller, caller.call);

@@ -125,7 +125,7 @@ pub(crate) struct CallStream {
 struct StreamState {
     /// `None` until the request is sent.
     address: Option<Address>,
-    /// True if the poller is due to process the stream.
+    /// True if the stream is queued for the poller.
     is_reported: bool,
     /// True once the call has ended.
     is_over: bool,
@@ -158,7 +158,7 @@ struct StreamState {
 #[derive(Default)]
 struct Incoming {
     items: ReceivedItems,
-    /// Window that the peer has left.
+    /// Remaining window of the peer.
     left: Window,
     window: Window,
     /// Consumed window to be returned to the peer.
@@ -297,7 +297,7 @@ impl CallStream {
         self.state.lock().is_accepted
     }
 
-    /// Starts the timer of a call with this deadline, when the request is sent. Returns the time at which it is due.
+    /// Starts the timer of a call with this deadline, when the request is sent. Returns the expiry time.
     pub(crate) fn begin_timer(&self, now: Time, deadline: Time) -> Option<Time> {
         let mut state = self.state.lock();
         (state.deadline, state.arrived) = (deadline, now);
@@ -305,7 +305,7 @@ impl CallStream {
         (due != Time::MAX).then_some(due)
     }
 
-    /// Returns whether a timer that is due ends the call.
+    /// Returns the effect of an expired timer on the call.
     pub(crate) fn expiry(&self, now: Time) -> Expiry {
         let mut state = self.state.lock();
         let Some(limit) = state.idle_limit.filter(|_| now < state.deadline) else { return Expiry::Deadline };

@@ -148,7 +148,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
     let mut taken = 0;
     while let Some(Waiting { exchange, spawned, .. }) = poll_fn(&mut next).await {
         if spawned.is_closed() {
-            // The call has ended meanwhile. A panic must not end the spawner.
+            // The call has already ended. A panic must not end the spawner.
             let _dropped = catch_unwind(AssertUnwindSafe(|| drop(exchange)));
         } else {
             let counted = Arc::clone(&unpolled);

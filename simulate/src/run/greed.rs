@@ -20,7 +20,7 @@ const BESIDE: usize = 6;
 const BLOCKS: usize = 5;
 const BLOCKED_US: u64 = 300;
 
-/// A server, the peers that use all they may of it, and a peer that must be served meanwhile.
+/// A server, peers that use up their limits at the server, and a peer that must still be served.
 struct Greed {
     server: usize,
     greedy: Vec<usize>,

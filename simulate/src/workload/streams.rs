@@ -331,7 +331,7 @@ impl Shape {
 }
 
 impl Client {
-    /// Opens a stream, and another one at once if the first is dropped.
+    /// Opens a stream. If the stream is dropped, opens a second one at once.
     pub(crate) async fn stream(&mut self, server: SocketAddr) {
         let (timeout, shape) = (self.timeout(), Shape::random(&mut self.random));
         let mut read = Script { items: u64::MAX, ..Script::random(&mut self.random) };

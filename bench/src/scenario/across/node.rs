@@ -102,7 +102,7 @@ impl Board {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops a run whose coordinator has gone.
+    /// Stops a run whose coordinator has not sent anything for `LEASE`.
     fn look(&self) {
         let mut run = self.run();
         if run.as_ref().is_some_and(|run| run.heard.elapsed() > LEASE) {

@@ -150,7 +150,8 @@ impl Default for Balance {
 
 impl From<Policy> for Balance {
     fn from(policy: Policy) -> Self {
-        // Finagle's ratio. Its reserve of 10 a second needs a clock; a full budget at the start takes its place.
+        // The ratio is the default of Finagle. Finagle's reserve of 10 attempts per second would need a clock; here the budget
+        // starts full instead.
         Self {
             policy,
             most: 1000,
@@ -303,7 +304,7 @@ impl Tried {
         Self { connect, service, ..Self::default() }
     }
 
-    /// Records a failed attempt that another one may follow.
+    /// Records a failed attempt that may be followed by another attempt.
     pub(crate) fn refused(&mut self, status: &Status) {
         let refused = match status.reason() {
             Some(Reason::Draining) if is_away(status) => Refused::Draining,
@@ -752,7 +753,7 @@ impl Balanced {
         self.servers().iter().map(one).collect()
     }
 
-    /// Returns the server that the route of the target leads to.
+    /// Returns the server to which the route of the target is connected.
     fn target_leads_to<'a>(&self, servers: &'a [Arc<Server>]) -> Option<&'a Arc<Server>> {
         let Phase::Up(peer) = self.target.route().phase().0 else { return None };
         servers.iter().find(|server| server.address == peer)
@@ -838,8 +839,8 @@ impl Server {
         }
     }
 
-    /// Assigns a call to the server. Returns the session, and true if the call probes whether the server has recovered.
-    /// Returns `None` if the server is left out meanwhile.
+    /// Assigns a call to the server. Returns the session, and true if the call probes whether the server has recovered. Returns
+    /// `None` if the server has been left out in the meantime.
     fn claim(&self, now: Time, connect: Connect) -> Option<(Option<u64>, bool)> {
         let Some(Session { serial, drains, .. }) = self.link.session() else { return Some((None, false)) };
         if drains {

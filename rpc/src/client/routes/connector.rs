@@ -233,7 +233,7 @@ impl Connector {
         if route.usage == Usage::Sticky {
             ordered.truncate(IN_TURN);
         } else {
-            // Calls avoid a dead server while another one can take them.
+            // Calls avoid a dead server while another server is available.
             ordered.sort_by_key(|address| !serves(*address));
         }
         ordered

@@ -107,7 +107,7 @@ impl Parked {
             here.calls.insert(number);
         }
         self.calls.insert(number, Waits { route: id, round, call });
-        // Also during a round: it may have ended meanwhile.
+        // Notify the seeker even during a round, because the round may have ended in the meantime.
         self.routes.tell_seeker(id);
     }
 
@@ -179,7 +179,7 @@ impl Parked {
         routes.into_iter().flat_map(|id| self.released(serves, id)).collect()
     }
 
-    /// Takes the calls of a route that leads to a session.
+    /// Removes and returns the calls of a route that has a session.
     fn released(&mut self, serves: &dyn Fn(PeerKey, ExpectedId) -> bool, id: RouteId) -> Vec<Submission> {
         let Some(here) = self.here.get(&id) else { return Vec::new() };
         let Some(peer) = here.leads_to.filter(|peer| serves(*peer, here.route.expected)) else {
