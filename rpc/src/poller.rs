@@ -239,7 +239,7 @@ impl Machine for RpcPoller {
 impl Rpc {
     fn take_work(&mut self, transport: &mut Transport) -> bool {
         let mut any = false;
-        // A task may have sent the last call through a shared client, which read the clock for it.
+        // If a task has queued the last call through a shared client, the client has read a newer time.
         transport.advance(self.context.queue().last_made());
         for _ in 0..TURN {
             let Some(work) = self.inbox.pop() else { break };
@@ -438,8 +438,7 @@ impl Rpc {
 
     /// Sends the items of streams, as far as their windows and the transport have room.
     fn send_items(&mut self, transport: &mut Transport) {
-        // Growth of a window is optional. Items that exceed their window, and arguments, which cannot wait, use memory beside
-        // it.
+        // Growth of a window is optional and leaves memory for items beyond a window, and for arguments, which cannot wait.
         let charge =
             |peer, from, to| self.dispatch.memory().recharge_leaving(peer, from, to, Leaves::ThreeEighths);
         self.unsent.flush(self.inbox.changes(), transport, &charge);
@@ -572,7 +571,7 @@ impl Rpc {
             Header::Reply { call, code, by, number, metadata } => {
                 number.into_iter().for_each(|number| self.calls.learn(from, number));
                 if let RepliedBy::Node { reason: Some(Reason::Draining), ran: false } = by {
-                    // Done before the caller repeats the call.
+                    // Exclude the server before the caller repeats the call.
                     self.leave_out(from);
                 }
                 self.calls.reply(transport.now(), from.peer, call, code, by, metadata, message, encoded);
@@ -634,7 +633,7 @@ impl Rpc {
                 self.calls.stream_gap(from.peer, call, bytes);
             }
         }
-        // The sender of a request holds its state.
+        // Only replies matter here: the state of a request is held by its sender.
         if let Some(Unparsed::Reply { call }) = Header::unparsed(part.header(), part.as_slice()) {
             self.calls.given_up(now, from.peer, call, bytes);
         }
@@ -712,7 +711,7 @@ impl Rpc {
             self.make_again(transport);
         }
         let took = self.take_work(transport) | self.context.timers().fire(transport.now());
-        // Tasks' calls are sent in the same turn.
+        // Calls made by tasks are sent in the same turn.
         let ran = self.run_ready(transport);
         if ran {
             self.take_local(transport);

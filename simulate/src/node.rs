@@ -114,7 +114,7 @@ impl SimNode {
             return;
         }
         if let Some(ending) = self.ending.take() {
-            // A new start abandons the last process.
+            // A new start kills a process that is still shutting down.
             self.end(scheduler, ending);
         }
         self.slot.restore();

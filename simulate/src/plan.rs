@@ -344,7 +344,7 @@ impl Plan {
 
 /// Draws the packets that an attacker forges during faults, in four runs of five.
 fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
-    // Separate random numbers, so that the rest of the plan stays the same.
+    // Forgeries have a separate random number generator, so that they do not change the other parts of the plan.
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6174_7461);
     let count = if random.u8(..5) > 0 { random.usize(10..60) } else { 0 };
     let all = (0..count).map(|_| {

@@ -80,7 +80,7 @@ impl LinkFlag {
         match self {
             Self::Auto | Self::Process => Node::builder(),
             Self::Udp => Node::builder().link(PathChoice::Udp),
-            // Only the software device has this link.
+            // Only the software device supports shared memory.
             Self::Shm => Node::builder().link(PathChoice::Shm).provider(ProviderChoice::Soft),
         }
     }

@@ -69,7 +69,7 @@ fn absorb(socket: &UdpSocket, stop: &AtomicBool) -> Result<(), String> {
     let mut arrived = 0_u64;
     while !stop.load(Ordering::Relaxed) {
         if receive(socket, &mut buffers, |bytes| arrived += bytes as u64)? > 0 {
-            // A report that is lost for lack of space is covered by the next one.
+            // A report may be lost if the socket buffer is full. The next report covers it.
             let _full = socket.send(&arrived.to_le_bytes());
         }
     }

@@ -67,7 +67,7 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
         members: members.to_vec(),
         repetitions: vec![Repetitions::default(); members.len()],
     };
-    // All members together, then each alone.
+    // The first point has all members together, the others have one member each.
     let members = &mixed.mix.0;
     let mut points: Vec<_> = [&members[..]].into_iter().chain(members.chunks(1)).map(point).collect();
     let name = |point: &Point| Mix(point.members.clone()).to_string();

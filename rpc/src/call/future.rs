@@ -128,7 +128,7 @@ pub struct After {
 impl After {
     #[cold]
     fn storing(place: &ResponseMetadata) -> Box<Self> {
-        // Metadata of an earlier call must not be mistaken for this call's.
+        // Clear the metadata of an earlier call, so that it is not mistaken for metadata of this call.
         place.store(ReplyMetadata::default());
         Box::new(Self { metadata: Some(place.clone()), hooks: EndHooks::default() })
     }

@@ -342,7 +342,7 @@ impl Channel {
         }
         let deadline = call.deadline(self.core.timeout, made);
         if deadline <= made {
-            // The poller's clock may be behind, and the call would be sent.
+            // Refuse the call here: the poller's clock may be behind, and the poller would send the call.
             return Err(super::statuses::expired());
         }
         Ok(Submission {
@@ -420,7 +420,7 @@ impl Wait for SharedWait<'_> {
 impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
         let is_given_up = match mem::replace(&mut self.waiting, Waiting::Ended) {
-            // The getter is dropped first: a sweep looks for calls whose getter is dropped.
+            // Drop the getter first: a sweep looks for calls with a dropped getter.
             Waiting::Plain(getter) => {
                 drop(getter);
                 true

@@ -93,7 +93,7 @@ impl PeerQueue {
         }
         for part in PARTS {
             let Waiters { calls, why, .. } = &self.parts[part as usize];
-            // A limit exceeded by small calls stops large calls too.
+            // If small calls exceed the limit of calls, large calls wait too.
             let is_ahead = part == own || own == Part::Large || matches!(why, Backpressure::Calls(_));
             if is_ahead && !calls.is_empty() {
                 return Err(*why);

@@ -714,7 +714,7 @@ impl NodeBuilder {
     /// # Errors
     /// Same as [`NodeBuilder::start`].
     pub fn start_async(self) -> impl Future<Output = Result<Node, StartError>> + Send + use<> {
-        // Checked before the thread is started.
+        // Check the settings before the thread starts.
         let checked = self.checked();
         let start = checked.map(|node| elsewhere::run("trunkline-start", move || node.start_checked()));
         async move { start?.await.unwrap_or_else(|error| Err(StartError::os("start a thread", error))) }

@@ -166,7 +166,7 @@ impl MethodCounters {
 
     fn add_to(&self, report: &mut MethodReport, failed: &mut [u64; CODES.len()]) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // Read in this order, so that a call never counts as ended before it counts as begun.
+        // Read `ended` before `begun`, so that a call never counts as ended before it counts as begun.
         let ended = load(&self.ended);
         report.running += load(&self.begun).saturating_sub(ended);
         report.refused += load(&self.refused);

@@ -135,7 +135,7 @@ impl RefusalLog {
             logged.at = now;
             return Some(std::mem::take(&mut logged.suppressed));
         }
-        // Removes entries of peers that are gone.
+        // Remove entries of peers that are gone.
         self.0.retain(|_, logged| is_recent(logged));
         self.0.insert(peer, Logged { at: now, suppressed: 0 });
         Some(0)

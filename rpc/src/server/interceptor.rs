@@ -212,7 +212,7 @@ impl Drop for Intercepted {
                 false => (Code::Cancelled, Reason::Cancelled),
             };
             let status = Status::ran(code, "the handler was dropped before its end").because(reason);
-            // The call has no reply.
+            // The result of the hooks is ignored, because the call has no reply.
             let _ended = mem::take(&mut self.hooks).run(Err(&status));
         }
     }

@@ -397,7 +397,7 @@ impl CallStream {
                     metadata.initial = received.initial;
                 }
             }
-            // The reply to a call with a handler's stream must not occupy receive memory.
+            // If the server sends a stream, the reply must not occupy receive memory.
             let outcome = match outcome {
                 Ok(response) if self.reads() && !response.is_error() => {
                     if response.has_value() {
@@ -646,7 +646,7 @@ impl CallStream {
         let Some(mut state) = self.lock_in_program() else { return };
         state.incoming.is_closed = true;
         let items = mem::take(&mut state.incoming.items);
-        // Dropping it runs closures, without the lock.
+        // Dropping `after` runs closures, and must happen without the lock.
         let _after = state.after.take();
         if state.is_over {
             drop(state);
@@ -864,7 +864,7 @@ impl FrameSender<'_> {
             head,
             announced: DATA_BYTES,
             body: body.into(),
-            // Leaves room for requests and replies.
+            // Leave room for requests and replies.
             leaves: Leaves::Quarter,
             ..self.out(true)
         };

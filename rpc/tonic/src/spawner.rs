@@ -156,7 +156,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
                 drop(counted);
                 exchange.await
             };
-            // An unwanted task is aborted.
+            // If the receiver is gone, dropping the task aborts it.
             let _ended = spawned.send(Task(tokio::spawn(exchange)));
         }
         taken += 1;

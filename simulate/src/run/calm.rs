@@ -121,7 +121,7 @@ impl Run {
         }
         self.count_credits()?;
         for _ in 0..LOOKS {
-            // A keepalive may be in transit. A leak remains after its arrival.
+            // A keepalive in transit may hold resources. A leak remains after the keepalive has arrived.
             if self.rest().is_ok() {
                 break;
             }

@@ -55,7 +55,7 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
         Hostility::Hoarding | Hostility::Advanced => &[],
         Hostility::Stingy | Hostility::Unfinished => &["it takes no replies"],
         Hostility::Beyond => &["the peer broke the protocol"],
-        // The kind of a frame may look like one of a later version.
+        // A random frame kind may look like a kind of a later version.
         Hostility::Garbage => &["the peer broke the protocol", "which this node does not know"],
         // A peer whose keys were dropped at the end of its session looks the same.
         Hostility::Unserved => &["the peer has ended the session, or has named memory that it does not hold"],

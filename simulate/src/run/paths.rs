@@ -82,7 +82,7 @@ impl Run {
         let own = self.nodes[node].areas();
         let produced = || own.iter().map(|area| rings::produced(area)).collect::<Vec<_>>();
         let before = produced();
-        // A receiver checks a ring into which the node itself has just put a packet.
+        // Wait until the node has put a packet into its own ring: a receiver then checks that ring.
         self.scheduler.run_until(self.scheduler.now().plus_ns(WITHIN_NS), |_| produced() != before);
         let others = self.others_of_host(node).flat_map(|other| self.nodes[other].areas());
         let packets =

@@ -403,7 +403,7 @@ impl Scheduler {
             self.numbers += 1;
             self.bells.insert(self.numbers, (process, bell));
             self.agenda.set(Event::Bell(self.numbers), Some(due), self.now);
-            // The ring announces work that is already queued.
+            // The bell announces work that is already queued.
             self.has_changed(process);
         }
     }

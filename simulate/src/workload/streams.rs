@@ -83,7 +83,7 @@ impl Script {
         let items = if random.bool() { random.u64(..20) } else { random.u64(..200) };
         let pause_us = match random.u8(..3) {
             0 => random.u64(..2_000),
-            // About the transit time of an item.
+            // The pause is about the transit time of an item.
             1 => random.u64(1..40),
             _ => 0,
         };

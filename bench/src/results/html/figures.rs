@@ -26,7 +26,7 @@ pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
         ("count", "", ""),
     ] {
         for (rest, points) in sweeps(&saved.points, setting) {
-            // `scale` names what it counts.
+            // Points of `scale` carry the name of the counted dimension.
             let (by, x, rest) = match rest.strip_prefix("dimension ") {
                 Some(counted) if setting == "count" => (counted, counted, ""),
                 _ => (by, x, rest.as_str()),

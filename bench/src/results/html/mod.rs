@@ -238,7 +238,7 @@ fn chosen(files: &[Saved]) -> (Vec<Vec<Chart>>, usize) {
     let mut lists = vec![figures::of_open_loops(files)];
     lists.extend(files.iter().map(figures::of_file));
     let all: usize = lists.iter().map(Vec::len).sum();
-    // The last of the longest lists loses its last chart first.
+    // Remove the last chart of the longest list. Among lists of equal length, shorten the last.
     while lists.iter().map(Vec::len).sum::<usize>() > MOST_CHARTS {
         let length = lists.iter().map(Vec::len).max();
         lists.iter_mut().rev().find(|list| Some(list.len()) == length).map(Vec::pop);

@@ -50,7 +50,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     let mut header = [[0; 4]; 2];
     stream.read_exact(header.as_flattened_mut())?;
     let (chunk, reply) = lengths(header).ok_or(ErrorKind::InvalidData)?;
-    // The rest of a chunk and one read.
+    // The buffer holds an incomplete chunk and one further read.
     let mut buffer = vec![0x5a; 2 * CHUNK];
     let mut received = 0;
     loop {

@@ -157,7 +157,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Ignored: the output may be closed.
     let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     signals.forever().next();
-    // Ends the watchers' streams, so that they see the end and not an error.
+    // End the watchers' streams, so that watchers receive the end of the stream and not an error.
     hub.topics().watchers.drain(..).for_each(|watcher| watcher.events.finish());
     node.shutdown();
     Ok(())

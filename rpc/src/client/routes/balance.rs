@@ -454,8 +454,8 @@ impl Balanced {
         {
             return Some(None);
         }
-        // The target may lead to a server that is left out or was tried. A server that is left out has a session, so a round
-        // of the target would lead there.
+        // The route of the target may end at a server that is left out or was tried. A server that is left out has a session,
+        // so a new round would choose it again.
         let is_left_out = |server: &Arc<Server>| server.standing(now) == Standing::LeftOut;
         let helps = self.target_leads_to(servers).map_or_else(
             || !servers.iter().any(is_left_out),
@@ -697,7 +697,7 @@ impl Balanced {
 
     /// Chooses the server of a second attempt while the first one is in progress, and takes the attempt from the budget.
     pub(crate) fn choose_hedge(&self, first: &Chosen, tried: &mut Tried, now: Time) -> Option<Chosen> {
-        // Without a server, the target may have led the first attempt anywhere.
+        // If the first attempt used the target's route, its server is unknown.
         first.server.as_ref()?;
         if !self.take_retry() {
             return None;

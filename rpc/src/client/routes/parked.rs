@@ -77,7 +77,7 @@ impl Parked {
         call: Submission,
     ) -> Option<Submission> {
         if self.here(id).is_none() {
-            // The channel was dropped, and the future with it.
+            // The channel and its future were dropped.
             end(call, gave_up(), &"a channel that is gone");
             return None;
         }

@@ -188,7 +188,7 @@ impl Round {
         let Some(at) = self.open.iter().position(|open| *open == peer) else {
             return Step::Waits(self.due);
         };
-        // The session that ended may be an earlier one, rather than the attempt.
+        // The event may report the end of an earlier session, not of the attempt.
         if cause.ends_a_session() {
             match transport.reach(peer, connect) {
                 Reach::Up => return Step::Won(peer),
