@@ -4,14 +4,14 @@ use std::str::FromStr;
 
 /// The largest payload of a call.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
-/// Maximum number of calls under way at a time.
+/// Maximum number of calls in flight at a time.
 pub(crate) const MOST_OUTSTANDING: u64 = 4096;
 
 /// Payload sizes in bytes: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles from one to the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<usize>);
 
-/// Numbers of calls under way, written like sizes.
+/// Numbers of calls in flight, written like sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outstanding(pub(crate) Vec<usize>);
 

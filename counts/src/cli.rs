@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// is empty. The program runs under valgrind's callgrind, which counts the instructions of one side's turns and
 /// attributes them to layers by source file. Allocations, system calls and datagrams are counted in the same turns.
 /// Each number is per call: for the in-process link, for UDP sockets on the loopback interface and for shared memory,
-/// with 1 and with 32 calls under way, made by tasks on the client's poller. In process, it also counts handlers that await
+/// with 1 and with 32 calls in flight, made by tasks on the client's poller. In process, it also counts handlers that await
 /// once, callers outside pollers that share a channel, two pollers per side, encrypted sessions, and the items of one stream in
 /// each direction.
 /// A run takes about two minutes. docs/book/src/reference/performance.md explains what is counted and what is not.
@@ -28,7 +28,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "cargo counts", version, verbatim_doc_comment)]
 pub(crate) struct Cli {
-    /// Also write the counts to this file; counts with 32 calls under way are at the top level.
+    /// Also write the counts to this file; counts with 32 calls in flight are at the top level.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Compare with the record: instructions of a side may grow by 3 %, allocations and system calls not at all.

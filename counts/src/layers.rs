@@ -10,7 +10,7 @@ use crate::callgrind::{Function, Profile};
 /// A layer of the path of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layer {
-    /// Stubs, and arguments to bytes and back; serde and bincode.
+    /// Stubs, encoding and decoding of arguments, serde and bincode.
     Codec,
     /// Calls, deadlines, statuses and the executor.
     Rpc,

@@ -38,7 +38,7 @@ use steps::Steps;
 use toolchain::Toolchain;
 use trunkline_testkit::output;
 
-/// Exit code: counted, and nothing has grown.
+/// Exit code: success; counts have not grown.
 const COUNTED: u8 = 0;
 /// Exit code: a count has grown.
 const GROWN: u8 = 1;

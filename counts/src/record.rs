@@ -92,18 +92,18 @@ pub(crate) struct Record {
     /// Bytes between XRCETH and payload, of a request and of a reply.
     pub(crate) request_header_bytes: u64,
     pub(crate) reply_header_bytes: u64,
-    /// Counts with 32 calls under way.
+    /// Counts with 32 calls in flight.
     #[serde(flatten)]
     pub(crate) outstanding_32: Links,
-    /// Counts with one call under way.
+    /// Counts with one call in flight.
     pub(crate) one_outstanding: Links,
-    /// Counts of other shapes by name, in process and with 32 calls under way; per item of one stream for streams.
+    /// Counts of other shapes by name, in process and with 32 calls in flight; per item of one stream for streams.
     #[serde(default)]
     pub(crate) shapes: BTreeMap<String, LinkCounts>,
 }
 
 impl Record {
-    /// Returns the rows of the table: the name of the link or shape, calls under way, side and counts.
+    /// Returns the rows of the table: the name of the link or shape, calls in flight, side and counts.
     pub(crate) fn rows(&self) -> Vec<(String, u32, &'static str, &SideCounts)> {
         let mut rows = Vec::new();
         for linked in [Linked::InProcess, Linked::Udp, Linked::Shm] {
@@ -125,7 +125,7 @@ impl Record {
     }
 
     /// Returns by shape the instructions of both sides for an item of a stream, as a fraction of the instructions for a call
-    /// with the same payload and 32 calls under way.
+    /// with the same payload and 32 calls in flight.
     pub(crate) fn items_of_a_call(&self) -> Vec<(&'static str, f64)> {
         let both = |counts: &LinkCounts| counts.client.instructions() + counts.server.instructions();
         let call = both(&self.outstanding_32.in_process);

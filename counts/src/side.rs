@@ -20,7 +20,7 @@ pub(crate) enum Linked {
 /// The programs that call and serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, ValueEnum)]
 pub(crate) enum Shape {
-    /// Tasks of one poller call; handlers end in their first poll.
+    /// Tasks of one poller make calls; handlers complete in their first poll.
     #[default]
     Plain,
     /// Handlers yield to their poller once.
@@ -33,9 +33,9 @@ pub(crate) enum Shape {
     Large,
     /// The nodes have identities, and their sessions are encrypted.
     Encrypted,
-    /// The same with one call at a time.
+    /// Encrypted sessions with one call at a time.
     EncryptedOne,
-    /// The same with arguments and replies of 64 KiB.
+    /// Encrypted sessions with arguments and replies of 64 KiB.
     EncryptedLarge,
     /// A task of a poller reads a stream; counts are per item.
     ServerStream,
@@ -108,7 +108,7 @@ impl Shape {
         matches!(self, Self::Encrypted | Self::EncryptedOne | Self::EncryptedLarge)
     }
 
-    /// Returns the number of calls or streams under way when this shape is measured.
+    /// Returns the number of calls or streams in flight when this shape is measured.
     pub(crate) const fn outstanding(self) -> u32 {
         match self {
             Self::ServerStream | Self::ClientStream | Self::EncryptedOne => 1,

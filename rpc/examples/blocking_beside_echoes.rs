@@ -12,7 +12,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 use trunkline::{Bytes, InProcessNetwork, Node, NodeBuilder, Status, block_on};
 
-/// Measures echoes in turn without and with blocking calls under way, and prints the ratio of their 99th percentiles.
+/// Measures echoes in turn without and with blocking calls in flight, and prints the ratio of their 99th percentiles.
 #[derive(Debug, Parser)]
 struct Options {
     /// Echoes of each measurement.
@@ -21,7 +21,7 @@ struct Options {
     /// Time for which each blocking call blocks its worker, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     block_ms: u64,
-    /// Blocking calls that are under way at once, each on a separate worker.
+    /// Blocking calls that are in flight at once, each on a separate worker.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     blocked: u16,
     /// Measurements of each kind, in turn.

@@ -26,7 +26,7 @@ struct Options {
     /// Number of calls.
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     calls: u64,
-    /// Calls that are under way at once.
+    /// Calls that are in flight at once.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4096))]
     window: u32,
     /// Faults of the software device, as in TRUNKLINE_FAULTS: drop=0.01,reorder=0.01,seed=7.

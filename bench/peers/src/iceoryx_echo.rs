@@ -37,7 +37,7 @@ fn read(payload: &[u8]) {
     black_box(payload.iter().step_by(64).fold(0_u64, |sum, byte| sum.wrapping_add(u64::from(*byte))));
 }
 
-/// Opens the service, with capacity for the calls under way.
+/// Opens the service, with capacity for the calls in flight.
 fn echo(node: &Node<Ipc>, name: &str, outstanding: usize) -> Result<Echo, String> {
     let name = ServiceName::new(name).map_err(named)?;
     node.service_builder(&name)

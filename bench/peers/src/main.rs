@@ -74,7 +74,7 @@ struct Exchange {
     /// Bytes of a reply.
     #[arg(long)]
     reply: usize,
-    /// Requests under way at a time.
+    /// Requests in flight at a time.
     #[arg(long, default_value_t = 1)]
     outstanding: usize,
     /// Duration of the measurement.

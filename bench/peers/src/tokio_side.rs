@@ -1,4 +1,4 @@
-//! Parts common to systems on tokio: the runtime, and one task for each call under way.
+//! Parts common to systems on tokio: the runtime, and one task for each call in flight.
 //!
 //! A side with a core for itself has a single-threaded runtime that polls instead of sleeping, as our pollers do while they have
 //! work. Otherwise the runtime is an ordinary one, which sleeps when idle.

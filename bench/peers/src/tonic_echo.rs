@@ -1,4 +1,4 @@
-//! gRPC by tonic: unary calls, with windows that hold the calls under way.
+//! gRPC by tonic: unary calls, with windows that hold the calls in flight.
 
 use crate::certificates::certificate;
 use crate::tokio_side::{self, Caller};

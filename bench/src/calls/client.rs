@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use trunkline::{Bytes, Node, PollerIndex, block_on};
 
-/// Maximum number of calls under way by threads. Each call needs a thread.
+/// Maximum number of calls in flight from threads. Each call needs a thread.
 pub(crate) const MOST_THREADS: usize = 256;
 
 /// Kind of caller.

@@ -19,7 +19,7 @@ pub(crate) fn await_memory(node: &Node, peer: SocketAddr) -> Result<(), String> 
         .map_err(|why| format!("--link shm: {peer} is not reached through shared memory: {why}"))
 }
 
-/// Waits for the same, up to a given time.
+/// Waits up to the given time until all QPs to the node at this address go through shared memory.
 ///
 /// # Errors
 /// Fails with the reason if they do not.

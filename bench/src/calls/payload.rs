@@ -16,7 +16,7 @@ pub(crate) enum Buffer {
     Own,
 }
 
-/// The payloads of one worker, which has one call under way at a time.
+/// The payloads of one worker, which has one call in flight at a time.
 #[derive(Debug)]
 pub(crate) struct Payloads {
     buffer: Buffer,

@@ -17,11 +17,11 @@ use trunkline_machine::rings::cell;
 /// Work of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchange {
-    /// The payload comes back.
+    /// The reply is the payload.
     Echo,
-    /// 8 bytes come back.
+    /// The reply has 8 bytes.
     Absorb,
-    /// Nothing comes back.
+    /// One-way call without a reply.
     OneWay,
 }
 
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// A part of the calls: their exchange and size, and their weight among all.
+/// A kind of call in a mix: exchange, size and weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) exchange: Exchange,
@@ -75,7 +75,7 @@ pub(crate) struct Member {
     pub(crate) weight: u32,
 }
 
-/// State that the workers of one measurement share. Each worker has one call under way at a time.
+/// State that the workers of one measurement share. Each worker has one call in flight at a time.
 #[derive(Debug)]
 pub(crate) struct Measurement {
     plan: Plan,
@@ -90,7 +90,7 @@ pub(crate) struct Measurement {
 #[derive(Debug)]
 struct Recorders {
     all: Recorder,
-    /// One for each member if there are several.
+    /// One recorder for each member if there are several members.
     each: Vec<Recorder>,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Shape {
     pub(crate) size: usize,
     /// Bytes of its reply.
     pub(crate) reply: usize,
-    /// Messages under way at a time.
+    /// Messages in flight at a time.
     pub(crate) outstanding: usize,
     /// Pause before each message.
     pub(crate) pause: Option<Duration>,

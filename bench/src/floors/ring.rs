@@ -11,7 +11,7 @@ use trunkline_machine::rings::spsc::ring;
 /// Bytes of a message in the ring. [`stream`] measures larger ones.
 const MESSAGE_BYTES: usize = 64;
 
-/// Exchanges 64-byte messages, several under way at once.
+/// Exchanges 64-byte messages, several in flight at once.
 pub(super) fn exchange(shape: &Shape) -> Result<Sample, String> {
     let capacity = shape.outstanding.next_power_of_two();
     let (mut to_server, mut requests) = ring::<[u8; MESSAGE_BYTES]>(capacity);
@@ -46,7 +46,7 @@ pub(super) fn exchange(shape: &Shape) -> Result<Sample, String> {
     })
 }
 
-/// Fills buffers on one core that the other reads in place, several under way at once.
+/// Fills buffers on one core that the other reads in place, several in flight at once.
 pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let capacity = shape.outstanding.next_power_of_two();
     let (mut to_server, mut filled) = ring::<Vec<u8>>(capacity);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Bytes of one read or write.
 const CHUNK: usize = 64 << 10;
 
-/// Exchanges messages of one size for replies of another, several under way at once.
+/// Exchanges messages of one size for replies of another, several in flight at once.
 pub(super) fn exchange(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair().map_err(|error| error.to_string())?;
     // TCP cannot carry an empty message.

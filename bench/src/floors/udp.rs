@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Maximum size of a datagram. Larger messages are split.
 const PIECE: usize = 32 << 10;
-/// Pieces of a large message under way at a time, as many as fit in a socket's default receive buffer.
+/// Pieces of a large message in flight at a time, as many as fit in a socket's default receive buffer.
 const WINDOW: usize = 2;
 /// Datagrams of one system call.
 pub(super) const BATCH: usize = 32;
@@ -101,7 +101,7 @@ fn arrived(done: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// Exchanges datagrams by sendmmsg and recvmmsg, with as many under way as fit in a socket's receive buffer.
+/// Exchanges datagrams by sendmmsg and recvmmsg, with as many in flight as fit in a socket's receive buffer.
 pub(super) fn batched(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
     let bytes = shape.size.min(PIECE);

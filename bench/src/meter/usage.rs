@@ -57,7 +57,7 @@ pub(crate) fn measure(
     Ok(Usage { calls_per_s: f64::from(calls) / elapsed.as_secs_f64(), client: client?, server: server? })
 }
 
-/// Makes calls at a rate, and returns their number. A call that is late does not move the calls after it.
+/// Makes calls at a rate, and returns their number. A late call does not delay the schedule of later calls.
 fn make_calls(
     rate: f64,
     time: Duration,

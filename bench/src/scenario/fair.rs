@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of large calls, and duration.
 #[derive(Debug, Args)]
 pub(crate) struct Load {
-    /// Large calls under way at a time.
+    /// Large calls in flight at a time.
     #[arg(long, value_name = "N", default_value_t = 8)]
     large: usize,
     /// Bytes of a large call, the same in both directions.
@@ -53,7 +53,7 @@ struct Results {
     four_pieces_ns: f64,
 }
 
-/// Measures small calls while large ones are under way, and prints their times next to the time of four pieces at the
+/// Measures small calls while large ones are in flight, and prints their times next to the time of four pieces at the
 /// bandwidth of the large calls.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ use trunkline_testkit::output;
 
 /// Payload bytes in each direction.
 const SIZE: usize = 64;
-/// Numbers of calls under way.
+/// Numbers of calls in flight.
 const OUTSTANDING: [usize; 2] = [1, 32];
 
 /// Load and settings.
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     nodes: Nodes,
 }
 
-/// A kind of caller, or another system, with its figures for each number of calls under way.
+/// A kind of caller, or another system, with its figures for each number of calls in flight.
 struct System {
     name: String,
     kind: CallerKind,
@@ -54,7 +54,7 @@ struct System {
     figures: [Vec<Figures>; 2],
 }
 
-/// Results of one system with one number of calls under way: medians of the repetitions.
+/// Results of one system with one number of calls in flight: medians of the repetitions.
 #[derive(Debug, Serialize)]
 struct Row {
     system: String,
@@ -110,7 +110,7 @@ pub(crate) fn measure(wanted: &Shared) -> Result<(), Failure> {
 }
 
 impl Shared {
-    /// Measures one system with each number of calls under way.
+    /// Measures one system with each number of calls in flight.
     fn measure(
         &self,
         system: &System,
@@ -139,7 +139,7 @@ impl Shared {
     }
 }
 
-/// Returns the figures of all systems with each number of calls under way.
+/// Returns the figures of all systems with each number of calls in flight.
 fn rows(systems: &[System]) -> Vec<Row> {
     let rows = systems.iter().flat_map(|System { name, figures, .. }| {
         OUTSTANDING.iter().zip(figures).map(move |(&outstanding, all)| (name, outstanding, OfPeer::of(all)))

@@ -26,7 +26,7 @@ use trunkline_transport::utc;
 
 /// Payload bytes in each direction.
 const SIZE: usize = 64;
-/// Calls under way when rates are measured.
+/// Calls in flight when rates are measured.
 const OUTSTANDING: usize = 32;
 
 /// The figures of one system.

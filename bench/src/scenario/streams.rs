@@ -23,9 +23,9 @@ use trunkline::{Bytes, PollerContext, PollerIndex, Status, Streaming, block_on};
 
 /// Bytes of an item or of a call's payload.
 const ITEM: usize = 64;
-/// Calls under way at a time when chunks of the upload are sent.
+/// Calls in flight at a time when chunks of the upload are sent.
 const CHUNKS_OUTSTANDING: u32 = 4;
-/// Calls under way at a time.
+/// Calls in flight at a time.
 const OUTSTANDING: u32 = 32;
 /// Number of items measured for each call.
 const ITEMS_PER_CALL: u64 = 4;
@@ -87,7 +87,7 @@ struct Open {
     streams: u32,
     /// Time to open all streams, one after the other, and exchange an item on each.
     seconds: f64,
-    /// Growth of a side per stream when nothing is under way; of both sides if they share a process.
+    /// Growth of a side per stream when nothing is in flight; of both sides if they share a process.
     client_bytes_each: u64,
     server_bytes_each: u64,
 }
@@ -98,7 +98,7 @@ struct Upload {
     bytes: u64,
     chunk_bytes: u64,
     bytes_per_s: f64,
-    /// Rate of unary calls with the same chunks, [`CHUNKS_OUTSTANDING`] under way.
+    /// Rate of unary calls with the same chunks, [`CHUNKS_OUTSTANDING`] in flight.
     calls_bytes_per_s: f64,
     /// Growth of memory at its peak.
     client_grown_bytes: u64,

@@ -1,5 +1,5 @@
 //! `ucx_perftest`: UCP's tag matching between two processes. Its latency is half a round trip. Its rate and bandwidth count
-//! messages in one direction, with the same number of sends under way.
+//! messages in one direction, with the same number of sends in flight.
 
 use super::command::{HEAD_START, Running};
 use super::{free_port, sides};

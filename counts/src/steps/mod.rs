@@ -36,7 +36,7 @@ pub(crate) struct Steps {
     /// The link between the nodes.
     #[arg(value_enum)]
     pub(crate) linked: Linked,
-    /// Calls or streams that are under way at a time.
+    /// Calls or streams that are in flight at a time.
     pub(crate) outstanding: u32,
     /// Calls that are counted. For streams, eight times as many items are counted, and of large calls one in sixteen.
     pub(crate) calls: u64,

@@ -94,7 +94,7 @@ impl SideNode {
             addresses: vec![self.address.ip()],
             link,
             path: if is_memory { PathChoice::Auto } else { PathChoice::Udp },
-            // An observer keeps packets on the link.
+            // A device with an observer does not use shared memory.
             observer: Some(observer).filter(|_| !is_memory),
             runtime_directory: Some(runtime_directory.to_owned()),
             runtime: runtime.clone(),

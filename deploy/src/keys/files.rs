@@ -134,7 +134,7 @@ impl<'a> Staged<'a> {
     }
 
     fn publish(&self, replace: bool) -> io::Result<()> {
-        // A link fails if the target exists, as O_EXCL does.
+        // Like `O_EXCL`, `hard_link` fails if the target exists.
         let publish = if replace { fs::rename } else { fs::hard_link };
         publish(&self.temporary, self.target)
     }

@@ -51,7 +51,7 @@ impl Report {
             let PathReport { address, path, why, qps, .. } = path;
             json!({ "address": address.to_string(), "path": path, "why": why, "qps": qps })
         });
-        // From each of the client's pollers, which owns the trunk, to each poller of the server.
+        // One entry for each pair of a client poller, which owns the trunk, and a server poller.
         let messages = node.traffic.iter().map(|lane| {
             let (trunk, to_poller) = (lane.local.0, lane.remote.0);
             json!({ "trunk": trunk, "to_poller": to_poller, "sent": lane.sent, "received": lane.received })

@@ -155,7 +155,7 @@ impl After {
     }
 }
 
-/// A stream ends later than the future of its call.
+/// A stream may outlive the future of its call, and then runs the work at its end.
 impl CallEnd for After {
     fn opened(&self, metadata: ReplyMetadata) {
         if let Some(place) = &self.metadata {

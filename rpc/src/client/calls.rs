@@ -50,7 +50,7 @@ use trunkline_verbs::Time;
 /// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
 
-/// Minimum time between two searches of many calls in flight for passed deadlines.
+/// Minimum time between two searches for expired calls, if many calls are in flight.
 const SEARCH_EVERY: Duration = Duration::from_millis(1);
 /// Maximum number of calls in flight that are searched at each deadline.
 const FEW: usize = 256;
@@ -381,7 +381,7 @@ impl Calls {
         Ok(accepted.left.is_none())
     }
 
-    /// Lets frames of a call's stream follow its request, which has been sent.
+    /// Permits frames of a call's stream, because the request has been sent.
     #[cold]
     fn opened(&mut self, now: Time, call: u64, session: Option<SessionNumber>) {
         let Some(pending) = self.pending(call) else { return };
@@ -1070,7 +1070,7 @@ impl Calls {
     }
 }
 
-/// Passes on a request that cannot be bundled with an earlier message, and takes its body.
+/// Passes a request that cannot be bundled with an earlier message to the transport, and takes its body.
 #[inline(never)]
 fn send_alone(
     transport: &mut Transport,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use trunkline_machine::mutant;
 use trunkline_transport::{Leaves, PollerChoice};
 
-/// Position of a waiting call: lower ones are older.
+/// Position of a waiting call. Older calls have lower positions.
 pub(super) type Place = u64;
 
 /// Maximum number of small calls queued before a large call may be queued; at most 1 MiB.

@@ -42,7 +42,7 @@ pub(super) struct Waiting {
     has_room: bool,
     /// True if the future of a call was dropped.
     has_abandoned: bool,
-    /// Latest time of the next round; `None` while no call waits.
+    /// Latest time of the next round; `None` if the queues are empty.
     next_round: Option<Time>,
 }
 

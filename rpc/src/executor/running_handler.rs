@@ -54,7 +54,7 @@ impl RunningHandler {
     /// Records that the poller begins a turn.
     #[inline]
     pub(crate) fn turn_begins(&self) {
-        // Only the poller stores it.
+        // Load and store suffice, because only the poller changes the number.
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 

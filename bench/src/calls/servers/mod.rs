@@ -182,7 +182,7 @@ impl Servers {
         }
     }
 
-    /// Names the death of the server process, if it has died, instead of the failure that followed from it.
+    /// Reports the exit of the server process, if it has exited, instead of the resulting failure.
     pub(crate) fn named(&self, why: String) -> Failure {
         self.death().unwrap_or(Failure::Unmeasured(why))
     }

@@ -15,7 +15,7 @@ const COLOURS: usize = 8;
 const SHAPES: [&str; 4] =
     ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z", "M0-6L6 4H-6Z", "M0-6L6 0L0 6L-6 0Z", "M0 6L6-4H-6Z"];
 
-/// Placement of values on an axis. Equal ratios are equally far apart.
+/// Scale of an axis. All scales are logarithmic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
     /// Labels at round numbers.

@@ -26,7 +26,7 @@ const MOST_CHARTS: usize = 8;
 
 /// One HTML page from the JSON files of several runs, or one image of a table.
 ///
-/// It has plots of distributions, sweeps over sizes and calls under way, and tables, with the floors next to the calls.
+/// It has plots of distributions, sweeps over sizes and calls in flight, and tables, with the floors next to the calls.
 /// Runs with --arrivals are drawn together: time by the rate at which calls were due. The page needs no other file.
 ///
 /// With --svg the round trips in one file of `table` become a plot with bars, for light and dark pages.

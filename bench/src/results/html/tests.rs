@@ -11,7 +11,7 @@ fn timed(us: f64) -> Value {
         "distribution_ns": {"0": us * 900.0, "0.5": us * 1e3, "0.99": us * 2e3, "0.999": us * 9e3, "1": us * 2e4}})
 }
 
-/// Returns a run with a point for each size and each number of calls under way.
+/// Returns a run with a point for each size and each number of calls in flight.
 fn run(command: &str, sizes: &[u32], outstanding: &[u32], settings: &Value) -> Saved {
     let mut points = Vec::new();
     for size in sizes {

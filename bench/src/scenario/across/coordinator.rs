@@ -69,7 +69,7 @@ pub(crate) struct Orders {
     /// One-way calls: a call ends when its payload is in the target's memory.
     #[arg(long)]
     one_way: bool,
-    /// Also make calls of 64 bytes, one at a time from each caller to each of its targets, while the others are under way.
+    /// Also make calls of 64 bytes, one at a time from each caller to each of its targets, while the others are in flight.
     #[arg(long)]
     small_beside_bulk: bool,
     /// Measure calls only, without TCP after each repetition.

@@ -107,7 +107,7 @@ pub(super) struct Json<'a> {
 pub(super) struct Settings {
     pub(super) pattern: &'static str,
     pub(super) size_bytes: u64,
-    /// Calls under way from each caller to each of its targets.
+    /// Calls in flight from each caller to each of its targets.
     pub(super) outstanding: u32,
     pub(super) seconds: f64,
     pub(super) one_way: bool,

@@ -15,7 +15,7 @@ pub(super) const SMALL: usize = 64;
 pub(super) const MOST_TARGETS: usize = 1024;
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_OUTSTANDING: u32 = 4096;
-/// Calls under way to all targets, and their bytes.
+/// Calls in flight to all targets, and their bytes.
 const MOST_CALLS: u64 = 65_536;
 const MOST_UNDER_WAY: u64 = 1 << 30;
 const MOST_SECONDS: f64 = 3600.0;
@@ -58,7 +58,7 @@ pub(super) struct Load {
     /// Addresses of other nodes.
     pub(super) targets: Vec<String>,
     pub(super) bytes: u64,
-    /// Calls under way to each target.
+    /// Calls in flight to each target.
     pub(super) outstanding: u32,
     pub(super) seconds: f64,
     pub(super) one_way: bool,

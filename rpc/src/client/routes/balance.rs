@@ -29,7 +29,7 @@ use trunkline_verbs::Time;
 /// for as long.
 const PAUSE: Duration = Duration::from_millis(400);
 const DOUBLINGS: u32 = 4;
-/// After a server that failed or lagged returns, a fault within this time doubles its last pause.
+/// A server that faults again within this time after its return gets twice its last pause.
 const RELAPSE: Duration = Duration::from_secs(10);
 /// Units of the retry budget: hundredths of a call.
 const TOKEN: u32 = 100;

@@ -127,7 +127,7 @@ impl<T> Drop for Ticket<T> {
     fn drop(&mut self) {
         let TicketState::Waits { job: Submitted { pool, number, offloaded }, .. } = &self.0 else { return };
         if let Some(job) = pool.withdraw(*number) {
-            // Lets the dispatcher reply that the call has not run.
+            // The dispatcher then replies that the call has not run.
             PollerContext::current().inspect(|poller| poller.call().withdraw());
             job.discard();
         } else if let Some(offloaded) = offloaded {
