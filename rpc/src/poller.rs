@@ -61,7 +61,7 @@ struct Rpc {
     inbox: Arc<Inbox>,
     context: PollerContext,
     parked: Parked,
-    /// Present on the node's first poller only.
+    /// Search for servers; present on the node's first poller only.
     connector: Option<Connector>,
     /// Runs the lookups of `connector`, unless this is a simulation.
     lookups: Option<Arc<Lookups>>,
@@ -74,7 +74,7 @@ struct Rpc {
     dispatch: Dispatch,
     /// Streams that wait for room in the message queue.
     unsent: Unsent,
-    /// Streams with an item that had no memory on this node, and the size of the item in bytes.
+    /// Streams with an item for which this node had no memory, and the size of the item in bytes.
     gaps: Vec<(Origin, u64, usize)>,
     tasks: Tasks,
     /// The node's worker pool, if its services need one.
@@ -390,7 +390,7 @@ impl Rpc {
         self.start_all(transport, calls);
     }
 
-    /// Repeats calls that their servers did not take.
+    /// Repeats calls that their servers did not accept.
     fn make_again(&mut self, transport: &mut Transport) {
         for mut call in self.calls.take_again() {
             if call.route.is_some() {
@@ -609,7 +609,7 @@ impl Rpc {
         self.inbox.running().nobody();
     }
 
-    /// Decides about a large message, before its data is READ.
+    /// Decides whether to accept a large message, before the data is READ.
     #[cold]
     fn announced(&mut self, transport: &mut Transport, from: Origin) {
         let Some(announcement) = transport.announcement(from) else { return };

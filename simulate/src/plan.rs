@@ -46,7 +46,7 @@ pub(crate) enum Fault {
     ShutDown { node: usize, restart_after: Duration },
     /// Drains a node, shuts it down after a delay, and starts it again.
     Drain { node: usize, shut_down_after: Duration, restart_after: Duration },
-    /// Cuts two nodes off from each other for a while.
+    /// Partitions two nodes for a while.
     Partition { a: usize, b: usize, lasts: Duration },
     /// Sends connection requests of strangers to a node: some from an unused address, one in the name of another node, and
     /// one from the stranger's own address, where it receives the answer.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 thread_local! {
-    /// Kept for the thread's next wait. Absent during a wait, and after the thread's locals are destroyed.
+    /// Parker kept for the thread's next wait. Absent during a wait, and after the thread's locals are destroyed.
     static KEPT: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
 }
 
@@ -25,7 +25,7 @@ enum ParkerState {
     #[default]
     Awake,
     Asleep,
-    /// Woken since the last check.
+    /// The parker was woken since the last check.
     Rung,
 }
 

@@ -106,7 +106,8 @@ pub struct NodeBuilder {
     limits: Limits,
     /// Limit on the memory ceiling, in bytes.
     memory_limit: Option<usize>,
-    /// Names of limits set by the program, which the memory limit therefore keeps, besides the names in `options`.
+    /// Names of limits set by the program, in addition to the names in `options`. The memory limit does not change these
+    /// limits.
     kept: Vec<&'static str>,
     services: Vec<Service>,
     authorizers: Authorizers,
@@ -115,7 +116,7 @@ pub struct NodeBuilder {
     runtime_guard: RuntimeGuard,
     pool: PoolSettings,
     hold_limit: Duration,
-    /// Shared with channels that are created before the start.
+    /// Inboxes of the pollers, shared with channels that are created before the start.
     inboxes: Arc<Inboxes>,
     routes: Arc<Routes>,
 }

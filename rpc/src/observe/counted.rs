@@ -42,7 +42,7 @@ const SAMPLED: u64 = 64;
 /// Common name of all methods that the node does not serve.
 const OTHER: &str = "_OTHER";
 
-/// Why a call failed, in numbers.
+/// Numeric code and reason of a failed call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallFailure {
     /// Index in [`CODES`].
@@ -76,12 +76,12 @@ pub(crate) struct MethodCounters {
     number: u32,
     /// Calls that have begun, except those that ended in the same turn.
     begun: AtomicU64,
-    /// Ended calls among them.
+    /// Number of these calls that have ended.
     ended: AtomicU64,
     refused: AtomicU64,
     failed: [AtomicU64; CODES.len()],
     latency: HistogramWriter,
-    /// Present once a call has waited.
+    /// Waiting times; present once a call has waited.
     queued: OnceLock<Box<HistogramWriter>>,
     #[cfg(feature = "metrics")]
     published: Published<{ CODES.len() }>,

@@ -47,7 +47,7 @@ where
     }
 }
 
-/// A request of a peer, as [`Authorize`] sees it.
+/// A request of a peer, to be allowed or refused by [`Authorize`].
 #[derive(Debug)]
 pub struct IncomingCall<'c> {
     pub(super) peer: Peer,

@@ -61,7 +61,7 @@ where
     }
 }
 
-/// A call whose handler is about to start, as [`ServerInterceptor`]s see it.
+/// A call whose handler is about to start. Passed to each [`ServerInterceptor`].
 #[derive(Debug)]
 pub struct ServerCall {
     method: &'static MethodName,

@@ -105,9 +105,9 @@ struct Line {
     pause: Duration,
     /// Time of the last visit.
     visited: Time,
-    /// Sequence number of the line's last sent reply. Among due lines, the lowest goes first.
+    /// Sequence number of the line's last sent reply. The line with the lowest number is visited first.
     served: u64,
-    /// Position among the due lines.
+    /// Position in the queue of lines to visit.
     due: Option<(Time, u64)>,
 }
 

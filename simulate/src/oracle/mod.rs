@@ -149,7 +149,7 @@ const TICK: Duration = Duration::from_micros(1);
 /// Server of a call on a balanced channel.
 pub(crate) const ANY_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A violation, in words.
+/// Description of a violation.
 #[derive(Debug, Clone)]
 pub(crate) struct Broken(pub(crate) String);
 
@@ -213,7 +213,7 @@ struct Progress {
     last_sent: Option<Time>,
     /// True once the writer has no more items.
     is_finished: bool,
-    /// True once the reader got the end of the items.
+    /// True once the reader has received the end of the items.
     has_ended: bool,
     /// True once the writer was dropped.
     is_gone: bool,

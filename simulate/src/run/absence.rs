@@ -35,7 +35,7 @@ const VANISHED_IS_REPORTED: Duration = Duration::from_millis(1_300);
 
 /// Time for which a node is away.
 const AWAY: Duration = Duration::from_secs(10);
-/// Pause of its caller between two calls: shorter than any pause between two failed attempts.
+/// Pause of the caller between two calls: shorter than any pause between two failed attempts.
 const BETWEEN: Duration = Duration::from_millis(50);
 /// Maximum time of a call that need not wait: the caller and its poller take turns.
 const AT_ONCE: Duration = Duration::from_millis(10);
@@ -158,7 +158,7 @@ impl Run {
         self.within(SUCCESSOR_REACHES, why, |_| reached.get() == servers.len())
     }
 
-    /// Kills a node that another calls continuously, until it is back and reached again.
+    /// Kills a node while another node calls it continuously. The calls go on until the restarted node is reached.
     pub(super) fn one_is_away(&mut self) -> Checked {
         let address = self.nodes[VICTIM].address;
         let (client, waiting) = (self.client(WITNESS)?, self.client(WITNESS)?);

@@ -21,7 +21,7 @@ const POLLERS: u16 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Run {
-    /// Connects callers of one host until one is refused, and a caller of another host.
+    /// Connects callers of one host until one is refused. A caller of another host is still accepted.
     pub(super) fn a_host_has_its_share(&mut self) -> Checked {
         let shallow = |node| NodePlan { pollers: 1, srq_depth: DEPTH, srq_depth_limit: Some(DEPTH), ..node };
         let server = self.start_extra(shallow)?;
