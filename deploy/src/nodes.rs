@@ -86,7 +86,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// `silent` are the processes whose nodes do not answer. Only these can be stopped.
+    /// Returns the owner of a port. Only processes in `silent`, whose nodes do not answer, can be stopped.
     fn new(owner: PortOwner, silent: &[Option<u32>]) -> Self {
         let at = SocketAddr::new(owner.address, owner.port);
         let is_stopped = match owner.who {

@@ -12,7 +12,7 @@ use trunkline_testkit::Hostility;
 /// Maximum number of running handlers: more than the calls of the phases without faults need, even from a single host, and
 /// fewer than clients use while handlers hang.
 pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
-/// Time after which names are proved again.
+/// Interval at which names are proved again.
 const RENEW_AFTER: Duration = Duration::from_secs(2);
 
 /// Packets that can be forged.
@@ -107,7 +107,7 @@ pub(crate) struct NodePlan {
     pub(crate) exempts_local_user: bool,
     /// Time for which a handshake keeps its CM machine busy.
     pub(crate) handshake: Duration,
-    /// Time after which names are proved again.
+    /// Interval at which names are proved again.
     pub(crate) renew_after: Duration,
     /// Time after which a peer that acknowledges nothing loses its session.
     pub(crate) session_loss_time: Duration,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::output;
 
-/// Time for which a probe waits for shared memory. Agreement takes some milliseconds.
+/// Time for which a probe waits for shared memory. The set-up takes some milliseconds.
 const PROBE: Duration = Duration::from_millis(300);
 
 /// Both sides of the measurement.

@@ -15,7 +15,7 @@ const DIGITS: u8 = 3;
 /// Maximum recorded time, 1,000 s. Longer times count as this.
 const LONGEST_NS: u64 = 1_000_000_000_000;
 
-/// Collector of times until the measurement is over.
+/// Records latencies until the measurement is over.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
     times: Histogram<u64>,

@@ -183,7 +183,7 @@ fn ports(host: &Host) -> Vec<Finding> {
     host.usable().into_iter().map(|ip| port(at(ip), PortOwner::find(at(ip)), own.as_deref())).collect()
 }
 
-/// Judges the owner of a port at an address. `own` is the runtime directory of this user and environment.
+/// Reports the state of a port at an address, given the owner. `own` is the runtime directory of this user and environment.
 fn port(at: SocketAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding {
     let subject = format!("UDP port {} at {}", at.port(), at.ip());
     let Some(owner) = owner else { return Finding::ok(subject, "free") };

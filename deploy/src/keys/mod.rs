@@ -24,7 +24,7 @@ use trunkline_transport::identity::{Credentials, Expected, Identity, Name, Trust
 use x509_parser::pem::Pem;
 use x509_parser::time::ASN1Time;
 
-/// Time by which certificates are valid early, in seconds, for nodes whose clocks are behind.
+/// Time in seconds by which validity begins before issuance, for nodes whose clocks are behind.
 const EARLY_S: i64 = 3600;
 const DAY_S: i64 = 86_400;
 /// Maximum length of a common name, in characters (RFC 5280, ub-common-name).
@@ -301,7 +301,7 @@ fn issue(arguments: &IssueArguments) -> Result<PathBuf, Failure> {
     Ok(pair.certificate)
 }
 
-/// Verifies a certificate like peers do.
+/// Verifies a certificate as peers do.
 fn check(
     pem: &str,
     key: &str,

@@ -105,9 +105,9 @@ pub struct Limits<'m> {
     refusal: OnceCell<DecodeError>,
     /// True once a type has called `deserialize_any`.
     asked_for_any: Cell<bool>,
-    /// Name of the type whose decoding failed after that.
+    /// Name of the innermost type whose decoding failed after a call of `deserialize_any`.
     asking: Cell<Option<&'static str>>,
-    /// Names of fields and variants seen; `None` unless the types are checked.
+    /// Names of decoded fields and variants; `None` unless the types are checked.
     lists: Option<&'m Lists>,
 }
 

@@ -103,7 +103,7 @@ impl<T> Sender<T> {
         self.sink.is_closed()
     }
 
-    /// Declares that this sender has sent all its items. The stream ends when every clone has.
+    /// Declares that this sender has sent all its items. The stream ends once every clone has finished.
     pub fn finish(mut self) {
         self.is_finished = true;
     }

@@ -137,7 +137,7 @@ struct StreamState {
     idle_limit: Option<Duration>,
     /// Deadline of the call, on the client.
     deadline: Time,
-    /// Time of the peer's last frame, or from which the peer could send one.
+    /// Time of the peer's last frame, or the time since which the peer could send a frame.
     arrived: Time,
     /// Status with which this side ends the call.
     aborted: Option<Status>,
@@ -145,7 +145,7 @@ struct StreamState {
     outcome: Option<Outcome>,
     /// Metadata received with the response, if any.
     metadata: Option<Box<ReplyMetadata>>,
-    /// The caller's work for the end of the stream.
+    /// Work of the caller to run at the end of the stream.
     after: Option<Box<dyn CallEnd>>,
     /// Bytes charged to the peer.
     charged: usize,

@@ -361,7 +361,7 @@ impl Caller {
         self.client.number_by(client, self.server, "number, by a name", timeout, connect).await
     }
 
-    /// Sends small calls until one is not sent in a session that is about to end. Returns its error, if it failed.
+    /// Sends small calls until one does not fail with the end of its session. Returns the error of that call, if it failed.
     async fn number_in_new_session(&self, connect: Connect) -> Option<Status> {
         loop {
             let failure = self.number(MINUTE, connect).await;

@@ -49,7 +49,8 @@ impl Run {
         self.ask(from, to, within, None)?.map_or(Ok(()), |status| Err(status.to_string()))
     }
 
-    /// Sends a call between further nodes, which waits for a session if `patience` is given. Returns its error, if it failed.
+    /// Sends a call between further nodes. The call waits for a session if `patience` is given. Returns the error, if the call
+    /// failed.
     fn ask(
         &mut self,
         from: usize,

@@ -296,7 +296,7 @@ impl Run {
         tally
     }
 
-    /// Sends a call whose handler never returns, from a node. It is counted when it fails.
+    /// Sends a call whose handler never returns, from a node. The call is counted when it fails.
     fn hang(&mut self, caller: usize, server: SocketAddr) -> Checked<Tally> {
         let client = self.client(caller)?;
         let process = client.process;

@@ -25,7 +25,7 @@ use trunkline_transport::NodeOptions;
 
 /// Time after the death of its parent after which a process exits even if its nodes do not shut down.
 const LAST: Duration = Duration::from_secs(5);
-/// Limit of decoded arguments of a peer, which open streams count towards.
+/// Limit of decoded arguments per peer. Open streams count towards the limit.
 const DECODED: usize = 1 << 30;
 
 /// Description of the servers, and arguments of their process.
