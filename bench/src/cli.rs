@@ -244,7 +244,7 @@ impl Settings {
     /// Refuses settings that cannot be measured, before the measurement starts.
     ///
     /// # Errors
-    /// Fails with the reason.
+    /// Returns an error for the first such setting.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.html.is_some() && self.output.json == self.html {
             return Err("--json and --html name the same file".to_owned());

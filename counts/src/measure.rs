@@ -19,7 +19,7 @@ const SERVER_TURN: &str = "trunkline_counts::steps::world::server_turn";
 /// Counts one side of a run. Returns its counts per call, and the bytes before the payload in its longest frame.
 ///
 /// # Errors
-/// Fails with the reason if valgrind does not run or its output cannot be read.
+/// Returns an error if valgrind does not run or its output cannot be read.
 pub(crate) fn measure(steps: Steps, side: Side) -> Result<(SideCounts, u64), String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let (profile, log) = (folder.join("profile"), folder.join("log"));

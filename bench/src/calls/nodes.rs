@@ -42,7 +42,7 @@ fn is_false(value: &bool) -> bool {
 /// Gives a node at this address an identity. All its sessions are then encrypted.
 ///
 /// # Errors
-/// Fails with the reason if the identity cannot be used.
+/// Returns an error if the identity cannot be used.
 pub(crate) fn encrypted(node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> {
     let [chain, key, root] = certificate(address);
     let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).map_err(|error| error.to_string())?;

@@ -27,7 +27,7 @@ impl Session {
     /// Starts both nodes, each on its core, and connects them. The calling thread stays pinned to the client's core.
     ///
     /// # Errors
-    /// Fails with the reason if a node does not start or the first call fails.
+    /// Returns an error if a node does not start or the first call fails.
     pub(crate) fn start(
         link: LinkFlag,
         nodes: &Nodes,

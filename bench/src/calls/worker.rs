@@ -155,7 +155,7 @@ impl Measurement {
     /// Returns the result.
     ///
     /// # Errors
-    /// Fails with the reason if a call failed, or if too few calls ended.
+    /// Returns an error if a call failed, or if too few calls ended.
     pub(crate) fn finish(&self) -> Result<Sample, String> {
         std::mem::replace(&mut self.recorders().all, Recorder::new(0)).finish()
     }
@@ -163,7 +163,7 @@ impl Measurement {
     /// Returns the result of each member.
     ///
     /// # Errors
-    /// Fails with the reason if a call failed, or if too few calls of a member ended.
+    /// Returns an error if a call failed, or if too few calls of a member ended.
     pub(crate) fn finish_members(&self) -> Result<Vec<Sample>, String> {
         let all = self.finish()?;
         if self.members.len() == 1 {

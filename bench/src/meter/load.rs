@@ -110,7 +110,7 @@ impl Quota {
     /// Creates the groups, and moves this process into one of them.
     ///
     /// # Errors
-    /// Fails with the reason if the groups cannot be created, for example for lack of privileges.
+    /// Returns an error if the groups cannot be created, for example for lack of privileges.
     pub(crate) fn start(cores: f64) -> Result<Self, String> {
         let mounts = read(Path::new("/proc/self/mounts"))?;
         let own = read(Path::new("/proc/self/cgroup"))?;
@@ -141,7 +141,7 @@ impl Quota {
     /// Moves the server process into its group.
     ///
     /// # Errors
-    /// Fails with the error of the operating system.
+    /// Returns an error of the operating system.
     pub(crate) fn join_server(&self, process: u32) -> Result<(), String> {
         join(&self.server, process)
     }

@@ -100,7 +100,7 @@ impl Recorder {
     /// Returns the result.
     ///
     /// # Errors
-    /// Fails with the reason if a call failed, or if too few calls ended.
+    /// Returns an error if a call failed, or if too few calls ended.
     pub(crate) fn finish(self) -> Result<Sample, String> {
         if let Some(why) = self.failed {
             return Err(why);

@@ -39,7 +39,7 @@ struct Counters {
 /// Measures both processes while this thread makes calls.
 ///
 /// # Errors
-/// Fails with the reason if a call fails or a process does not exist.
+/// Returns an error if a call fails or a process does not exist.
 pub(crate) fn measure(
     server: u32,
     rate: f64,

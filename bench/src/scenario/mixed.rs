@@ -54,7 +54,7 @@ struct Point {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     let scenario = Scenario::begin("mixed", &mixed.output, None)?;
     let Sweep { seconds, repetitions, pin } = mixed.sweep;

@@ -108,7 +108,7 @@ struct Upload {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
     let scenario = Scenario::begin("streams", &streams.output, None)?;
     let (link, _) = Session::link(streams.link, &streams.nodes, streams.output.quiet)?;

@@ -137,7 +137,7 @@ impl World {
     /// Starts both nodes and the tasks that call.
     ///
     /// # Errors
-    /// Fails with the reason if a node does not start.
+    /// Returns an error if a node does not start.
     pub(crate) fn start(
         Steps { linked, outstanding, shape, .. }: Steps,
         runtime_directory: &Path,

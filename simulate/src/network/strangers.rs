@@ -144,7 +144,7 @@ impl Strangers {
     fn request(&mut self, forged: Request, claimed: SocketAddr, cookie: [u8; 16]) -> (u32, Forged) {
         let Request { pollers, is_rc, has_handshake, victim, sender } = forged;
         let number = u32::try_from(self.forged.len()).unwrap_or(0) + 1;
-        // A neighbour claims another incarnation each time, which requires another cookie.
+        // A neighbour claims a new incarnation each time, which requires a new cookie.
         let epoch = match sender {
             Sender::Neighbour(_) if cookie != [0; 16] => EPOCH + u64::from(number) - 1,
             Sender::Neighbour(_) => EPOCH + u64::from(number),

@@ -126,7 +126,7 @@ impl Run {
         let address = self.nodes[greed.server].address;
         let (greedy, honest) = (greed.greedy[0], self.nodes.len() - 1);
         let began = self.scheduler.now();
-        // Many others arrive while the poller is busy.
+        // Many other calls arrive while the poller is busy.
         let blocks = (greedy, 1, BLOCKS, Ask::Block(BLOCKED_US));
         let small = Ask::echo(20, 20);
         for (caller, tasks, calls, ask) in

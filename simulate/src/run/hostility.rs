@@ -153,7 +153,7 @@ impl Run {
         let limit = self.scheduler.now() + FORGOTTEN;
         loop {
             let (now, rest) = (self.qps(victim), self.rest());
-            // Ending connections may have been included in the earlier count.
+            // The earlier count may include connections that were ending, so fewer QPs are fine.
             if now.ini <= before.ini && now.tgt <= before.tgt && rest.is_ok() {
                 return Ok(());
             }
@@ -213,7 +213,7 @@ impl Run {
                 self.honest_calls()?;
             }
         }
-        // The hostile peer's own node may be the first to detect a stall, because the network took its frames.
+        // The node of the hostile peer may be the first to detect a stall, because the network has removed frames of the peer.
         let of_it = |peer: SocketAddr| Some(peer) == hostile || (peer == victim && takes_long(hostility));
         let ends = ended.iter().filter(|(peer, _)| of_it(*peer)).map(|(_, cause)| cause.as_str());
         let (ends, expected) = (ends.collect::<Vec<_>>(), causes(hostility));

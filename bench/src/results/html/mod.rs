@@ -77,7 +77,7 @@ pub(crate) fn report(files: &Files) -> Result<(), Failure> {
 /// Writes a page. An existing page is replaced only when the new one is complete.
 ///
 /// # Errors
-/// Fails with the reason if the page cannot be written.
+/// Returns an error if the page cannot be written.
 pub(crate) fn write(results: &[Saved], path: &Path) -> Result<(), String> {
     whole_file::write(path, page(results).as_bytes())
 }

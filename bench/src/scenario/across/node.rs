@@ -61,7 +61,7 @@ struct Handler(Arc<Board>);
 /// Serves until SIGTERM or Ctrl-C.
 ///
 /// # Errors
-/// Fails with the reason if the node does not start.
+/// Returns an error if the node does not start.
 pub(crate) fn serve(host: &Host) -> Result<(), Failure> {
     let is_ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

@@ -72,7 +72,7 @@ fn lengths(header: [[u8; 4]; 2]) -> Option<(usize, usize)> {
 /// Streams to a target before, during and after the measurement. Returns the rate in payloads per second.
 ///
 /// # Errors
-/// Fails with the reason if the target cannot be reached, or the stream ends early.
+/// Returns an error if the target cannot be reached, or the stream ends early.
 pub(super) fn stream(target: SocketAddr, load: &Load, is_stopped: &AtomicBool) -> Result<f64, String> {
     let failed = |error: io::Error| {
         format!(

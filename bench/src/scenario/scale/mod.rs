@@ -87,7 +87,7 @@ struct OfPoint {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
     let scenario = Scenario::begin("scale", &scale.output, None)?;
     let Sweep { seconds, repetitions, pin } = scale.sweep;
