@@ -13,7 +13,7 @@ const EVERY: Duration = Duration::from_millis(1);
 /// Waits until all QPs to the node at this address go through shared memory.
 ///
 /// # Errors
-/// Returns an error if a QP takes another path.
+/// Returns an error if a QP takes another path, or if paths are not reported.
 pub(crate) fn await_memory(node: &Node, peer: SocketAddr) -> Result<(), String> {
     become_memory(node, peer, PATIENCE)
         .map_err(|why| format!("--link shm: {peer} is not reached through shared memory: {why}"))
@@ -22,7 +22,7 @@ pub(crate) fn await_memory(node: &Node, peer: SocketAddr) -> Result<(), String> 
 /// Waits up to the given time until all QPs to the node at this address go through shared memory.
 ///
 /// # Errors
-/// Returns an error if a QP takes another path.
+/// Returns an error if a QP takes another path, or if paths are not reported.
 pub(crate) fn become_memory(node: &Node, peer: SocketAddr, patience: Duration) -> Result<(), &'static str> {
     let began = Instant::now();
     loop {

@@ -17,7 +17,7 @@ use trunkline_transport::{Leaves, PollerChoice};
 /// Position of a waiting call. Older calls have lower positions.
 pub(super) type Place = u64;
 
-/// Maximum number of small calls queued before a large call may be queued; at most 1 MiB.
+/// Maximum number of small calls queued ahead of a waiting large call; at most 1 MiB.
 const QUEUED: usize = 64;
 
 /// A part of the queue to one peer: small or large calls.

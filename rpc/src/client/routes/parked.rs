@@ -77,7 +77,7 @@ impl Parked {
         call: Submission,
     ) -> Option<Submission> {
         if self.here(id).is_none() {
-            // The channel and its future were dropped.
+            // The channel was dropped together with the future of the call.
             end(call, gave_up(), &"a channel that is gone");
             return None;
         }
