@@ -174,7 +174,7 @@ pub(crate) struct Settings {
     /// Check the contents of each reply; `bandwidth` has the server return a digest. Costs time.
     #[arg(long, conflicts_with = "one_way")]
     pub(crate) verify: bool,
-    /// Open loop: calls that are due per second, in all. A call's time counts from when it was due.
+    /// Open loop: total call rate, per second. Latency is measured from the scheduled start of a call.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     #[serde(rename = "arrivals_per_s", skip_serializing_if = "Option::is_none")]
     pub(crate) arrivals: Option<f64>,
@@ -244,7 +244,7 @@ impl Settings {
     /// Refuses settings that cannot be measured, before the measurement starts.
     ///
     /// # Errors
-    /// Fails with the reason.
+    /// Returns an error for the first such setting.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.html.is_some() && self.output.json == self.html {
             return Err("--json and --html name the same file".to_owned());

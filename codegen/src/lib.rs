@@ -57,7 +57,7 @@ fn expand_options(
         return quote!(#errors #item);
     };
     let service = parse::service(options, parsed.clone(), &mut errors);
-    // Stubs need the crate.
+    // Stubs refer to the crate, so they are generated only if its path is known.
     let service = service.filter(|_| is_known);
     match (errors.finish(), service) {
         (Ok(()), Some(service)) => emit::service(&service),

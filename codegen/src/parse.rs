@@ -361,7 +361,7 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
     }
     let failed = error.as_ref().map(ErrorType::ty).and_then(unsendable);
     if let Some((place, remedy)) = unsendable(&ty) {
-        // In a function that is not `async`, an opaque type is the future, which is already reported.
+        // Without `async`, an opaque return type is the future of the method, and its fault is already reported.
         if sig.asyncness.is_some() || !matches!(ty, Type::ImplTrait(_)) {
             errors.add(place, format!("the result of `{}` cannot be sent: {remedy}", sig.ident));
         }

@@ -58,7 +58,7 @@ fn in_arguments<'a>(ty: &'a Type, arguments: &'a PathArguments) -> Option<(&'a T
         GenericArgument::Lifetime(lifetime) if lifetime.ident != "static" => {
             Some((ty, "it borrows; take a type that owns its data, or one with the lifetime `'static`"))
         }
-        // A box owns its content.
+        // A slice is allowed as an argument of a type, because the box around it owns the content.
         GenericArgument::Type(ty) if !is_slice(ty) => unsendable(ty),
         _ => None,
     })

@@ -10,7 +10,7 @@ use crate::callgrind::{Function, Profile};
 /// A layer of the path of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layer {
-    /// Stubs, and arguments to bytes and back; serde and bincode.
+    /// Stubs, encoding and decoding of arguments, serde and bincode.
     Codec,
     /// Calls, deadlines, statuses and the executor.
     Rpc,
@@ -118,7 +118,7 @@ fn add(sum: &mut ByLayer, part: &ByLayer, times: f64) {
     }
 }
 
-/// Converts a count, which stays far below 2^52, up to which the conversion is exact.
+/// Converts a count to `f64`. The conversion is exact below 2^53; counts are far smaller.
 #[expect(clippy::cast_precision_loss, reason = "see above")]
 fn approximate(count: u64) -> f64 {
     count as f64

@@ -38,7 +38,7 @@ use steps::Steps;
 use toolchain::Toolchain;
 use trunkline_testkit::output;
 
-/// Exit code: counted, and nothing has grown.
+/// Exit code: success; counts have not grown.
 const COUNTED: u8 = 0;
 /// Exit code: a count has grown.
 const GROWN: u8 = 1;
@@ -90,7 +90,7 @@ fn judge(record: &Record, before: &Record) -> Result<u8, String> {
             Ok(COUNTED)
         }
         Verdict::OtherToolchain(differences) => {
-            // CI lists such lines at its end.
+            // CI lists lines that begin with `skip` at the end of its output.
             output::out(&format!(
                 "skip counts: the record is of another toolchain ({differences}); `cargo counts --bless` renews it"
             ))?;
@@ -132,7 +132,7 @@ fn count(toolchain: Toolchain) -> Result<Record, String> {
         toolchain,
         payload_bytes: side::PAYLOAD_BYTES as u64,
         calls: CALLS,
-        // With one outstanding, no messages share a frame.
+        // With one outstanding call, messages do not share a frame.
         request_header_bytes: counted[0].1,
         reply_header_bytes: counted[1].1,
         outstanding_32: Links { in_process: link(1), udp: link(3), shm: link(5) },

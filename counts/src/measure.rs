@@ -19,7 +19,7 @@ const SERVER_TURN: &str = "trunkline_counts::steps::world::server_turn";
 /// Counts one side of a run. Returns its counts per call, and the bytes before the payload in its longest frame.
 ///
 /// # Errors
-/// Fails with the reason if valgrind does not run or its output cannot be read.
+/// Returns an error if valgrind does not run or its output cannot be read.
 pub(crate) fn measure(steps: Steps, side: Side) -> Result<(SideCounts, u64), String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let (profile, log) = (folder.join("profile"), folder.join("log"));
@@ -30,7 +30,7 @@ pub(crate) fn measure(steps: Steps, side: Side) -> Result<(SideCounts, u64), Str
             totals.stalls
         ));
     }
-    // The first part covers everything up to the function `END`; other parts have the rest of the run.
+    // The first part covers everything up to the function `END`; the other parts cover the remaining run.
     let profile = Profile::parse(&read(&profile.with_extension("1"))?)
         .map_err(|error| format!("callgrind's output: {error}"))?;
     let instructions = layers::by_layer(&profile);

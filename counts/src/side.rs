@@ -20,7 +20,7 @@ pub(crate) enum Linked {
 /// The programs that call and serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, ValueEnum)]
 pub(crate) enum Shape {
-    /// Tasks of one poller call; handlers end in their first poll.
+    /// Tasks of one poller make calls; handlers complete in their first poll.
     #[default]
     Plain,
     /// Handlers yield to their poller once.

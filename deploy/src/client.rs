@@ -107,7 +107,7 @@ impl ClientArguments {
 fn source(server: SocketAddr) -> Option<IpAddr> {
     let (any, loopback) = match server {
         SocketAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), None),
-        // The node's own choice is an IPv4 address.
+        // The node would choose an IPv4 address by default, so choose an IPv6 address here.
         SocketAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), Some(IpAddr::V6(Ipv6Addr::LOCALHOST))),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;

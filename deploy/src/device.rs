@@ -138,7 +138,7 @@ fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration
                 ));
             }
             put_back(directory, which.address).map_err(text)?;
-            // Restoring all devices also restored devices removed by address before.
+            // If all devices are selected, `put_back` has also restored devices removed by address before. Remove them again.
             for address in away {
                 take_away(directory, Some(*address)).map_err(text)?;
             }

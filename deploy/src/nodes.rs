@@ -86,7 +86,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// `silent` are the processes whose nodes do not answer. Only these can be stopped.
+    /// Returns the owner of a port. Only processes in `silent`, whose nodes do not answer, can be stopped.
     fn new(owner: PortOwner, silent: &[Option<u32>]) -> Self {
         let at = SocketAddr::new(owner.address, owner.port);
         let is_stopped = match owner.who {
@@ -163,8 +163,8 @@ fn udp_ports(nodes: &[ListedNode], silent: &[Option<u32>], devices: &DeviceList)
         .map(|node| SocketAddr::new(node.status.address.ip().to_canonical(), node.status.udp_port))
         .collect();
     if !silent.is_empty() {
-        // A silent node does not report its port. Each device has registered its ports, of which the lowest is usually the
-        // receiving one.
+        // A silent node does not report its port. Each device has registered its ports; the lowest is usually the receiving
+        // port.
         let first = |(ip, devices): (&IpAddr, &Vec<BTreeSet<u16>>)| {
             let first = devices.iter().filter_map(|ports| ports.first());
             first.map(|port| SocketAddr::new(*ip, *port)).collect::<Vec<_>>()
@@ -346,7 +346,7 @@ fn table(listing: &Listing) -> String {
         format!("{:<45} {:>8} {:>7} {:>4} {:>8}\n", "ADDRESS", "PID", "POLLERS", "KIND", "SESSIONS");
     for ListedNode { pid: own, status: node, rates } in &listing.nodes {
         let sessions = node.peers.iter().filter(|peer| peer.is_up).count();
-        // It is unknown whether omitted peers have a session.
+        // Omitted peers may have sessions, so the count is a lower bound.
         let sessions = format!("{sessions}{}", if node.omitted > 0 { "+" } else { "" });
         let removed = if node.is_away { "  its device is removed" } else { "" };
         line(

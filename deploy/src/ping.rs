@@ -244,7 +244,7 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
     let is_printed = !arguments.json;
     let (steps, certificates) = Default::default();
     let log = Arc::new(SetUpLog { steps, certificates, began: Instant::now(), is_printed });
-    // Fails only if a subscriber is set, as in tests.
+    // The call fails only if a subscriber is already set, as in tests.
     let _is_set = subscriber::set_global_default(SetUpSubscriber(Arc::clone(&log)));
     let mut trips = Vec::new();
     let failure = ping(arguments, &log, &mut trips).err();

@@ -62,7 +62,7 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        // All figures are rates, so the first answers only begin an interval.
+        // All figures are rates, so nothing is printed until the second answers.
         if !earlier.is_empty() || left.is_none_or(|left| left <= arguments.count.unwrap_or(0)) {
             let text =
                 if arguments.json { json(&found, &earlier).to_string() } else { table(&found, &earlier) };

@@ -37,7 +37,7 @@ struct Options {
 
 #[trunkline::service]
 trait Mixed {
-    /// The same bytes.
+    /// Returns the same bytes.
     async fn echo(&self, bytes: Bytes) -> Bytes;
     /// Blocks its thread.
     #[blocking]
@@ -55,7 +55,7 @@ impl Mixed for Handler {
     }
 }
 
-/// The median and the 99th percentile of round trips, in nanoseconds.
+/// Returns the median and the 99th percentile of round trips, in nanoseconds.
 fn measure(client: &MixedClient, echoes: u32) -> Result<(u64, u64), Status> {
     let bytes = Bytes::from_static(&[7; 64]);
     let mut times = Vec::new();

@@ -67,7 +67,7 @@ impl Journal for Reader {
     }
 }
 
-/// The bytes of a call.
+/// Returns the size of a call's body, in bytes.
 fn body(number: u64) -> usize {
     match number % 1000 {
         500 => 200_000,
@@ -135,7 +135,7 @@ async fn send(client: &JournalClient, options: &Options, bar: &ProgressBar) -> R
             while next < options.calls && calls.len() < window {
                 let mut call = Box::pin(client.note(next, largest.slice(..body(next))));
                 next += 1;
-                // An outcome that is there at once is one of those below.
+                // The first poll may complete the call, because a result can be available at once.
                 match call.as_mut().poll(context) {
                     Poll::Ready(Ok(())) => bar.inc(1),
                     Poll::Ready(Err(status)) => return Poll::Ready(Err(status)),

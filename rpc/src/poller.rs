@@ -61,7 +61,7 @@ struct Rpc {
     inbox: Arc<Inbox>,
     context: PollerContext,
     parked: Parked,
-    /// Present on the node's first poller only.
+    /// Search for servers; present on the node's first poller only.
     connector: Option<Connector>,
     /// Runs the lookups of `connector`, unless this is a simulation.
     lookups: Option<Arc<Lookups>>,
@@ -74,7 +74,7 @@ struct Rpc {
     dispatch: Dispatch,
     /// Streams that wait for room in the message queue.
     unsent: Unsent,
-    /// Streams with an item that had no memory on this node, and the size of the item in bytes.
+    /// Streams with an item for which this node had no memory, and the size of the item in bytes.
     gaps: Vec<(Origin, u64, usize)>,
     tasks: Tasks,
     /// The node's worker pool, if its services need one.
@@ -239,7 +239,7 @@ impl Machine for RpcPoller {
 impl Rpc {
     fn take_work(&mut self, transport: &mut Transport) -> bool {
         let mut any = false;
-        // A task may have sent the last call through a shared client, which read the clock for it.
+        // If a task has queued the last call through a shared client, the client has read a newer time.
         transport.advance(self.context.queue().last_made());
         for _ in 0..TURN {
             let Some(work) = self.inbox.pop() else { break };
@@ -268,7 +268,7 @@ impl Rpc {
         }
         any |= self.take_spawned() | self.take_local(transport);
         let local = self.context.calls();
-        // Both flags are read, so that neither stays set.
+        // `|` instead of `||`, so that both flags are cleared.
         let sweep = local.take_sweep() | self.inbox.take_sweep();
         if sweep {
             self.calls.sweep(transport);
@@ -390,7 +390,7 @@ impl Rpc {
         self.start_all(transport, calls);
     }
 
-    /// Repeats calls that their servers did not take.
+    /// Repeats calls that their servers did not accept.
     fn make_again(&mut self, transport: &mut Transport) {
         for mut call in self.calls.take_again() {
             if call.route.is_some() {
@@ -438,8 +438,7 @@ impl Rpc {
 
     /// Sends the items of streams, as far as their windows and the transport have room.
     fn send_items(&mut self, transport: &mut Transport) {
-        // Growth of a window is optional. Items that exceed their window, and arguments, which cannot wait, use memory beside
-        // it.
+        // Growth of a window is optional and leaves memory for items beyond a window, and for arguments, which cannot wait.
         let charge =
             |peer, from, to| self.dispatch.memory().recharge_leaving(peer, from, to, Leaves::ThreeEighths);
         self.unsent.flush(self.inbox.changes(), transport, &charge);
@@ -472,7 +471,7 @@ impl Rpc {
                 self.dispatch.refuse(transport, from, call, one_way, error);
             }
             Some(Unparsed::Reply { call }) => self.calls.unparsed(transport.now(), from.peer, call, error),
-            // Not a warning, because a peer could fill the log.
+            // Logged at debug level, because a peer could fill the log.
             None => {
                 tracing::debug!(peer = %from.peer, %error, "malformed message dropped");
             }
@@ -562,7 +561,7 @@ impl Rpc {
             Header::Request(request) => {
                 self.dispatch.request_by_name(transport, from, request, message, encoded, &self.ready);
             }
-            // A refused call without a reply, which may already have ended.
+            // The peer has refused a one-way call. At this node the call may already have ended.
             Header::Reply { call, by: RepliedBy::Node { reason, ran: false }, .. } if is_one_way(call) => {
                 self.inbox.lifecycle().counters.not_served_by_peers.add();
                 if reason == Some(Reason::NoMethod) {
@@ -572,7 +571,7 @@ impl Rpc {
             Header::Reply { call, code, by, number, metadata } => {
                 number.into_iter().for_each(|number| self.calls.learn(from, number));
                 if let RepliedBy::Node { reason: Some(Reason::Draining), ran: false } = by {
-                    // Done before the caller repeats the call.
+                    // Exclude the server before the caller repeats the call.
                     self.leave_out(from);
                 }
                 self.calls.reply(transport.now(), from.peer, call, code, by, metadata, message, encoded);
@@ -610,7 +609,7 @@ impl Rpc {
         self.inbox.running().nobody();
     }
 
-    /// Decides about a large message, before its data is READ.
+    /// Decides whether to accept a large message, before the data is READ.
     #[cold]
     fn announced(&mut self, transport: &mut Transport, from: Origin) {
         let Some(announcement) = transport.announcement(from) else { return };
@@ -634,7 +633,7 @@ impl Rpc {
                 self.calls.stream_gap(from.peer, call, bytes);
             }
         }
-        // The sender of a request holds its state.
+        // Only replies matter here: the state of a request is held by its sender.
         if let Some(Unparsed::Reply { call }) = Header::unparsed(part.header(), part.as_slice()) {
             self.calls.given_up(now, from.peer, call, bytes);
         }
@@ -712,7 +711,7 @@ impl Rpc {
             self.make_again(transport);
         }
         let took = self.take_work(transport) | self.context.timers().fire(transport.now());
-        // Tasks' calls are sent in the same turn.
+        // Calls made by tasks are sent in the same turn.
         let ran = self.run_ready(transport);
         if ran {
             self.take_local(transport);
@@ -767,7 +766,7 @@ impl Rpc {
     }
 
     fn shutdown(&mut self, transport: &mut Transport) {
-        // Already done, unless the node ends after a panic of another poller.
+        // The shutdown has already begun, unless it follows a panic of another poller.
         self.inbox.lifecycle().begin_end();
         self.calls.close_to_outside(transport.now());
         self.parked.close(false);
@@ -828,7 +827,7 @@ impl Drop for Rpc {
         self.tasks.close();
         let spawned = self.context.take_spawned();
         let _ended = catch(|| drop(spawned));
-        // Dropped while calls are refused: a destructor could otherwise wait for a call that no poller would send.
+        // Services are dropped while calls are refused. Otherwise a destructor could wait for a call that is never sent.
         self.dispatch.drop_services();
         self.inbox.running().nobody();
         if let Some(pool) = &self.pool {

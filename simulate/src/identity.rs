@@ -46,7 +46,7 @@ impl TimeProvider for VirtualTime {
     }
 }
 
-/// Seeded randomness of a process, and the key exchange that uses it.
+/// Seeded random number generator of a process, and the key exchange that uses it.
 #[derive(Debug)]
 struct Seeded {
     random: Mutex<fastrand::Rng>,
@@ -140,7 +140,7 @@ pub(crate) fn provider(runtime: &Runtime, time: Duration) -> CryptoProvider {
     }
 }
 
-/// PEM files of a node, which persist across its processes.
+/// PEM files of a node. They outlive the node's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PemFiles {
     /// Names in the certificate.

@@ -33,8 +33,8 @@ const FIRST_PORT: u16 = 7471;
 /// Grace period of a shutdown.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
-/// Memory for decoded arguments: enough for two calls from one peer that keep `client::TEXTS`, and for three from a host. The
-/// part left to growing windows has room for the large items of all streams in the phases without faults.
+/// Memory limit for decoded arguments: per peer, two calls that keep `client::TEXTS` fit, and per host three. The part left to
+/// growing windows has room for the large items of all streams in the phases without faults.
 const DECODED_BYTES: Limit = Limit { per_peer: 800 << 10, in_all: 2560 << 10 };
 
 /// Maximum number of queued messages: more than clients send, fewer than the replies that a hostile peer does not accept.
@@ -46,9 +46,9 @@ pub(crate) struct SimNode {
     rc: bool,
     /// Clients shared by the process's handlers and its program.
     shared: SharedClients,
-    /// Address on which it listens.
+    /// Listen address.
     pub(crate) address: SocketAddr,
-    /// Network slot of its device.
+    /// Network slot of the node's device.
     pub(crate) slot: Slot,
     /// Certificate of the node, if the run's nodes have identities.
     files: Option<PemFiles>,
@@ -59,7 +59,7 @@ pub(crate) struct SimNode {
 
 struct Running {
     process: u64,
-    /// Process as its host knows it.
+    /// Process registered at the simulated host.
     member: Arc<SimulatedProcess>,
     node: Rc<Node>,
 }
@@ -82,7 +82,7 @@ impl SimNode {
         }
     }
 
-    /// Replaces the certificate that later processes of the node use.
+    /// Replaces the certificate for later processes of the node.
     pub(crate) fn present(&mut self, files: PemFiles) {
         self.files = Some(files);
     }
@@ -114,7 +114,7 @@ impl SimNode {
             return;
         }
         if let Some(ending) = self.ending.take() {
-            // A new start abandons the last process.
+            // A new start kills a process that is still shutting down.
             self.end(scheduler, ending);
         }
         self.slot.restore();
@@ -132,7 +132,7 @@ impl SimNode {
             runtime: runtime.clone(),
             path: if self.plan.shares_memory { PathChoice::Auto } else { PathChoice::Udp },
             max_shards: self.plan.shards,
-            // Few, so that a key that outlives its registration is detected.
+            // The limit is low, so that a key that outlives its registration is detected.
             max_regions: Some(REGIONS + REGIONS_OF_POLLER * u32::from(self.plan.pollers)),
             ..SoftOptions::default()
         };
@@ -213,7 +213,7 @@ impl SimNode {
         }
     }
 
-    /// Kills its process.
+    /// Kills the processes of the node.
     pub(crate) fn kill(&mut self, scheduler: &mut Scheduler) {
         for running in [self.running.take(), self.ending.take()].into_iter().flatten() {
             scheduler.trace.line(scheduler.now(), "fault", format_args!("kill {}", self.address));
@@ -222,7 +222,7 @@ impl SimNode {
         }
     }
 
-    /// Removes the rest of a process.
+    /// Counts the events of a process and removes the process.
     fn end(&self, scheduler: &mut Scheduler, running: Running) {
         count_events(scheduler, &running);
         scheduler.oracle.disturbed(self.address);
@@ -307,7 +307,7 @@ impl SimNode {
         }
     }
 
-    /// Releases an ended process. Returns what it should have released, if anything.
+    /// Releases an ended process. Returns a description of leaked QPs, if any.
     pub(crate) fn forget(&mut self, scheduler: &Scheduler) -> Option<String> {
         let ending = self.ending.take()?;
         count_events(scheduler, &ending);

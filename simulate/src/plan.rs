@@ -12,7 +12,7 @@ use trunkline_testkit::Hostility;
 /// Maximum number of running handlers: more than the calls of the phases without faults need, even from a single host, and
 /// fewer than clients use while handlers hang.
 pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
-/// Time after which names are proved again.
+/// Interval at which names are proved again.
 const RENEW_AFTER: Duration = Duration::from_secs(2);
 
 /// Packets that can be forged.
@@ -46,7 +46,7 @@ pub(crate) enum Fault {
     ShutDown { node: usize, restart_after: Duration },
     /// Drains a node, shuts it down after a delay, and starts it again.
     Drain { node: usize, shut_down_after: Duration, restart_after: Duration },
-    /// Cuts two nodes off from each other for a while.
+    /// Partitions two nodes for a while.
     Partition { a: usize, b: usize, lasts: Duration },
     /// Sends connection requests of strangers to a node: some from an unused address, one in the name of another node, and
     /// one from the stranger's own address, where it receives the answer.
@@ -107,7 +107,7 @@ pub(crate) struct NodePlan {
     pub(crate) exempts_local_user: bool,
     /// Time for which a handshake keeps its CM machine busy.
     pub(crate) handshake: Duration,
-    /// Time after which names are proved again.
+    /// Interval at which names are proved again.
     pub(crate) renew_after: Duration,
     /// Time after which a peer that acknowledges nothing loses its session.
     pub(crate) session_loss_time: Duration,
@@ -344,7 +344,7 @@ impl Plan {
 
 /// Draws the packets that an attacker forges during faults, in four runs of five.
 fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
-    // Separate random numbers, so that the rest of the plan stays the same.
+    // Forgeries have a separate random number generator, so that they do not change the other parts of the plan.
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6174_7461);
     let count = if random.u8(..5) > 0 { random.usize(10..60) } else { 0 };
     let all = (0..count).map(|_| {

@@ -18,7 +18,7 @@ impl Server {
     /// Starts a server on a core, and waits until it serves.
     ///
     /// # Errors
-    /// Fails with the reason if it does not start.
+    /// Returns an error if the server does not start.
     pub(crate) fn start(exchange: &Exchange, folder: &Path, core: Option<usize>) -> Result<Self, String> {
         let (size, reply, outstanding) = (exchange.size, exchange.reply, exchange.outstanding);
         let mut words = vec!["serve".to_owned(), exchange.name(), format!("--size={size}")];

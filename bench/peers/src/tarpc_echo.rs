@@ -52,7 +52,7 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static)
 /// Serves until the end of standard input.
 ///
 /// # Errors
-/// Fails with the error of the operating system.
+/// Returns an error of the operating system.
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     tokio_side::serve(exchange, async {
         let named = |error: std::io::Error| error.to_string();
@@ -77,7 +77,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
 /// Connects to a server.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be reached.
+/// Returns an error if the server cannot be reached.
 pub(crate) async fn connect(exchange: &Exchange, address: &str) -> Result<EchoClient, String> {
     fn client(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> EchoClient {
         let transport = serde_transport::new(framed(stream), Bincode::default());

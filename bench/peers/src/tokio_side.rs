@@ -59,7 +59,7 @@ pub(crate) fn serve(
 /// Measures calls.
 ///
 /// # Errors
-/// Fails with the reason if a call fails.
+/// Returns an error if a call fails.
 pub(crate) fn measure<C: Caller>(
     exchange: &Exchange,
     connect: impl Future<Output = Result<C, String>>,
@@ -98,7 +98,7 @@ pub(crate) fn measure<C: Caller>(
 /// Measures what both sides use at a rate of calls, with further connections that are idle.
 ///
 /// # Errors
-/// Fails with the reason if a call fails.
+/// Returns an error if a call fails.
 pub(crate) fn rest<C: Caller, F: Future<Output = Result<C, String>>>(
     exchange: &Exchange,
     server: u32,

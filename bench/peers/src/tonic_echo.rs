@@ -66,7 +66,7 @@ impl Caller for EchoClient<Channel> {
 /// Serves until the end of standard input.
 ///
 /// # Errors
-/// Fails with the error of the operating system.
+/// Returns an error of the operating system.
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     let echo = EchoServer::new(Mirror).max_decoding_message_size(usize::MAX);
     let mut server = Server::builder();
@@ -97,7 +97,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
 /// Connects to a server.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be reached.
+/// Returns an error if the server cannot be reached.
 pub(crate) async fn connect(exchange: &Exchange, address: &str) -> Result<EchoClient<Channel>, String> {
     let to = match exchange.system {
         System::TonicUnix => "http://localhost".to_owned(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use trunkline::{Bytes, Node, PollerIndex, block_on};
 
-/// Maximum number of calls in flight by threads. Each call needs a thread.
+/// Maximum number of calls in flight from threads. Each call needs a thread.
 pub(crate) const MOST_THREADS: usize = 256;
 
 /// Kind of caller.
@@ -49,7 +49,7 @@ impl Client {
     /// Connects and makes the first call.
     ///
     /// # Errors
-    /// Fails with the reason if the first call fails.
+    /// Returns an error if the first call fails.
     pub(crate) fn connect(node: Arc<Node>, server: SocketAddr, kind: CallerKind) -> Result<Self, String> {
         let client = EchoClient::connect(&node, server).map_err(|status| status.to_string())?;
         block_on(client.echo(Bytes::new())).map_err(|status| format!("the first call failed: {status}"))?;
@@ -69,7 +69,7 @@ impl Client {
     /// Measures calls according to the plan.
     ///
     /// # Errors
-    /// Fails with the reason if a call failed, or if too few calls ended.
+    /// Returns an error if a call failed, or if too few calls ended.
     pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, String> {
         let measurement = Arc::new(Measurement::begin(plan));
         self.run(&measurement, plan.outstanding)?;
@@ -79,7 +79,7 @@ impl Client {
     /// Runs a measurement on the given number of workers, and waits until all have ended.
     ///
     /// # Errors
-    /// Fails with the reason if a worker cannot call.
+    /// Returns an error if a worker's call fails.
     pub(crate) fn run(&self, measurement: &Arc<Measurement>, workers: usize) -> Result<(), String> {
         match self.kind {
             CallerKind::Poller => self.on_poller(measurement, workers),

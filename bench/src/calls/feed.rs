@@ -13,7 +13,7 @@ const FILL: u8 = 0x5a;
 /// Streams in each direction.
 #[trunkline::service(name = "trunkline.bench.Feed", version = 1)]
 pub(crate) trait Feed {
-    /// Sends this many numbered items of this size.
+    /// Sends `items` numbered items of `size` bytes.
     async fn watch(&self, items: u64, size: u64)
     -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 

@@ -42,7 +42,7 @@ fn is_false(value: &bool) -> bool {
 /// Gives a node at this address an identity. All its sessions are then encrypted.
 ///
 /// # Errors
-/// Fails with the reason if the identity cannot be used.
+/// Returns an error if the identity cannot be used.
 pub(crate) fn encrypted(node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> {
     let [chain, key, root] = certificate(address);
     let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).map_err(|error| error.to_string())?;
@@ -80,7 +80,7 @@ impl LinkFlag {
         match self {
             Self::Auto | Self::Process => Node::builder(),
             Self::Udp => Node::builder().link(PathChoice::Udp),
-            // Only the software device has this link.
+            // Only the software device supports shared memory.
             Self::Shm => Node::builder().link(PathChoice::Shm).provider(ProviderChoice::Soft),
         }
     }

@@ -13,16 +13,16 @@ const EVERY: Duration = Duration::from_millis(1);
 /// Waits until all QPs to the node at this address go through shared memory.
 ///
 /// # Errors
-/// Fails with the reason if they do not.
+/// Returns an error if a QP takes another path, or if paths are not reported.
 pub(crate) fn await_memory(node: &Node, peer: SocketAddr) -> Result<(), String> {
     become_memory(node, peer, PATIENCE)
         .map_err(|why| format!("--link shm: {peer} is not reached through shared memory: {why}"))
 }
 
-/// Like [`await_memory`], with this time limit.
+/// Waits up to the given time until all QPs to the node at this address go through shared memory.
 ///
 /// # Errors
-/// Fails with the reason if they do not.
+/// Returns an error if a QP takes another path, or if paths are not reported.
 pub(crate) fn become_memory(node: &Node, peer: SocketAddr, patience: Duration) -> Result<(), &'static str> {
     let began = Instant::now();
     loop {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::output;
 
-/// Time for which a probe waits for shared memory. Agreement takes some milliseconds.
+/// Time for which a probe waits for shared memory. The set-up takes some milliseconds.
 const PROBE: Duration = Duration::from_millis(300);
 
 /// Both sides of the measurement.
@@ -27,7 +27,7 @@ impl Session {
     /// Starts both nodes, each on its core, and connects them. The calling thread stays pinned to the client's core.
     ///
     /// # Errors
-    /// Fails with the reason if a node does not start or the first call fails.
+    /// Returns an error if a node does not start or the first call fails.
     pub(crate) fn start(
         link: LinkFlag,
         nodes: &Nodes,
@@ -77,7 +77,7 @@ impl Session {
     /// Measures calls.
     ///
     /// # Errors
-    /// Fails with the reason if a call fails, or if the server has died.
+    /// Returns an error if a call fails or the server has exited.
     pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, Failure> {
         self.client.measure(plan).map_err(|why| self.servers.named(why))
     }
@@ -85,7 +85,7 @@ impl Session {
     /// Runs a measurement on the given number of workers.
     ///
     /// # Errors
-    /// Fails with the reason if a worker cannot call, or if the server has died.
+    /// Returns an error if a worker's call fails or the server has exited.
     pub(crate) fn run(&self, measurement: &Arc<Measurement>, workers: usize) -> Result<(), Failure> {
         self.client.run(measurement, workers).map_err(|why| self.servers.named(why))
     }

@@ -17,11 +17,11 @@ use trunkline_machine::rings::cell;
 /// Work of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchange {
-    /// The payload comes back.
+    /// The reply is the payload.
     Echo,
-    /// 8 bytes come back.
+    /// The reply has 8 bytes.
     Absorb,
-    /// Nothing comes back.
+    /// One-way call without a reply.
     OneWay,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) outstanding: usize,
     /// Pause before each call.
     pub(crate) pause: Option<Duration>,
-    /// Calls due per second, of all workers together. `None` for a closed loop.
+    /// Call rate of all workers together, per second. `None` for a closed loop.
     pub(crate) arrivals: Option<f64>,
     pub(crate) buffer: Buffer,
     /// True if contents of replies are checked.
@@ -67,7 +67,7 @@ impl Plan {
     }
 }
 
-/// A part of the calls: their exchange and size, and their weight among all.
+/// A kind of call in a mix: exchange, size and weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) exchange: Exchange,
@@ -90,7 +90,7 @@ pub(crate) struct Measurement {
 #[derive(Debug)]
 struct Recorders {
     all: Recorder,
-    /// One for each member if there are several.
+    /// One recorder for each member if there are several members.
     each: Vec<Recorder>,
 }
 
@@ -155,7 +155,7 @@ impl Measurement {
     /// Returns the result.
     ///
     /// # Errors
-    /// Fails with the reason if a call failed, or if too few calls ended.
+    /// Returns an error if a call failed, or if too few calls ended.
     pub(crate) fn finish(&self) -> Result<Sample, String> {
         std::mem::replace(&mut self.recorders().all, Recorder::new(0)).finish()
     }
@@ -163,7 +163,7 @@ impl Measurement {
     /// Returns the result of each member.
     ///
     /// # Errors
-    /// Fails with the reason if a call failed, or if too few calls of a member ended.
+    /// Returns an error if a call failed, or if too few calls of a member ended.
     pub(crate) fn finish_members(&self) -> Result<Vec<Sample>, String> {
         let all = self.finish()?;
         if self.members.len() == 1 {
@@ -186,8 +186,8 @@ impl Measurement {
         std::mem::replace(&mut self.recorders().all, Recorder::new(0)).finish_partly()
     }
 
-    /// Waits until the next call is due, and returns its due time. In an open loop that may be long ago, if every worker was
-    /// waiting for a reply. The call's time counts from its due time.
+    /// Waits until the scheduled start of the next call, and returns that time. In an open loop the scheduled start may be long
+    /// ago, if all workers were waiting for replies. Latency is measured from the scheduled start.
     async fn due(&self) -> u64 {
         let Some(per_s) = self.plan.arrivals else { return self.watch.now_ns() };
         let due_ns = due_ns(self.next.fetch_add(1, Ordering::Relaxed), per_s);
@@ -217,7 +217,7 @@ impl Measurement {
     }
 }
 
-/// Returns the time at which a call of an open loop is due.
+/// Returns the scheduled start of a call in an open loop.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -258,7 +258,7 @@ async fn yield_now() {
 }
 
 /// Sleeps on a separate thread, which works for every kind of caller: the tokio runtime has no timers. The executor can sleep
-/// meanwhile.
+/// during this time.
 async fn sleep(time: Duration) {
     let (setter, getter) = cell::pair();
     thread::spawn(move || {

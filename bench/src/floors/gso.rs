@@ -17,7 +17,7 @@ const CHUNK: usize = 44 * PIECE as usize;
 /// Bytes in flight at a time. The pieces of two chunks fit in a socket's receive buffer.
 const WINDOW: u64 = 2 * CHUNK as u64;
 
-/// Measures a continuous transfer, in which the receiver reports the bytes that have arrived. The rate is in bytes.
+/// Measures a continuous transfer. The receiver reports the number of bytes that have arrived. The rate is in bytes.
 pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
     let serve = |stop: &AtomicBool| absorb(&server, stop);
@@ -69,7 +69,7 @@ fn absorb(socket: &UdpSocket, stop: &AtomicBool) -> Result<(), String> {
     let mut arrived = 0_u64;
     while !stop.load(Ordering::Relaxed) {
         if receive(socket, &mut buffers, |bytes| arrived += bytes as u64)? > 0 {
-            // A report that is lost for lack of space is covered by the next one.
+            // A report may be lost if the socket buffer is full. The next report covers it.
             let _full = socket.send(&arrived.to_le_bytes());
         }
     }

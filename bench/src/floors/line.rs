@@ -8,7 +8,7 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Round trips between two clock readings, since reading the clock takes a good part of a round trip.
+/// Round trips between two clock readings, because reading the clock takes a large part of a round trip.
 const TRIPS: u64 = 64;
 
 /// A word on a separate pair of cache lines, because processors prefetch the neighbouring line.

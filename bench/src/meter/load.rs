@@ -110,7 +110,7 @@ impl Quota {
     /// Creates the groups, and moves this process into one of them.
     ///
     /// # Errors
-    /// Fails with the reason if the groups cannot be created, for example for lack of privileges.
+    /// Returns an error if the groups cannot be created, for example for lack of privileges.
     pub(crate) fn start(cores: f64) -> Result<Self, String> {
         let mounts = read(Path::new("/proc/self/mounts"))?;
         let own = read(Path::new("/proc/self/cgroup"))?;
@@ -141,7 +141,7 @@ impl Quota {
     /// Moves the server process into its group.
     ///
     /// # Errors
-    /// Fails with the error of the operating system.
+    /// Returns an error of the operating system.
     pub(crate) fn join_server(&self, process: u32) -> Result<(), String> {
         join(&self.server, process)
     }
@@ -149,7 +149,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // A group that this process cannot leave is removed after its end.
+        // If this process cannot leave the group, the remover deletes the group after the process has exited.
         let _left = join(&self.parent, std::process::id());
     }
 }
@@ -159,7 +159,7 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    // Not created: a file that does not exist belongs to a controller that the group does not have.
+    // Do not create the file: a missing file belongs to a controller that the group does not have.
     let written =
         fs::OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| format!("cannot write {}: {error}", path.display()))

@@ -41,7 +41,7 @@ fn ticks() -> Option<u64> {
     let all = used(&fs::read_to_string("/proc/stat").ok()?)?;
     let processes = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
         let number = entry.file_name().to_str()?.parse().ok()?;
-        // The process may have ended meanwhile.
+        // The process may have exited since the folder was listed.
         process(&fs::read_to_string(entry.path().join("stat")).ok()?).map(|process| (number, process))
     });
     Some(all.saturating_sub(of_family(&processes.collect(), std::process::id())))

@@ -77,7 +77,7 @@ fn usable() -> Result<Vec<usize>, String> {
 /// Pins the calling thread and the threads that it starts later.
 ///
 /// # Errors
-/// Fails with the error of the operating system.
+/// Returns an error of the operating system.
 pub(crate) fn to(core: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(core)

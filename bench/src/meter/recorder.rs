@@ -15,7 +15,7 @@ const DIGITS: u8 = 3;
 /// Maximum recorded time, 1,000 s. Longer times count as this.
 const LONGEST_NS: u64 = 1_000_000_000_000;
 
-/// Collector of times until the measurement is over.
+/// Records latencies until the measurement is over.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
     times: Histogram<u64>,
@@ -64,12 +64,12 @@ impl Recorder {
         Self { is_mean, ..self }
     }
 
-    /// Records a call with the times at which it was due and ended. Returns true if the measurement continues.
+    /// Records a call with its scheduled start and its end. Returns true if the measurement continues.
     pub(crate) fn ended(&mut self, due_ns: u64, now_ns: u64) -> bool {
         self.ended_many(due_ns, now_ns, 1)
     }
 
-    /// Records several calls that were due at the same time and ended together.
+    /// Records several calls with the same scheduled start and the same end.
     pub(crate) fn ended_many(&mut self, due_ns: u64, now_ns: u64, calls: u64) -> bool {
         if now_ns < self.warm_ns {
             return self.failed.is_none();
@@ -100,7 +100,7 @@ impl Recorder {
     /// Returns the result.
     ///
     /// # Errors
-    /// Fails with the reason if a call failed, or if too few calls ended.
+    /// Returns an error if a call failed, or if too few calls ended.
     pub(crate) fn finish(self) -> Result<Sample, String> {
         if let Some(why) = self.failed {
             return Err(why);

@@ -1,6 +1,6 @@
 //! The processor time, context switches and memory that a client and its server use at a fixed rate of calls.
 //!
-//! The client is this process. Its calling thread sleeps until a call is due, and waits for the reply.
+//! The client is this process. The calling thread sleeps until the scheduled start of a call, and waits for the reply.
 
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
@@ -9,7 +9,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time before a measurement, at the same rate of calls, in which threads without work fall asleep.
+/// Warm-up before a measurement at the same call rate, in which idle threads fall asleep.
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// Use of one process.
@@ -39,7 +39,7 @@ struct Counters {
 /// Measures both processes while this thread makes calls.
 ///
 /// # Errors
-/// Fails with the reason if a call fails or a process does not exist.
+/// Returns an error if a call fails or a process does not exist.
 pub(crate) fn measure(
     server: u32,
     rate: f64,
@@ -57,7 +57,7 @@ pub(crate) fn measure(
     Ok(Usage { calls_per_s: f64::from(calls) / elapsed.as_secs_f64(), client: client?, server: server? })
 }
 
-/// Makes calls at a rate, and returns their number. A call that is late does not move the calls after it.
+/// Makes calls at a rate, and returns their number. A late call does not delay the schedule of later calls.
 fn make_calls(
     rate: f64,
     time: Duration,
@@ -83,7 +83,7 @@ impl Counters {
         let clock = clock_getcpuclockid(Pid::from_raw(pid)).map_err(|error| failed(&error))?;
         let cpu = clock.now().map_err(|error| failed(&error))?;
         let threads = fs::read_dir(format!("/proc/{process}/task")).map_err(|error| failed(&error))?;
-        // A thread may have ended meanwhile.
+        // A thread may have exited since the folder was listed.
         let statuses =
             threads.flatten().filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
         Ok(Self { cpu: cpu.into(), switches: statuses.map(|status| switches(&status)).sum() })

@@ -31,7 +31,7 @@ pub(crate) struct Saved {
     #[serde(default)]
     pub(crate) settings: Map<String, Value>,
     pub(crate) machine: Map<String, Value>,
-    /// Cores that other programs used meanwhile; 0 if unknown.
+    /// Cores used by other programs during the run; 0 if unknown.
     #[serde(default)]
     pub(crate) others_cores: f64,
     /// Reason for which the run ended early, if it did.
@@ -68,7 +68,7 @@ impl Saved {
     /// Reads a file.
     ///
     /// # Errors
-    /// Fails if it cannot be read or is not a result of this program, with the reason.
+    /// Returns an error if the file cannot be read or is not a result of this program.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         Self::parse(&name, read(path)?).map_err(|why| not_a_result(&name, &why))
@@ -130,7 +130,7 @@ impl SavedPoint {
 /// Reads a file as `T`.
 ///
 /// # Errors
-/// Fails if it cannot be read or has other contents, with its name and the reason.
+/// Returns an error that names the file if the file cannot be read or has other contents.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
     let name = path.display().to_string();
     let named = |why: &dyn std::fmt::Display| format!("{name}: {why}");

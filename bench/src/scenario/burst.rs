@@ -64,7 +64,7 @@ struct Outcome {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if a part cannot be measured or the file cannot be written.
+/// Returns an error if a part cannot be measured or the file cannot be written.
 pub(crate) fn measure(burst: &Burst) -> Result<(), Failure> {
     let Some(part) = burst.part else { return both(burst) };
     thread::spawn(|| {

@@ -57,7 +57,7 @@ struct Results {
 /// bandwidth of the large calls.
 ///
 /// # Errors
-/// Fails with the reason if the nodes do not start or a small call fails.
+/// Returns an error if the nodes do not start or a small call fails.
 pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
     let scenario = Scenario::begin("fair", &load.output, None)?;
     // Many threads make these calls, so none is pinned.

@@ -28,7 +28,7 @@ pub(crate) struct Mixed {
     /// Sizes with their weights, such as `64:90,64K:9,1M:1`; `/oneway` after a size makes its calls one-way.
     #[arg(long, value_name = "MIX", default_value = "64:90,64K:9,1M:1")]
     mix: Mix,
-    /// Outstanding calls, in all.
+    /// Total number of outstanding calls.
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
     #[command(flatten)]
@@ -54,7 +54,7 @@ struct Point {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     let scenario = Scenario::begin("mixed", &mixed.output, None)?;
     let Sweep { seconds, repetitions, pin } = mixed.sweep;
@@ -67,7 +67,7 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
         members: members.to_vec(),
         repetitions: vec![Repetitions::default(); members.len()],
     };
-    // All members together, then each alone.
+    // The first point has all members together, the others have one member each.
     let members = &mixed.mix.0;
     let mut points: Vec<_> = [&members[..]].into_iter().chain(members.chunks(1)).map(point).collect();
     let name = |point: &Point| Mix(point.members.clone()).to_string();

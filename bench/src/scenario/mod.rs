@@ -171,7 +171,7 @@ impl<'a> Scenario<'a> {
         }
         measured.and(written.map_err(Failure::Unwritten))?;
         if what.is_empty() {
-            // Standard output has the table only.
+            // Only the table goes to standard output.
             let took = format!("{}: took {:.0} s", self.name, self.began.elapsed().as_secs_f64());
             if !self.output.quiet {
                 output::err(&took);

@@ -150,7 +150,7 @@ pub(crate) struct Summary {
     pub(crate) distribution_ns: Distribution,
     #[serde(default)]
     repetitions: usize,
-    /// Measurements that were dropped because the time of the cache line changed meanwhile.
+    /// Measurements dropped because the time of the cache line changed during the measurement.
     #[serde(default)]
     pub(crate) dropped: u32,
     /// Repetitions that count although that time changed in each attempt.

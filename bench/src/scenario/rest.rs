@@ -77,7 +77,7 @@ struct Point {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(wanted: &Rest) -> Result<(), Failure> {
     let scenario = Scenario::begin("rest", &wanted.output, None)?;
     if wanted.link.contains(&LinkFlag::Process) {
@@ -203,7 +203,7 @@ impl IdleNodes {
     /// Runs in the child process until the end of standard input.
     ///
     /// # Errors
-    /// Fails with the reason if a session does not come up.
+    /// Returns an error if a session does not come up.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let nodes = (0..self.count).map(|_| self.node()).collect::<Result<Vec<_>, _>>()?;
         output::out(READY)?;

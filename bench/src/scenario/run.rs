@@ -68,7 +68,7 @@ impl<'a> Run<'a> {
     /// Measures every point and every floor once.
     ///
     /// # Errors
-    /// Fails with the reason if it cannot be measured.
+    /// Returns an error if the measurement fails.
     pub(crate) fn repeat(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
         let settings = self.settings;
         bar.set_message("start");
@@ -168,7 +168,7 @@ impl<'a> Run<'a> {
 /// Measures, and reports the results even if a later measurement fails. `sizes` and `outstanding` are defaults.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or a file cannot be written.
+/// Returns an error if the measurement fails or a file cannot be written.
 pub(crate) fn measure(
     measure: Measure,
     settings: &Settings,

@@ -64,7 +64,7 @@ struct Row {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(wanted: &Sealed) -> Result<(), Failure> {
     let scenario = Scenario::begin("sealed", &wanted.output, None)?;
     let Sweep { seconds, repetitions, pin } = wanted.sweep;

@@ -67,7 +67,7 @@ struct Row {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(wanted: &Shared) -> Result<(), Failure> {
     let scenario = Scenario::begin("shared", &wanted.output, None)?;
     let Sweep { seconds, repetitions, pin } = wanted.sweep;
@@ -87,7 +87,7 @@ pub(crate) fn measure(wanted: &Shared) -> Result<(), Failure> {
         &mut systems,
         |system| system.name.clone(),
         |system| {
-            // A thread that is pinned stays pinned, and so would the processes that it starts.
+            // Pinning lasts as long as the thread and is inherited by child processes, so each measurement has a new thread.
             let measured = std::thread::scope(|scope| {
                 let measured = scope.spawn(|| wanted.measure(system, link, cores)).join();
                 measured.unwrap_or_else(|_| Err("the measurement panicked".to_owned().into()))

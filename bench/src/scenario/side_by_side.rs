@@ -51,7 +51,7 @@ struct OfLink {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
     let scenario = Scenario::begin("table", &wanted.output, None)?;
     let Sweep { seconds, repetitions, .. } = wanted.sweep;

@@ -108,7 +108,7 @@ struct Upload {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
     let scenario = Scenario::begin("streams", &streams.output, None)?;
     let (link, _) = Session::link(streams.link, &streams.nodes, streams.output.quiet)?;
@@ -255,7 +255,7 @@ fn rate(session: &Session, shape: Shape, streams: &Streams) -> Result<f64, Strin
     }
 }
 
-/// Makes calls, some at a time, each with its number.
+/// Makes `calls` numbered calls, at most `tasks` of them concurrently.
 fn call<C: Clone + 'static, F: Future<Output = Result<(), Status>>>(
     session: &Session,
     tasks: u32,

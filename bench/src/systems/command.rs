@@ -24,7 +24,7 @@ impl Running {
     /// Starts a program on a core. Both of its outputs are read line by line.
     ///
     /// # Errors
-    /// Fails if it is not installed or does not start.
+    /// Returns an error if the program is not installed or does not start.
     pub(super) fn start(command: &mut Command, core: Option<usize>) -> Result<Self, String> {
         let name = Path::new(command.get_program());
         let name = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();

@@ -45,7 +45,7 @@ impl System {
     /// Returns all systems. Builds the program with the systems in Rust, unless `named` is its path.
     ///
     /// # Errors
-    /// Fails with the reason if the program cannot be built or run.
+    /// Returns an error if the program cannot be built or run.
     pub(crate) fn all(named: Option<&Path>) -> Result<Vec<Self>, String> {
         let mut all: Vec<_> = Peer::all(named)?
             .into_iter()
@@ -64,7 +64,7 @@ impl System {
     /// Measures the system.
     ///
     /// # Errors
-    /// Fails with the reason if it cannot be measured.
+    /// Returns an error if the measurement fails.
     pub(crate) fn measure(&self, measure: Measure, shape: &Shape) -> Result<Figures, String> {
         match &self.way {
             Way::Program(peer) => peer.measure(shape, Load::default()),

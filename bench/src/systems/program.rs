@@ -106,7 +106,7 @@ impl Peer {
     /// Returns the systems that the program can measure.
     ///
     /// # Errors
-    /// Fails with the reason if the program cannot be built or run.
+    /// Returns an error if the program cannot be built or run.
     pub(crate) fn all(named: Option<&Path>) -> Result<Vec<Self>, String> {
         let program = match named {
             Some(named) => named.to_owned(),
@@ -127,7 +127,7 @@ impl Peer {
     /// Measures the system under a load.
     ///
     /// # Errors
-    /// Fails with the reason if there is no result.
+    /// Returns an error if there is no result.
     pub(crate) fn measure(&self, shape: &Shape, load: Load) -> Result<Figures, String> {
         let mut command = Command::new(&self.program);
         command.args(["measure", &self.word]);
@@ -150,7 +150,7 @@ impl Peer {
     /// Measures what the system uses at a rate of calls, and with idle connections.
     ///
     /// # Errors
-    /// Fails with the reason if there is no result.
+    /// Returns an error if there is no result.
     pub(crate) fn usage(
         &self,
         size: usize,

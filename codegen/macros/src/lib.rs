@@ -42,7 +42,7 @@ fn has_trunkline(command_line: impl Iterator<Item = String>) -> bool {
         })
     };
     let is_itself = values("--crate-name").any(|name| name == "trunkline");
-    // `name`, `name=path` or `options:name=path`
+    // A value is `name`, `name=path` or `options:name=path`.
     let mut names = values("--extern")
         .map(|value| value.split('=').next().unwrap_or(value))
         .map(|name| name.rsplit(':').next().unwrap_or(name))

@@ -223,7 +223,7 @@ fn put(service: &Service, StreamItem { ty, raw }: &StreamItem) -> TokenStream {
     quote!(|__item: #ty, __buffer: &mut #krate::stub::ItemBuffer| __buffer.#put)
 }
 
-/// Emits a use of a type with the codec: a constant, or a call of a function.
+/// Emits the use of a type with the codec: a constant or a function call.
 fn coding(service: &Service, ty: &Type, used: &TokenStream) -> TokenStream {
     of_codec(service, ty, "Coding", used)
 }

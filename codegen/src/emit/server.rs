@@ -52,7 +52,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
             #register
             {
                 #(#entries)*
-                // Used if the service has no methods.
+                // Avoid warnings about unused variables if the service has no methods.
                 let _ = (handler, methods);
             }
 

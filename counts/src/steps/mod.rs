@@ -68,7 +68,7 @@ pub(crate) struct Totals {
 /// Runs the program.
 ///
 /// # Errors
-/// Fails with the reason if the nodes do not start or calls fail.
+/// Returns an error if the nodes do not start or calls fail.
 pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let folder = Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
     let mut world = World::start(steps, folder.path(), &HEAP)?;

@@ -94,7 +94,7 @@ impl SideNode {
             addresses: vec![self.address.ip()],
             link,
             path: if is_memory { PathChoice::Auto } else { PathChoice::Udp },
-            // An observer keeps packets on the link.
+            // A device with an observer does not use shared memory.
             observer: Some(observer).filter(|_| !is_memory),
             runtime_directory: Some(runtime_directory.to_owned()),
             runtime: runtime.clone(),
@@ -137,7 +137,7 @@ impl World {
     /// Starts both nodes and the tasks that call.
     ///
     /// # Errors
-    /// Fails with the reason if a node does not start.
+    /// Returns an error if a node does not start.
     pub(crate) fn start(
         Steps { linked, outstanding, shape, .. }: Steps,
         runtime_directory: &Path,

@@ -94,7 +94,7 @@ fn environment(_: &Host) -> Vec<Finding> {
 
 /// Checks the device that a client would get in this environment.
 fn device(_: &Host) -> Vec<Finding> {
-    // This error is reported by the check of the environment.
+    // The check of the environment reports this error.
     let Ok(options) = NodeOptions::new().allow_unauthenticated(true).or_from_env() else { return Vec::new() };
     vec![match preview_device(&options, &[]) {
         Ok(why) => Finding::ok("device of a node", why),
@@ -172,7 +172,7 @@ fn addresses(host: &Host) -> Vec<Finding> {
 
 /// Returns the UDP port of devices in this environment.
 fn device_port() -> u16 {
-    // An error is reported by the check of the environment.
+    // The check of the environment reports an error.
     SoftOptions::from_env().map_or(ROCE_PORT, |options| options.receiving_port())
 }
 
@@ -183,7 +183,7 @@ fn ports(host: &Host) -> Vec<Finding> {
     host.usable().into_iter().map(|ip| port(at(ip), PortOwner::find(at(ip)), own.as_deref())).collect()
 }
 
-/// Judges the owner of a port at an address. `own` is the runtime directory of this user and environment.
+/// Reports the state of a port at an address, given the owner. `own` is the runtime directory of this user and environment.
 fn port(at: SocketAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding {
     let subject = format!("UDP port {} at {}", at.port(), at.ip());
     let Some(owner) = owner else { return Finding::ok(subject, "free") };
@@ -258,7 +258,7 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> io::Result<Self> {
-        // Unpredictable, so that other users cannot create the directory first.
+        // The name is unpredictable, so that other users cannot create the directory first.
         let number = RandomState::new().hash_one(std::process::id());
         let path = std::env::temp_dir().join(format!("trunkline-doctor-{number:016x}"));
         fs::DirBuilder::new().mode(0o700).create(&path)?;
@@ -359,7 +359,7 @@ fn loopback_calls(_: &Host) -> Vec<Finding> {
     for path in paths {
         found.push(call(path));
         if found.iter().any(|finding| finding.severity == Severity::Failure) {
-            // Connections to a process that shares memory are set up over UDP as well.
+            // Connections over shared memory are set up over UDP too, so the second check would fail for the same reason.
             break;
         }
     }

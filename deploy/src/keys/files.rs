@@ -112,7 +112,7 @@ pub(super) fn make_folder(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Temporary file with the complete contents of another one. Dropping it removes it.
+/// Temporary file with the complete new contents of `target`. It is removed on drop.
 #[derive(Debug)]
 struct Staged<'a> {
     temporary: PathBuf,
@@ -123,7 +123,7 @@ impl<'a> Staged<'a> {
     fn new(target: &'a Path, contents: &str, mode: u32) -> io::Result<Self> {
         let mut name = OsString::from(".");
         name.push(target.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
-        // Random, because a process that was killed may have left a file, and process ids repeat in containers.
+        // The name is random: a killed process may have left a file, and process ids repeat in containers.
         name.push(format!(".{:016x}", RandomState::new().hash_one(std::process::id())));
         let temporary = target.with_file_name(name);
         let mut file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;
@@ -134,7 +134,7 @@ impl<'a> Staged<'a> {
     }
 
     fn publish(&self, replace: bool) -> io::Result<()> {
-        // A link fails if the target exists, as O_EXCL does.
+        // Like `O_EXCL`, `hard_link` fails if the target exists.
         let publish = if replace { fs::rename } else { fs::hard_link };
         publish(&self.temporary, self.target)
     }

@@ -24,7 +24,7 @@ use trunkline_transport::identity::{Credentials, Expected, Identity, Name, Trust
 use x509_parser::pem::Pem;
 use x509_parser::time::ASN1Time;
 
-/// Time by which certificates are valid early, in seconds, for nodes whose clocks are behind.
+/// Time in seconds by which validity begins before issuance, for nodes whose clocks are behind.
 const EARLY_S: i64 = 3600;
 const DAY_S: i64 = 86_400;
 /// Maximum length of a common name, in characters (RFC 5280, ub-common-name).
@@ -128,7 +128,7 @@ impl Failure {
         Self { status: 1, text: text.to_string() }
     }
 
-    /// A file that cannot be read, or an invalid command line.
+    /// Creates the failure for an unreadable file or an invalid command line.
     fn unusable(text: impl fmt::Display) -> Self {
         Self { status: 2, text: text.to_string() }
     }
@@ -301,7 +301,7 @@ fn issue(arguments: &IssueArguments) -> Result<PathBuf, Failure> {
     Ok(pair.certificate)
 }
 
-/// Verifies a certificate like peers do.
+/// Verifies a certificate as peers do.
 fn check(
     pem: &str,
     key: &str,

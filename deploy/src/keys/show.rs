@@ -160,7 +160,7 @@ pub(super) fn matches(certificates: &[u8], key: &[u8]) -> Result<bool, IdentityE
     let text = String::from_utf8_lossy(certificates);
     let first = text.find(END).map_or(&*text, |at| &text[..at + END.len()]);
     match Identity::from_pem(first.as_bytes(), key) {
-        // Names are checked after the key.
+        // The key matches even if the names are refused, because names are checked after the key.
         Ok(_) | Err(IdentityError::Refused(_)) => Ok(true),
         Err(IdentityError::KeyMismatch) => Ok(false),
         Err(error) => Err(error),
@@ -292,7 +292,7 @@ pub(super) fn hex(bytes: &[u8], separator: &str) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(separator)
 }
 
-/// Escapes what is not ASCII in JSON. Certificates have any text, and terminals act on some of it.
+/// Escapes non-ASCII characters in JSON. Certificates may contain any text, and terminals interpret some characters.
 fn ascii(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {

@@ -13,9 +13,9 @@ const FRAMES_PER_TICK: u64 = 1024;
 
 /// Cause of an early end of a file's check.
 enum Stop {
-    /// The file is malformed, which is a result.
+    /// The file is malformed.
     File(PcapError),
-    /// The output failed, which ends the program.
+    /// The output failed. The program exits.
     Output(io::Error),
 }
 

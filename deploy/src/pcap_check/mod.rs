@@ -121,7 +121,7 @@ fn check_all<W: io::Write>(
                 total.add(&summary);
                 read += 1;
             }
-            // No other line mentions this file.
+            // Name the file here, because no other line does.
             Err(error) => {
                 eprintln!("trunkctl: cannot read {}: {error}", path.display());
                 is_unread = true;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Time after which the bar is shown.
 const SHOW_AFTER: Duration = Duration::from_secs(2);
 
-/// A bar over the bytes read, hidden at first.
+/// Progress bar for the bytes read, hidden at first.
 pub(super) struct Progress {
     bar: ProgressBar,
     wanted: bool,

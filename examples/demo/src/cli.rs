@@ -97,7 +97,7 @@ impl Demo {
         let builder = Node::builder()
             .listen(SocketAddr::new(address, 0))
             .pollers(self.pollers)
-            // Shorter than the time that the supervisor waits for the process to end.
+            // The grace period is shorter than the supervisor's wait for the end of the process.
             .grace(Duration::from_secs(1))
             .allow_unauthenticated(self.allow_unauthenticated)
             .device_flags(&self.device);

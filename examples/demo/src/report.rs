@@ -37,7 +37,7 @@ impl Report {
         self.latencies.len() as f64 / self.called.as_secs_f64()
     }
 
-    /// Number of RNR NAKs, and number of packets retransmitted, by both sides.
+    /// Returns the numbers of RNR NAKs and of retransmitted packets of both sides.
     fn wire(&self) -> [u64; 2] {
         [self.node.rnr + self.wire.rnr, self.node.retransmits + self.wire.retransmits]
     }
@@ -46,12 +46,12 @@ impl Report {
     pub(crate) fn json(&self) -> Value {
         let (node, [rnr, retransmits]) = (&self.node, self.wire());
         let quantile = |share| self.latencies.value_at_quantile(share);
-        // QPs of the client's node that take the same path to the same address.
+        // One entry for the QPs of the client's node that use the same path to the same address.
         let paths = node.paths.iter().map(|path| {
             let PathReport { address, path, why, qps, .. } = path;
             json!({ "address": address.to_string(), "path": path, "why": why, "qps": qps })
         });
-        // From each of the client's pollers, which owns the trunk, to each poller of the server.
+        // One entry for each pair of a client poller, which owns the trunk, and a server poller.
         let messages = node.traffic.iter().map(|lane| {
             let (trunk, to_poller) = (lane.local.0, lane.remote.0);
             json!({ "trunk": trunk, "to_poller": to_poller, "sent": lane.sent, "received": lane.received })

@@ -13,7 +13,7 @@ use trunkline::{Bytes, Node, Status};
 /// Length of paths in bytes after which a page of [`crate::service::Tree::list`] ends.
 const LIST_BYTES: usize = 8 << 10;
 
-/// Serves the tree until it is asked to stop.
+/// Serves the tree until a stop is requested.
 pub(crate) fn run(demo: &Demo, stop: &Stop) -> Result<u8, Failure> {
     let root = demo.root();
     let skips = if demo.tree.is_none() { CHECKOUT_SKIPS } else { &[] };

@@ -6,7 +6,7 @@ use trunkline::{Bytes, Status};
 /// Maximum length of one [`Tree::read`] in bytes, which the client requests.
 pub(crate) const PIECE: u32 = 4 << 20;
 
-/// A file of the served tree. Its number is its position in the listing.
+/// A file of the served tree. Files are numbered by their position in the listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     /// Path relative to the root, in the operating system's bytes.

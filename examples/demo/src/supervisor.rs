@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time for a half to end after a request. It is killed then.
+/// Time for a half to exit after a request, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs both halves with this process's own arguments and returns the exit status.
@@ -94,7 +94,7 @@ impl Half {
             .ok_or(Failure::NoServer)
     }
 
-    /// Asks the process to end, and waits for it.
+    /// Requests the end of the process, and waits for it.
     fn end(&mut self) -> Result<(), Failure> {
         drop(self.0.stdin.take());
         self.finish(GRACE)
@@ -118,7 +118,7 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        // Ignored: after success the process has already ended. After an error it must be ended here.
+        // Errors are ignored: after success the process has already exited. After a failure it is killed here.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

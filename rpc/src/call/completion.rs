@@ -56,7 +56,7 @@ impl Completion {
     pub(crate) fn complete(self, outcome: Outcome) {
         match self {
             Self::Shared(setter) => {
-                // The outcome is dropped if the waiter is gone.
+                // Fails if the waiter has been dropped. The outcome is then dropped too.
                 let _ = setter.set_and(outcome, wakes::wake);
             }
             Self::Local(cell) => cell.complete(outcome),
@@ -94,7 +94,7 @@ impl LocalCell {
         if let Some(waker) = self.waker.take() {
             // The waker may belong to any executor, such as one within a handler, and may panic.
             let _ended = catch(|| waker.wake_by_ref());
-            // A cell is often reused by the same task, which then keeps the waker instead of cloning it again.
+            // The same task often reuses a cell. Keeping the waker saves a clone.
             let newer = self.waker.take();
             self.waker.set(newer.or(Some(waker)));
         }

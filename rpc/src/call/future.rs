@@ -128,7 +128,7 @@ pub struct After {
 impl After {
     #[cold]
     fn storing(place: &ResponseMetadata) -> Box<Self> {
-        // Metadata of an earlier call must not be mistaken for this call's.
+        // Clear the metadata of an earlier call, so that it is not mistaken for metadata of this call.
         place.store(ReplyMetadata::default());
         Box::new(Self { metadata: Some(place.clone()), hooks: EndHooks::default() })
     }
@@ -155,7 +155,7 @@ impl After {
     }
 }
 
-/// A stream ends later than the future of its call.
+/// A stream may outlive the future of its call, and then runs the work at its end.
 impl CallEnd for After {
     fn opened(&self, metadata: ReplyMetadata) {
         if let Some(place) = &self.metadata {

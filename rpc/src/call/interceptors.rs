@@ -51,7 +51,7 @@ impl<I: ?Sized> Interceptors<I> {
         self.0.is_none()
     }
 
-    /// Returns these interceptors followed by another one.
+    /// Returns these interceptors followed by `interceptor`.
     #[must_use]
     pub(crate) fn with(&self, interceptor: Arc<I>) -> Self {
         let mut all = self.0.as_ref().map_or_else(Vec::new, |all| all.to_vec());

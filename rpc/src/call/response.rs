@@ -128,7 +128,7 @@ impl Response {
     }
 }
 
-/// Omits the bytes of the message: metadata may be secret.
+/// The output omits the bytes of the message, because metadata may be secret.
 impl fmt::Debug for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Response")

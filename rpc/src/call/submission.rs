@@ -169,9 +169,9 @@ pub(crate) fn too_many(most: usize) -> Status {
 /// Admission class of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdmissionClass {
-    /// A call from outside of handlers that waits for room.
+    /// A call made outside of handlers that waits if a limit is reached.
     Waits,
-    /// A call from outside of handlers that fails without room.
+    /// A call made outside of handlers that fails if a limit is reached.
     Tries,
     /// A call of a handler of this node: it has a reserved share, and fails beyond it.
     Reserved,

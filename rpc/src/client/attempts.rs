@@ -72,7 +72,7 @@ impl Attempts {
         let (balance, clock, tried) =
             (Arc::clone(balance), clock.clone(), Tried::new(call.connect, call.method.service.name));
         let now = clock.now();
-        // Done before the call is queued, so that the poller sees the timer.
+        // Start the timer before the call is queued, so that the poller sees the timer.
         let hedge = balance.hedge_after.and_then(|delay| Hedge::begin(&call, inbox, now + delay));
         let (current, may_have_run, has_failed, answer) = (None, false, false, None);
         let mut attempts =
@@ -269,14 +269,14 @@ impl Attempts {
             let is_first = !self.has_failed && !mutant!(failed_calls_are_not_made_again);
             return is_first || self.is_in_progress();
         }
-        // The limits of this node apply to every server.
+        // If a limit of this node is exceeded, a different server does not help.
         let has_no_room = status.origin() == Origin::Peer && status.reason() == Some(Reason::Overloaded);
         is_away(status) || has_no_room && !status.may_have_run()
     }
 
     /// Gives up the call. Returns true if an attempt was in progress.
     pub(super) fn give_up(&mut self) -> bool {
-        // The getters are dropped first: a sweep looks for calls whose getter is dropped.
+        // Drop the getters first: a sweep looks for calls with a dropped getter.
         let attempts = [self.current.take(), self.hedge.take().and_then(|hedge| hedge.attempt)];
         let mut any = false;
         for (chosen, getter) in attempts.into_iter().flatten() {

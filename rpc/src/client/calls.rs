@@ -50,7 +50,7 @@ use trunkline_verbs::Time;
 /// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
 const ROUND: usize = 256;
 
-/// Minimum time between two searches of many calls in flight for passed deadlines.
+/// Minimum time between two searches for expired calls, if many calls are in flight.
 const SEARCH_EVERY: Duration = Duration::from_millis(1);
 /// Maximum number of calls in flight that are searched at each deadline.
 const FEW: usize = 256;
@@ -275,7 +275,7 @@ impl Calls {
         leaves: Leaves,
     ) -> Result<bool, Backpressure> {
         if error == SendError::SessionOver && self.compares_names() && submission.order.is_none() {
-            // The name that the peer proves in the next session must be compared first.
+            // Before the call is sent in the next session, the name of the peer must be compared.
             self.put_back(peer, submission.entry.leaves_calls());
             self.waiting.there_is_room();
             self.forget_numbers(peer);
@@ -331,7 +331,7 @@ impl Calls {
         // The call waits for its route, not for this server.
         let connect = if is_chosen { Connect::FailFast } else { submission.connect };
         let again = may_repeat.then(|| Box::new(submission.copy(Encoded::default(), None)));
-        // A stream can have no deadline.
+        // Streams may be without a deadline.
         let is_timed = !opens || deadline != Time::MAX;
         let header = RequestHeader { call, one_way, opens, method_ref, metadata };
         let to = Joined {
@@ -381,7 +381,7 @@ impl Calls {
         Ok(accepted.left.is_none())
     }
 
-    /// Lets frames of a call's stream follow its request, which has been sent.
+    /// Permits frames of a call's stream, because the request has been sent.
     #[cold]
     fn opened(&mut self, now: Time, call: u64, session: Option<SessionNumber>) {
         let Some(pending) = self.pending(call) else { return };
@@ -408,7 +408,7 @@ impl Calls {
         };
         let Some(pending) = waiting else { return };
         let Some(stream) = pending.completion.stream() else { return self.without_stream(transport, call) };
-        // The server's limit may be higher than this side's.
+        // The metadata limit of the server may be higher than the limit of this node.
         let most = if part == StreamPart::Accept { most_metadata } else { usize::MAX };
         let received = check_metadata(item.as_slice().len(), most)
             .map_err(Status::after_run)
@@ -979,7 +979,7 @@ impl Calls {
     /// Takes back a call that has not run and waits for a session, to repeat it. Returns true if it does.
     #[cold]
     fn is_taken_back(&mut self, call: u64) -> bool {
-        // Client items that have been sent would be lost, and server items would arrive twice.
+        // A repeated stream would lose client items that have been sent, and receive server items twice.
         let has_begun = |pending: &PendingCall| {
             pending.completion.stream().is_some_and(|stream| {
                 stream.is_accepted() || (pending.method.streams.has_client_items() && stream.is_open())
@@ -1051,7 +1051,7 @@ impl Calls {
         if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }
-        // Without a session, the one that carried the request has ended, and so has the handler.
+        // If there is no session, the session of the request has ended, and the handler with it.
         let Some(session) = self.sessions.get(peer) else { return };
         let destination = Destination::Poller(choice.of(session.pollers));
         let cancel = Cancel { peer, destination, call, ordered: method.streams.any() };
@@ -1070,7 +1070,7 @@ impl Calls {
     }
 }
 
-/// Passes on a request that cannot be bundled with an earlier message, and takes its body.
+/// Passes a request that cannot be bundled with an earlier message to the transport, and takes its body.
 #[inline(never)]
 fn send_alone(
     transport: &mut Transport,

@@ -303,7 +303,8 @@ impl Channel {
     fn submit<A: EncodeArguments>(&self, call: NewCall<'_, A>) -> Result<SharedWait<'_>, Status> {
         let (started, inbox) = self.next_inbox()?;
         let mut submission = self.submission(started, inbox, call, None)?;
-        // Not earlier: in a forked child, which `submission` refuses, a pop may wait for a thread of the parent.
+        // The cell is created after `submission`, which refuses calls in a forked child: there `cell` may wait for a thread of
+        // the parent.
         let (setter, getter) = inbox.cell();
         submission.completion = Some(setter);
         inbox.push(Work::Call(submission)).map_err(|_| too_many(Inbox::DEPTH))?;
@@ -341,7 +342,7 @@ impl Channel {
         }
         let deadline = call.deadline(self.core.timeout, made);
         if deadline <= made {
-            // The poller's clock may be behind, and the call would be sent.
+            // Refuse the call here: the poller's clock may be behind, and the poller would send the call.
             return Err(super::statuses::expired());
         }
         Ok(Submission {
@@ -419,7 +420,7 @@ impl Wait for SharedWait<'_> {
 impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
         let is_given_up = match mem::replace(&mut self.waiting, Waiting::Ended) {
-            // The getter is dropped first: a sweep looks for calls whose getter is dropped.
+            // Drop the getter first: a sweep looks for calls with a dropped getter.
             Waiting::Plain(getter) => {
                 drop(getter);
                 true

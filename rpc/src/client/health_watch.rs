@@ -30,7 +30,7 @@ pub(crate) async fn follow_health(context: PollerContext, watched: Weak<Watched>
     let Some((following, mut over)) = followed else { return };
     let mut streams = pin!(read_streams(&context, &watched, &following));
     poll_fn(|task| {
-        // Checked first, so that this task does not disturb a later one.
+        // Poll `over` first, so that this task does not disturb its successor.
         if Pin::new(&mut over).poll(task).is_ready() {
             return Poll::Ready(());
         }

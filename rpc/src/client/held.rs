@@ -52,8 +52,8 @@ impl Held {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Holds a call until the session with its server ends. A call with a route is repeated at once: the route leads to
-    /// another server, or the call waits for the route.
+    /// Holds a call until the session with its server ends. A call with a route is repeated at once: it goes to the current
+    /// server of the route, or waits for the route.
     pub(super) fn push(&mut self, peer: PeerKey, call: Submission) {
         if call.route.is_some() {
             return self.ready.push(call);

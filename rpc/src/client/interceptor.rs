@@ -61,7 +61,7 @@ where
     }
 }
 
-/// A call that is about to be made, as [`ClientInterceptor`]s see it.
+/// A call that is about to be made. Passed to each [`ClientInterceptor`].
 #[derive(Debug)]
 pub struct ClientCall {
     method: &'static MethodName,

@@ -148,7 +148,7 @@ impl LocalChannel {
     }
 
     /// Queues a call. `new_completion` returns its completion, and the wait for that.
-    // It is not inlined otherwise, because it has several callers, and calling it costs as much as its body.
+    // With several callers, the compiler would not inline the function. A call costs as much as the body.
     #[inline(always)]
     fn submit<A: EncodeArguments, W>(
         &self,

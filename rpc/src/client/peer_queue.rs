@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 use trunkline_machine::mutant;
 use trunkline_transport::{Leaves, PollerChoice};
 
-/// Position of a waiting call: lower ones are older.
+/// Position of a waiting call. Older calls have lower positions.
 pub(super) type Place = u64;
 
-/// Maximum number of small calls queued before the turn of a large call: 1 MiB at most.
+/// Maximum number of small calls queued ahead of a waiting large call; at most 1 MiB.
 const QUEUED: usize = 64;
 
 /// A part of the queue to one peer: small or large calls.
@@ -30,7 +30,7 @@ pub(super) enum Part {
 const PARTS: [Part; 2] = [Part::Small, Part::Large];
 
 impl Part {
-    /// Returns the part for a call that need not follow another one.
+    /// Returns the part for an unordered call.
     pub(super) fn of(call: &Submission) -> Self {
         if call.is_large() && !mutant!(small_calls_wait_for_large_ones) { Self::Large } else { Self::Small }
     }
@@ -93,7 +93,7 @@ impl PeerQueue {
         }
         for part in PARTS {
             let Waiters { calls, why, .. } = &self.parts[part as usize];
-            // A limit exceeded by small calls stops large calls too.
+            // If small calls exceed the limit of calls, large calls wait too.
             let is_ahead = part == own || own == Part::Large || matches!(why, Backpressure::Calls(_));
             if is_ahead && !calls.is_empty() {
                 return Err(*why);
@@ -174,7 +174,7 @@ impl PeerQueue {
         }
     }
 
-    /// Records that a call of an ordered channel has left its part.
+    /// Records that a call of an ordered channel was removed from its part.
     pub(super) fn left_order(&mut self, part: Part, order: PollerChoice) {
         let Some(of_channel) = self.ordered.get_mut(&order) else { return };
         of_channel[part as usize] -= 1;

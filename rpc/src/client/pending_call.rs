@@ -40,7 +40,7 @@ pub(super) struct PendingCall {
 /// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The request waits to be sent, as far as this poller has been notified.
+    /// The request waits to be sent, or this poller has not yet been notified that it was sent.
     Waits,
     /// The request was sent in this session. If the session ends without a report, the request counts as delivered.
     Left(SessionNumber),
@@ -77,7 +77,7 @@ pub(super) enum AcceptMode {
     None,
 }
 
-/// Mark of a one-way call in its number. A late refusal is recognised by it after the call has ended.
+/// Flag of one-way calls in call numbers. It identifies a late refusal after the call has ended.
 const ONE_WAY: u32 = 1 << 31;
 
 /// Returns the number of a call on the wire. Slots never reach the bit of the mark, for lack of memory.

@@ -1,8 +1,8 @@
 //! Calls that exceed a limit wait for room in one queue per peer, so that a peer without room does not delay calls to others.
 //! In a queue, small and large calls take turns.
 //!
-//! `Calls` checks for room in rounds: when a call of this poller ends, and every [`PAUSE`], because other pollers release
-//! room too. In a round each queue has its turn until the first calls of its parts have no room.
+//! `Calls` checks for room in rounds: when a call of this poller ends, and every [`PAUSE`], because other pollers release room
+//! too. In a round each queue sends calls until the first calls of its parts have no room.
 
 use super::peer_queue::{Part, PeerQueue, Place};
 use super::statuses::Backpressure;
@@ -42,7 +42,7 @@ pub(super) struct Waiting {
     has_room: bool,
     /// True if the future of a call was dropped.
     has_abandoned: bool,
-    /// Latest time of the next round; `None` while no call waits.
+    /// Latest time of the next round; `None` if the queues are empty.
     next_round: Option<Time>,
 }
 

@@ -71,7 +71,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<'_, S> {
     }
 }
 
-/// Values without nested values.
+/// Generates the `deserialize_*` methods of values without nested values.
 macro_rules! pass_on {
     ($($name:ident $($kind:ident)?;)*) => {
         $(
@@ -85,8 +85,8 @@ macro_rules! pass_on {
     };
 }
 
-/// Texts and bytes are always borrowed from the message: an owned one would be allocated with the claimed length before that
-/// is checked.
+/// Generates the `deserialize_*` methods of texts and bytes. Both are borrowed from the message, because an owned value would be
+/// allocated with the claimed length before the length is checked.
 macro_rules! borrow {
     ($($name:ident $borrowed:ident $contents:ident;)*) => {
         $(
@@ -100,7 +100,7 @@ macro_rules! borrow {
     };
 }
 
-/// Values with nested values.
+/// Generates the `deserialize_*` methods of values that contain values.
 macro_rules! go_deeper {
     ($($name:ident($($argument:ident: $type:ty),*) $contents:ident $level:ident($parts:expr)
         $($list:ident($($listed:expr),*))?;)*) => {
@@ -241,7 +241,7 @@ impl<'l, V> Visit<'l, V> {
     }
 }
 
-/// Values without nested values.
+/// Generates the `visit_*` methods of values without nested values.
 macro_rules! visit_leaves {
     ($($name:ident: $ty:ty;)*) => {
         $(
@@ -252,7 +252,7 @@ macro_rules! visit_leaves {
     };
 }
 
-/// Texts and bytes.
+/// Generates the `visit_*` methods of texts and bytes.
 macro_rules! visit_bytes {
     ($($name:ident: $ty:ty;)*) => {
         $(
@@ -264,7 +264,7 @@ macro_rules! visit_bytes {
     };
 }
 
-/// Values with nested values.
+/// Generates the `visit_*` methods of values that contain values.
 macro_rules! visit_inside {
     ($($name:ident: $bound:ident, |$visit:ident, $inner:ident| $bounded:expr;)*) => {
         $(

@@ -27,7 +27,7 @@ pub(super) struct Place<'s> {
     field: Part,
     context: Part,
     shapes: &'s Shapes,
-    /// True directly within a `Some`, for a codec that encodes all empty values alike.
+    /// True directly within a `Some`, if the codec encodes all empty values alike.
     is_in_some: bool,
 }
 

@@ -105,9 +105,9 @@ pub struct Limits<'m> {
     refusal: OnceCell<DecodeError>,
     /// True once a type has called `deserialize_any`.
     asked_for_any: Cell<bool>,
-    /// Name of the type whose decoding failed after that.
+    /// Name of the innermost type whose decoding failed after a call of `deserialize_any`.
     asking: Cell<Option<&'static str>>,
-    /// Names of fields and variants seen; `None` unless the types are checked.
+    /// Names of decoded fields and variants; `None` unless the types are checked.
     lists: Option<&'m Lists>,
 }
 
@@ -221,7 +221,7 @@ impl<'m> Limits<'m> {
         self.depth.get() > DEPTH - TOP
     }
 
-    // Out of line, because flat values do not need it.
+    // Kept out of line, because flat values do not need this check.
     #[inline(never)]
     fn admit_deep<E: Error>(&self, level: Level) -> Result<(), E> {
         if self.depth.get() == 0 {
@@ -273,7 +273,7 @@ impl<'m> Limits<'m> {
         self.left.set(self.left.get() + bytes);
     }
 
-    /// Returns the decoded value, unless memory was refused meanwhile: a type's own code may have continued after the
+    /// Returns the decoded value, unless memory was refused during decoding: a type's own code may have continued after the
     /// refusal.
     #[inline]
     pub(super) fn checked<T>(&self, decoded: Result<T, DecodeError>) -> Result<T, DecodeError> {

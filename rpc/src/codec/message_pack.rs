@@ -57,7 +57,7 @@ impl MessagePack {
         limits: &Limits<'_>,
     ) -> Result<T, DecodeError> {
         let mut deserializer = rmp_serde::Deserializer::from_read_ref(&bytes);
-        // The limits of this crate refuse earlier.
+        // The nesting limit of this crate is reached first.
         deserializer.set_max_depth(2 * DEPTH);
         let value = limits.deserialize(&mut deserializer).map_err(DecodeError::malformed)?;
         // The deserializer does not report its position, so a further value must fail to decode.

@@ -148,7 +148,7 @@ impl Part {
         Self(name.as_ptr().addr() as u64)
     }
 
-    /// Returns the part within another one.
+    /// Returns the part within `outer`.
     #[inline]
     pub(super) fn within(self, outer: Self) -> Self {
         Self(outer.0.wrapping_mul(ODD) ^ self.0)
@@ -314,7 +314,7 @@ impl Shapes {
         }
     }
 
-    /// Returns true if the decoder could read the shape as another one.
+    /// Returns true if the decoder could read the shape as a different shape.
     #[inline]
     fn compares(&self, shape: Shape) -> bool {
         self.is_positional || matches!(shape, Shape::Tuple(..) | Shape::Variant { length: Some(_), .. })
@@ -409,8 +409,8 @@ impl Shapes {
         lists.of_other_length(&self.record.as_ref()?.borrow(), self.is_positional, remedy)
     }
 
-    /// Returns why the decoder with these `lists` confuses a value with another one. `self` was recorded while the value was
-    /// encoded, and `again` while the decoded value was encoded; `None` if decoding failed. `is_whole` is true if both have
+    /// Returns why the decoder with these `lists` confuses a value with a different value. `self` was recorded while the value
+    /// was encoded, and `again` while the decoded value was encoded; `None` if decoding failed. `is_whole` is true if both have
     /// the same number of bytes.
     pub(super) fn difference(&self, again: Option<&Self>, lists: &Lists, is_whole: bool) -> Option<String> {
         let record = self.record.as_ref()?.borrow();

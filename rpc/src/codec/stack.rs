@@ -88,14 +88,14 @@ impl Encoded {
     }
 }
 
-/// Returns true if the stack has room for encoding one more level below `levels` others.
+/// Returns true if the stack has room to encode one more level below `levels` levels.
 #[inline]
 pub(super) fn admits(levels: usize, encoded: Encoded) -> bool {
     let is_top = levels < TOP;
     (is_top && encoded.0 <= MODEST) || has_room(is_top, encoded)
 }
 
-// Out of line, because flat values do not need it.
+// Kept out of line, because flat values do not need this check.
 #[inline(never)]
 fn has_room(is_top: bool, Encoded(bytes): Encoded) -> bool {
     stacker::remaining_stack().is_none_or(|left| left >= margin(is_top) + bytes.min(MOST))

@@ -92,7 +92,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
         if let Some((timers, set)) = &self.set {
-            // Set before the check, because the timer may fire in between.
+            // Set the waker before the check, because the timer may fire in between.
             set.set_waker(task.waker());
             return if timers.is_due(set) { Poll::Ready(()) } else { Poll::Pending };
         }

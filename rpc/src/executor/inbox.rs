@@ -43,7 +43,7 @@ pub(crate) enum Work {
     Spawn(Spawn),
     /// Check a route that has changed or has new waiters.
     Route(RouteId),
-    /// A lookup for a route has ended.
+    /// Handle the result of a lookup.
     Resolved(Box<Resolved>),
     /// Follow the health of a service at a server.
     Watch(Weak<Watched>),

@@ -54,11 +54,11 @@ impl RunningHandler {
     /// Records that the poller begins a turn.
     #[inline]
     pub(crate) fn turn_begins(&self) {
-        // Only the poller stores it.
+        // Load and store suffice, because only the poller changes the number.
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Returns the number of the poller's turn, which is different in the next turn.
+    /// Returns the number of the poller's current turn. Each turn has a different number.
     pub(crate) fn turn(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
@@ -84,7 +84,7 @@ impl RunningHandler {
         on_poller::set_in_handler(false);
     }
 
-    /// Returns the last code that the poller was seen to run. The poller may already have left it.
+    /// Returns the code that the poller ran last. That code may already have returned.
     pub(crate) fn occupation(&self) -> Occupation {
         match self.now.load(Ordering::Relaxed) {
             NOBODY => Occupation::Nothing,

@@ -85,8 +85,8 @@ pub(crate) fn panicked(message: Option<&str>) -> Status {
 /// Returns the remedy for a panic with this message, if it reports a missing tokio runtime or a runtime without the required
 /// drivers.
 fn remedy(message: &str) -> Option<&'static str> {
-    // "there is no reactor running, must be called from the context of a Tokio 1.x runtime", and "A Tokio 1.x context was
-    // found, but timers are disabled".
+    // tokio panics with "there is no reactor running, must be called from the context of a Tokio 1.x runtime", or "A Tokio 1.x
+    // context was found, but timers are disabled".
     if message.contains("context of a Tokio 1.x runtime") {
         Some(
             "the handler uses tokio, and its node has no tokio runtime: start the node with NodeBuilder::tokio(handle)",

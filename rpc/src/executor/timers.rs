@@ -99,7 +99,7 @@ impl Timers {
     /// Removes a timer.
     pub(crate) fn remove(&self, set: &SetTimer) {
         let Some((mut waiting, key)) = self.waiting.lock().zip(set.key) else { return };
-        // Once a timer is due, its place in the wheel may belong to another timer.
+        // After a timer has fired, its slot in the wheel may belong to another timer.
         if !set.is_due() {
             let removed = waiting.remove(key);
             self.publish(&waiting);
@@ -130,7 +130,7 @@ impl Timers {
             let _ended = catch(|| waker.wake());
         }
         if self.waiting.is_lost() {
-            // Otherwise the child would retry without a pause.
+            // Without this, a forked child would retry in a busy loop.
             self.next.store(Time::MAX.0, Ordering::Relaxed);
             return true;
         }

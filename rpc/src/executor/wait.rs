@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 thread_local! {
-    /// Kept for the thread's next wait. Absent during a wait, and after the thread's locals are destroyed.
+    /// Parker kept for the thread's next wait. Absent during a wait, and after the thread's locals are destroyed.
     static KEPT: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
 }
 
@@ -25,7 +25,7 @@ enum ParkerState {
     #[default]
     Awake,
     Asleep,
-    /// Woken since the last check.
+    /// The parker was woken since the last check.
     Rung,
 }
 
@@ -118,7 +118,7 @@ fn sleep(parker: &Parker, look: &mut impl FnMut() -> Rest) -> bool {
             Rest::Forever => parker.park(None),
             Rest::For(time) => {
                 parker.park(Some(time));
-                // Cleared, because the future is polled now in any case.
+                // The call clears the flag. The future is polled next in any case.
                 let _is_rung = parker.is_rung();
                 break;
             }

@@ -58,7 +58,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Refuses limits of 0, and total limits below the limit per peer.
+    /// Returns an error for limits of 0, and for total limits below the limit per peer.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let counts = (1..=MAX_COUNT, "choose 1 to 4294967295");
         let bytes = (LEAST_DECODED..=MAX_BYTES, "choose 64 KiB to 128 TiB");

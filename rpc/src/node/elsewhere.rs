@@ -55,7 +55,7 @@ pub(super) fn is_in_a_runtime() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
 }
 
-/// Always false without the feature: runtimes are not detected.
+/// Always returns false without the feature: runtimes are not detected.
 #[cfg(not(feature = "tokio"))]
 pub(super) fn is_in_a_runtime() -> bool {
     false

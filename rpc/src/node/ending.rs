@@ -122,7 +122,7 @@ impl Node {
         let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
         self.begin_shutdown(grace);
         let ended = elsewhere::run("trunkline-end", move || shared.end(grace));
-        // Without a thread the shutdown continues, and dropping the node waits for it.
+        // If the thread cannot be started, the shutdown continues, and dropping the node waits for its end.
         async move { ended.await.unwrap_or_default() }
     }
 
@@ -183,7 +183,7 @@ impl NodeInner {
         if self.is_lost() {
             return;
         }
-        // The lock is released meanwhile, for reports and other shutdowns.
+        // The lock is not held during the shutdown, so that reports and other shutdowns can proceed.
         let Some(node) = self.running() else { return };
         let mut report = self.complete(node.report());
         self.begin_end(grace);
@@ -196,7 +196,7 @@ impl NodeInner {
             );
         }
         if is_own_thread && on_poller::is_worker() {
-            // The pollers wait for this worker's job.
+            // The pollers wait for the job of this worker, so waiting for them here would deadlock.
             return;
         }
         let abandoned = node.shutdown(grace);

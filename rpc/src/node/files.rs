@@ -288,7 +288,7 @@ struct Watcher {
     files: Files,
     node: Weak<trunkline_transport::Node>,
     clock: Clock,
-    /// Disconnected, or with a message, when the node ends.
+    /// Receives a message, or is disconnected, when the node ends.
     ended: Receiver<()>,
     is_over: bool,
 }

@@ -106,7 +106,8 @@ pub struct NodeBuilder {
     limits: Limits,
     /// Limit on the memory ceiling, in bytes.
     memory_limit: Option<usize>,
-    /// Names of limits set by the program, which the memory limit therefore keeps, besides the names in `options`.
+    /// Names of limits set by the program, in addition to the names in `options`. The memory limit does not change these
+    /// limits.
     kept: Vec<&'static str>,
     services: Vec<Service>,
     authorizers: Authorizers,
@@ -115,7 +116,7 @@ pub struct NodeBuilder {
     runtime_guard: RuntimeGuard,
     pool: PoolSettings,
     hold_limit: Duration,
-    /// Shared with channels that are created before the start.
+    /// Inboxes of the pollers, shared with channels that are created before the start.
     inboxes: Arc<Inboxes>,
     routes: Arc<Routes>,
 }
@@ -714,7 +715,7 @@ impl NodeBuilder {
     /// # Errors
     /// Same as [`NodeBuilder::start`].
     pub fn start_async(self) -> impl Future<Output = Result<Node, StartError>> + Send + use<> {
-        // Checked before the thread is started.
+        // Check the settings before the thread starts.
         let checked = self.checked();
         let start = checked.map(|node| elsewhere::run("trunkline-start", move || node.start_checked()));
         async move { start?.await.unwrap_or_else(|error| Err(StartError::os("start a thread", error))) }
@@ -1001,9 +1002,9 @@ impl Node {
         self.0.complete(node.report())
     }
 
-    /// Returns the last events of the node by time: per poller 512 calls, of which one in 64 of each method is recorded, and 512
-    /// failures; and 512 other events, such as the ends of sessions. Recording them is always on. It takes a few
-    /// microseconds per poller to read them, and no poller waits. Returns nothing in a forked child.
+    /// Returns the last events of the node in order of time: 512 calls and 512 failures per poller, and 512 other events, such as
+    /// the ends of sessions. One in 64 calls of each method is recorded. Recording is always on. Reading the events takes a few
+    /// microseconds per poller and does not block pollers. Returns nothing in a forked child.
     ///
     /// A program that wants the record on a signal asks for it in its own signal handling:
     ///

@@ -42,7 +42,7 @@ const SAMPLED: u64 = 64;
 /// Common name of all methods that the node does not serve.
 const OTHER: &str = "_OTHER";
 
-/// Why a call failed, in numbers.
+/// Numeric code and reason of a failed call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallFailure {
     /// Index in [`CODES`].
@@ -76,12 +76,12 @@ pub(crate) struct MethodCounters {
     number: u32,
     /// Calls that have begun, except those that ended in the same turn.
     begun: AtomicU64,
-    /// Ended calls among them.
+    /// Number of these calls that have ended.
     ended: AtomicU64,
     refused: AtomicU64,
     failed: [AtomicU64; CODES.len()],
     latency: HistogramWriter,
-    /// Present once a call has waited.
+    /// Waiting times; present once a call has waited.
     queued: OnceLock<Box<HistogramWriter>>,
     #[cfg(feature = "metrics")]
     published: Published<{ CODES.len() }>,
@@ -166,7 +166,7 @@ impl MethodCounters {
 
     fn add_to(&self, report: &mut MethodReport, failed: &mut [u64; CODES.len()]) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // Read in this order, so that a call never counts as ended before it counts as begun.
+        // Read `ended` before `begun`, so that a call never counts as ended before it counts as begun.
         let ended = load(&self.ended);
         report.running += load(&self.begun).saturating_sub(ended);
         report.refused += load(&self.refused);

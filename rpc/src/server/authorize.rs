@@ -47,7 +47,7 @@ where
     }
 }
 
-/// A request of a peer, as [`Authorize`] sees it.
+/// A request of a peer, to be allowed or refused by [`Authorize`].
 #[derive(Debug)]
 pub struct IncomingCall<'c> {
     pub(super) peer: Peer,
@@ -135,7 +135,7 @@ impl RefusalLog {
             logged.at = now;
             return Some(std::mem::take(&mut logged.suppressed));
         }
-        // Removes entries of peers that are gone.
+        // Remove entries of peers that are gone.
         self.0.retain(|_, logged| is_recent(logged));
         self.0.insert(peer, Logged { at: now, suppressed: 0 });
         Some(0)

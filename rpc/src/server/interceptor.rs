@@ -61,7 +61,7 @@ where
     }
 }
 
-/// A call whose handler is about to start, as [`ServerInterceptor`]s see it.
+/// A call whose handler is about to start. Passed to each [`ServerInterceptor`].
 #[derive(Debug)]
 pub struct ServerCall {
     method: &'static MethodName,
@@ -212,7 +212,7 @@ impl Drop for Intercepted {
                 false => (Code::Cancelled, Reason::Cancelled),
             };
             let status = Status::ran(code, "the handler was dropped before its end").because(reason);
-            // The call has no reply.
+            // The result of the hooks is ignored, because the call has no reply.
             let _ended = mem::take(&mut self.hooks).run(Err(&status));
         }
     }

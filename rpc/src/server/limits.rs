@@ -34,7 +34,7 @@ impl RunningLimit {
 
     /// Counts one more running call. Returns false if the limit is reached.
     fn take(&self) -> bool {
-        // Relaxed, because only the number is shared; the counted calls belong to their pollers.
+        // Relaxed ordering suffices: threads share only the number, and the counted calls belong to their pollers.
         let more = |running: u32| {
             (running < self.most || mutant!(limits_of_services_are_not_kept))
                 .then(|| running.saturating_add(1))

@@ -19,9 +19,9 @@ pub(super) type Outcome = Result<Reply, Failure>;
 
 /// A call after its first poll.
 pub(crate) enum Started {
-    /// It runs in this slot.
+    /// The call runs in this slot.
     Running(u32),
-    /// It has ended at once, and has no slot.
+    /// The call ended in its first poll, and has no slot.
     Ended(Outcome),
 }
 

@@ -41,8 +41,8 @@ pub(super) fn is_large((encoded, body): &Parts) -> bool {
     encoded.len() + body.len() > EAGER_BYTES
 }
 
-/// Returns the heap memory of a leaf and of an inner node of a B-tree with elements of type `T`. A node of the standard
-/// library has room for eleven elements.
+/// Returns the heap memory of a leaf and of an inner node of a B-tree with elements of type `T`. In the standard library a node
+/// holds up to eleven elements.
 fn nodes<T>() -> (usize, usize) {
     let bytes = 11 * size_of::<T>() + 2 * size_of::<usize>();
     (block(bytes), block(bytes + 12 * size_of::<usize>()))
@@ -105,9 +105,9 @@ struct Line {
     pause: Duration,
     /// Time of the last visit.
     visited: Time,
-    /// Sequence number of the line's last sent reply. Among due lines, the lowest goes first.
+    /// Sequence number of the line's last sent reply. The line with the lowest number is visited first.
     served: u64,
-    /// Position among the due lines.
+    /// Position in the queue of lines to visit.
     due: Option<(Time, u64)>,
 }
 
@@ -377,8 +377,8 @@ impl WaitingReplies {
         self.budget.put_back(reply.peer(), reply.bytes);
     }
 
-    /// Drops the replies to a caller that no longer waits, without a search. If the caller reused its number more often than
-    /// a turn has room for, the rest stays.
+    /// Drops the replies to a caller that no longer waits, without a search. If the caller reused its number more often than a
+    /// turn permits, the remaining replies stay.
     pub(super) fn cancel(&mut self, caller: Key) {
         let Some(line) = self.lines.get_mut(&caller.peer) else { return };
         let key = (caller.session, caller.poller, caller.call);
@@ -418,7 +418,7 @@ impl WaitingReplies {
             while most > 0
                 && let Some((_, reply)) = line.replies.pop_first()
             {
-                // Their order no longer matters.
+                // The order of these replies no longer matters.
                 line.by_caller.pop_first();
                 line.by_deadline.pop_first();
                 self.budget.put_back(*peer, reply.bytes);

@@ -129,7 +129,7 @@ impl Request {
     }
 }
 
-/// Omits the bytes of the message: metadata may be secret.
+/// The output omits the bytes of the message, because metadata may be secret.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request").field("encoded", &self.encoded).finish_non_exhaustive()

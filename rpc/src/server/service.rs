@@ -143,7 +143,7 @@ impl Methods {
             return self.all.push((name, Box::new(MethodTable::new(run))));
         }
         let interceptors = self.interceptors.clone();
-        // Boxed, so that the methods of all services have one type.
+        // The closure is boxed, so that the methods of all services have one type.
         let intercepted: Box<dyn Fn(Request) -> Intercepted> = Box::new(move |request| {
             Intercepted::start(&interceptors, name, request, |request| Box::pin(run(request)))
         });

@@ -11,7 +11,7 @@ use std::time::Duration;
 use trunkline_transport::{PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Time until a peer without room is tried again. Doubled after each failure.
+/// Time until the next attempt for a peer without room. Doubled after each failure.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 /// Maximum number of a peer's streams tried in a round, and tried without success.
@@ -63,7 +63,7 @@ pub(crate) struct Unsent {
     scratch: Vec<u8>,
 }
 
-/// The streams of a peer without room.
+/// The streams of a peer that wait for room in the message queue.
 #[derive(Debug)]
 struct BlockedPeer {
     streams: VecDeque<Arc<CallStream>>,
@@ -98,7 +98,7 @@ impl Unsent {
         true
     }
 
-    /// Tries the lines that are due.
+    /// Sends the pending frames of lines whose retry time has come.
     fn flush_lines(&mut self, now: Time, transport: &mut Transport, charge: Charge<'_>) {
         let scratch = &mut self.scratch;
         self.lines.retain(|_, line| {

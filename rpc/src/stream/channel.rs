@@ -103,7 +103,7 @@ impl<T> Sender<T> {
         self.sink.is_closed()
     }
 
-    /// Declares that this sender has sent all its items. The stream ends when every clone has.
+    /// Declares that this sender has sent all its items. The stream ends once every clone has finished.
     pub fn finish(mut self) {
         self.is_finished = true;
     }
@@ -222,7 +222,8 @@ pub(super) fn watched<R>(poll: impl FnOnce() -> R) -> (R, Option<Status>) {
     (polled, (WATCHED.get() == Some(true)).then(sender_dropped))
 }
 
-/// The end of a polled stream that may read a [`Receiver`]: a dropped sender is an error, after the items before it.
+/// Watches the end of a polled stream that may read a [`Receiver`]. A dropped sender is reported as an error after the items
+/// sent before.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Watch {

@@ -72,7 +72,7 @@ struct Reader<T> {
 
 /// Decoder of items.
 enum Decode<T> {
-    /// A decoder that may use this many bytes of memory.
+    /// A decoder and its memory limit, in bytes.
     Coded(fn(&[u8], usize) -> Result<T, Status>, usize),
     Raw(fn(Bytes) -> T),
 }

@@ -3,15 +3,13 @@
 //! The attribute [`service`](macro@crate::service#streams) has an example of both directions, and
 //! `docs/book/src/guide/streams.md` describes flow control, the end of a stream and clean-up.
 
-// A stream is a call: its request opens it, its reply ends it, and a cancellation drops its handler. In between each side
-// has a `CallStream`, which the reader, the writer and the poller of the call share. The poller puts received items in and
-// sends what the writer has handed over; the other two may be on any thread. `StreamHost` reports
-// changes to the poller and wakes it.
+// A stream is a call: the request opens it, the reply ends it, and cancellation drops the handler. Each side's `CallStream` is
+// shared by the reader, the writer and the poller of the call. The poller stores received items and sends the items that the
+// writer has queued; the reader and the writer may be on any thread. `StreamHost` reports changes to the poller and wakes it.
 //
-// Order: all frames of a direction leave as ordered messages, so that large items keep their place. Memory: a writer sends
-// while the window of the reader has bytes and items left, so a reader holds at most one window and one item. Both sides
-// charge the peer with them, a server also with the `BATCH` that a writer may have handed over. The first window of a client
-// is not charged.
+// Order: all frames of a direction are sent as ordered messages, so that large items keep their position. Memory: a writer
+// sends only within the reader's window, so a reader buffers at most one window and one item. Each side charges this memory to
+// the peer; a server also charges up to one `BATCH` queued by the writer. A client's first window is not charged.
 
 use crate::node::budgets::SharedMemory;
 use crate::status::Status;

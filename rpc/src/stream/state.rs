@@ -125,7 +125,7 @@ pub(crate) struct CallStream {
 struct StreamState {
     /// `None` until the request is sent.
     address: Option<Address>,
-    /// True if the poller is due to process the stream.
+    /// True if the stream is queued for the poller.
     is_reported: bool,
     /// True once the call has ended.
     is_over: bool,
@@ -137,7 +137,7 @@ struct StreamState {
     idle_limit: Option<Duration>,
     /// Deadline of the call, on the client.
     deadline: Time,
-    /// Time of the peer's last frame, or from which the peer could send one.
+    /// Time of the peer's last frame, or the time since which the peer could send a frame.
     arrived: Time,
     /// Status with which this side ends the call.
     aborted: Option<Status>,
@@ -145,7 +145,7 @@ struct StreamState {
     outcome: Option<Outcome>,
     /// Metadata received with the response, if any.
     metadata: Option<Box<ReplyMetadata>>,
-    /// The caller's work for the end of the stream.
+    /// Work of the caller to run at the end of the stream.
     after: Option<Box<dyn CallEnd>>,
     /// Bytes charged to the peer.
     charged: usize,
@@ -158,7 +158,7 @@ struct StreamState {
 #[derive(Default)]
 struct Incoming {
     items: ReceivedItems,
-    /// Window that the peer has left.
+    /// Remaining window of the peer.
     left: Window,
     window: Window,
     /// Consumed window to be returned to the peer.
@@ -297,7 +297,7 @@ impl CallStream {
         self.state.lock().is_accepted
     }
 
-    /// Starts the timer of a call with this deadline, when the request is sent. Returns the time at which it is due.
+    /// Starts the timer of a call with this deadline, when the request is sent. Returns the expiry time.
     pub(crate) fn begin_timer(&self, now: Time, deadline: Time) -> Option<Time> {
         let mut state = self.state.lock();
         (state.deadline, state.arrived) = (deadline, now);
@@ -305,7 +305,7 @@ impl CallStream {
         (due != Time::MAX).then_some(due)
     }
 
-    /// Returns whether a timer that is due ends the call.
+    /// Returns the effect of an expired timer on the call.
     pub(crate) fn expiry(&self, now: Time) -> Expiry {
         let mut state = self.state.lock();
         let Some(limit) = state.idle_limit.filter(|_| now < state.deadline) else { return Expiry::Deadline };
@@ -397,7 +397,7 @@ impl CallStream {
                     metadata.initial = received.initial;
                 }
             }
-            // The reply to a call with a handler's stream must not occupy receive memory.
+            // If the server sends a stream, the reply must not occupy receive memory.
             let outcome = match outcome {
                 Ok(response) if self.reads() && !response.is_error() => {
                     if response.has_value() {
@@ -646,7 +646,7 @@ impl CallStream {
         let Some(mut state) = self.lock_in_program() else { return };
         state.incoming.is_closed = true;
         let items = mem::take(&mut state.incoming.items);
-        // Dropping it runs closures, without the lock.
+        // Dropping `after` runs closures, and must happen without the lock.
         let _after = state.after.take();
         if state.is_over {
             drop(state);
@@ -864,7 +864,7 @@ impl FrameSender<'_> {
             head,
             announced: DATA_BYTES,
             body: body.into(),
-            // Leaves room for requests and replies.
+            // Leave room for requests and replies.
             leaves: Leaves::Quarter,
             ..self.out(true)
         };

@@ -121,7 +121,7 @@ impl Traced {
             let (here, there) = (self.fingerprints[*position], theirs[*position]);
             here != 0 && there != 0 && here != there
         };
-        // The others matter only if the call could begin.
+        // Compare arguments first: if they differ, the call cannot start, and the other types do not matter.
         (ARGUMENTS..common).chain([ITEMS, RESULT, ERROR]).filter(|position| *position < common).find(differs)
     }
 

@@ -229,7 +229,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Returns the part at this position of another one.
+    /// Returns the part at `position` within `part`.
     fn part_of(&mut self, part: usize, position: usize) -> Result<usize, Ended> {
         while self.parts[part].parts.len() <= position {
             let new = self.add()?;

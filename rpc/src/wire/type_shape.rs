@@ -43,7 +43,7 @@ impl TypeShape {
     /// Appends the lines, each after a line feed, up to a total of [`MOST_TEXT`] bytes.
     pub(crate) fn write(&self, into: &mut String) {
         for line in &self.lines {
-            // Leaves room for the mark.
+            // Leave room for `CUT`.
             if into.len() + line.text.len() + CUT.len() + 2 > MOST_TEXT {
                 into.push('\n');
                 return into.push_str(CUT);

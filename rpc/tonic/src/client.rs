@@ -138,7 +138,7 @@ async fn exchange(
     });
     let pieces = pieces.await?;
     if let Some(bytes) = refused {
-        // The cause was the size, not the metadata.
+        // The retry succeeded, so the cause was the size and not the metadata.
         most_whole.fetch_min(bytes - 1, Ordering::Relaxed);
     }
     response(parts.uri, pieces, Some(failed))

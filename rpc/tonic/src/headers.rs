@@ -53,7 +53,7 @@ fn append(headers: &mut HeaderMap, key: &str, value: &[u8]) -> Result<(), Status
     let (Ok(name), Ok(value)) = (name, value) else {
         return Err(Status::internal(format!("key {key:?} of a peer cannot be a header")));
     };
-    // Fails beyond 24,576 headers.
+    // `try_append` fails beyond 24,576 headers.
     let added = headers.try_append(name, value);
     added.map_err(|_| Status::resource_exhausted("too many headers of a peer"))?;
     Ok(())

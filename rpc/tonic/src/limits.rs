@@ -116,7 +116,7 @@ impl Limits {
 
 impl RunningCalls {
     fn take(self: &Arc<Self>) -> Result<Permit, Status> {
-        // Relaxed, because only the number is shared.
+        // Relaxed ordering suffices, because threads share only the number.
         let more = |running: u32| (running < self.most).then_some(running + 1);
         match self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(Permit(Arc::clone(self))),

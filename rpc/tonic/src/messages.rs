@@ -240,7 +240,7 @@ impl Messages {
         let mut inflated = 0;
         while inflated < TURN {
             match inflating.reader.read(&mut scratch) {
-                // tonic reports a malformed message, after inflating the same part of it.
+                // On an error tonic inflates the message up to the same position and reports the error.
                 Ok(0) | Err(_) => {
                     self.measured = inflating.message;
                     return Poll::Ready(Ok(()));

@@ -59,7 +59,7 @@ impl Row {
 
     fn into_report(self) -> MethodReport {
         let (service, method) = self.name;
-        // The first name is for errors of a method's own type, which gRPC does not have.
+        // Skip the first code: it stands for errors of a method's own type, which do not exist in gRPC.
         let failed = CODES.iter().zip(self.ended).skip(1).filter(|(_, calls)| *calls > 0);
         MethodReport {
             service,
@@ -110,7 +110,7 @@ impl Paths {
             return None;
         }
         let (service, method) = path.rsplit_once('/')?;
-        // At most MOST_PATHS names, which reports refer to.
+        // Reports need `'static` names, so at most `MOST_PATHS` of them are leaked.
         let leak = |name: &str| -> &'static str { Box::leak(name.into()) };
         let name = (leak(service), leak(method));
         names.insert(path.to_owned(), name);
@@ -198,7 +198,7 @@ impl CountedCall {
 impl Drop for CountedCall {
     fn drop(&mut self) {
         let dropped = || match self.cx.time_left() {
-            // A panic of the handler on a poller.
+            // The handler has panicked on a poller.
             _ if std::thread::panicking() => Code::Internal.number(),
             Some(Duration::ZERO) => Code::DeadlineExceeded.number(),
             _ => Code::Cancelled.number(),

@@ -295,7 +295,7 @@ impl Handler {
         };
         let (sender, pieces) = channel(WAITING_PIECES);
         let task = async move {
-            // A call may end before its task does.
+            // The task holds the permits, because the call may end first.
             let _permits = permits;
             forward(exchange, sender).await
         };
@@ -325,7 +325,7 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     for value in others {
         headers.append(PATH, value);
     }
-    // The peer's own value has no effect.
+    // Remove the timeout that the peer has set in the headers; it has no effect.
     headers.remove(timeout::GRPC_TIMEOUT);
     let messages = Messages::new(&headers, most, PeerMemory::of_caller(cx));
     let mut request = http::Request::new(RequestBody { pieces: body, messages });
@@ -334,7 +334,7 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     *request.uri_mut() = uri;
     *request.headers_mut() = headers;
     if let Some(left) = cx.time_left() {
-        // Digits and a letter.
+        // The conversion succeeds: the value has only digits and a letter.
         if let Ok(value) = HeaderValue::try_from(timeout::format(left)) {
             request.headers_mut().insert(timeout::GRPC_TIMEOUT, value);
         }
@@ -437,7 +437,7 @@ impl BodyPieces {
                     return Poll::Ready(Some(Ok(data)));
                 }
                 Ok(_) => {
-                    // An HTTP page. The status may still be in the trailers.
+                    // Skip the data of an HTTP error page. The status may still be in the trailers.
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }

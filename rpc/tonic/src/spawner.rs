@@ -148,7 +148,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
     let mut taken = 0;
     while let Some(Waiting { exchange, spawned, .. }) = poll_fn(&mut next).await {
         if spawned.is_closed() {
-            // The call has ended meanwhile. A panic must not end the spawner.
+            // The call has already ended. A panic must not end the spawner.
             let _dropped = catch_unwind(AssertUnwindSafe(|| drop(exchange)));
         } else {
             let counted = Arc::clone(&unpolled);
@@ -156,7 +156,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
                 drop(counted);
                 exchange.await
             };
-            // An unwanted task is aborted.
+            // If the receiver is gone, dropping the task aborts it.
             let _ended = spawned.send(Task(tokio::spawn(exchange)));
         }
         taken += 1;

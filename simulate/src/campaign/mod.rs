@@ -173,7 +173,7 @@ pub(crate) struct CampaignPlan<'a> {
 #[expect(clippy::disallowed_methods, reason = "the campaign is outside of its runs")]
 pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     let CampaignPlan { first, runs, time, jobs, keep_going, pollers, mutant, ref interrupt } = *plan;
-    // The last seed is `u64::MAX`.
+    // Seeds end at `u64::MAX`.
     let runs = runs.min((u64::MAX - first).saturating_add(1));
     let began = Instant::now();
     let next = AtomicU64::new(0);

@@ -12,9 +12,9 @@ pub(crate) struct Bottleneck {
     pub(crate) byte_ns: u64,
     /// Capacity of the queue, in bytes.
     pub(crate) queue: u64,
-    /// Bytes that wait from which on datagrams are marked (ECN).
+    /// Minimum length of the queue, in bytes, at which datagrams are marked (ECN).
     pub(crate) marks_from: Option<u64>,
-    /// Delay of each datagram behind the queue.
+    /// Delay of each datagram after it has left the queue.
     pub(crate) delay: Duration,
 }
 

@@ -7,7 +7,7 @@ use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Mad, Packet, ROCE_PORT, icrc, mad_packet};
 use trunkline_verbs::Psn;
 
-/// UDP port of forgers, who act as another user of a host. Nodes must not send to it.
+/// UDP port of forgers, which act as another user of a host. Nodes must not send to this port.
 pub(crate) const PORT: u16 = 6666;
 
 /// A forged datagram.

@@ -149,7 +149,7 @@ impl Network {
         self.wire.lock().conditions = conditions;
     }
 
-    /// Cuts two addresses off from each other until [`Network::join`].
+    /// Partitions two addresses until [`Network::join`].
     pub(crate) fn cut(&self, a: IpAddr, b: IpAddr) {
         self.wire.lock().cut.insert((a.min(b), a.max(b)));
     }
@@ -199,7 +199,7 @@ impl Network {
         before.map_or_else(Passed::default, |link| link.passed)
     }
 
-    /// Makes the node at this address break the rules.
+    /// Tampers with the frames of the node at this address, so that the node breaks the protocol.
     pub(crate) fn corrupt(&self, address: IpAddr, hostility: Hostility, seed: u64) {
         self.wire.lock().hostile.insert(address, HostilePeer::new(hostility, Random(seed)));
     }

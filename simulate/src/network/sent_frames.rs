@@ -25,7 +25,7 @@ const TIME_LEFT: usize = 8;
 /// The state of both rules, and their first violation.
 #[derive(Debug, Default)]
 pub(crate) struct SentFrames {
-    /// Announcements to and by hostile peers, by sender and receiver.
+    /// Large messages announced to and by hostile peers, by sender and receiver.
     announced: BTreeMap<(IpAddr, IpAddr), BTreeSet<Announcement>>,
     /// READ requests for other memory, by responder, requester and PSN.
     beside: BTreeMap<(IpAddr, IpAddr, u32), Reth>,

@@ -30,7 +30,7 @@ pub(crate) enum Sender {
     InTheNameOf(SocketAddr),
     /// A host at a separate address, which returns the cookie that it receives and sends nothing else.
     Present,
-    /// A process at a node's address, which claims that the node was restarted, and returns the cookie that it receives.
+    /// A process at a node's address that claims to be the restarted node, and returns the cookie that it receives.
     Neighbour(SocketAddr),
     /// Like [`Sender::Present`], in the role of one of many numbered nodes on one host.
     Crowd(u16),
@@ -144,7 +144,7 @@ impl Strangers {
     fn request(&mut self, forged: Request, claimed: SocketAddr, cookie: [u8; 16]) -> (u32, Forged) {
         let Request { pollers, is_rc, has_handshake, victim, sender } = forged;
         let number = u32::try_from(self.forged.len()).unwrap_or(0) + 1;
-        // A neighbour claims another incarnation each time, which requires another cookie.
+        // A neighbour claims a new incarnation each time, which requires a new cookie.
         let epoch = match sender {
             Sender::Neighbour(_) if cookie != [0; 16] => EPOCH + u64::from(number) - 1,
             Sender::Neighbour(_) => EPOCH + u64::from(number),
@@ -153,7 +153,7 @@ impl Strangers {
         let hello = Hello { pollers, is_rc, has_handshake, cookie, ..Hello::new(claimed.port(), epoch) };
         let (id, mad) = hello.request(claimed.ip(), victim, &mut Random(number.into()));
         self.forged.insert((claimed.ip(), id), (forged, claimed));
-        // Acts as another user of that host, or as another host that claims the port of its devices.
+        // The source is another user of the claimed host, or another host that claims the device port.
         let port = if number.is_multiple_of(2) { ROCE_PORT } else { PORT };
         let source = SocketAddr::new(claimed.ip(), port);
         (id, Forged::mad(source, victim.ip(), Psn::new(number), &mad))

@@ -13,7 +13,7 @@ use trunkline_transport::ledger::{
     SessionLedger, Spending, TURN_MESSAGES,
 };
 
-/// Differences from this value on count as negative.
+/// Differences of at least this value count as negative.
 const NEGATIVE: u32 = 1 << 31;
 
 /// Maximum bytes that half-open sessions may occupy at a poller.

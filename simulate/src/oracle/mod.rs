@@ -149,7 +149,7 @@ const TICK: Duration = Duration::from_micros(1);
 /// Server of a call on a balanced channel.
 pub(crate) const ANY_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A violation, in words.
+/// Description of a violation.
 #[derive(Debug, Clone)]
 pub(crate) struct Broken(pub(crate) String);
 
@@ -213,7 +213,7 @@ struct Progress {
     last_sent: Option<Time>,
     /// True once the writer has no more items.
     is_finished: bool,
-    /// True once the reader got the end of the items.
+    /// True once the reader has received the end of the items.
     has_ended: bool,
     /// True once the writer was dropped.
     is_gone: bool,
@@ -408,7 +408,7 @@ impl Oracle {
             self.fail(format!("call {id} ({what}) runs as the method {method}"));
         }
         let left = Context::current().and_then(|handler| handler.time_left());
-        // Rounding may add up to a microsecond, the time sent when none is left.
+        // Rounding may add up to a microsecond, which is also the time sent when no time is left.
         if let Some(most) = most.filter(|most| left.is_none_or(|left| left > *most + TICK)) {
             self.fail(format!(
                 "the handler of call {id} ({what}) has {left:?} left, its caller had {most:?}"
@@ -683,7 +683,7 @@ impl Oracle {
             && let Some((method, (_, why))) =
                 text.split_once(" at ").and_then(|(method, rest)| Some((method, rest.split_once(": ")?)))
         {
-            // The handler's text lacks the server's address.
+            // The text from the handler does not contain the server's address.
             text = format!("{method}: {why}");
         }
         let is_equal = refusal.as_ref().is_some_and(|(code, message, details)| {

@@ -35,7 +35,7 @@ const VANISHED_IS_REPORTED: Duration = Duration::from_millis(1_300);
 
 /// Time for which a node is away.
 const AWAY: Duration = Duration::from_secs(10);
-/// Pause of its caller between two calls: shorter than any pause between two failed attempts.
+/// Pause of the caller between two calls: shorter than any pause between two failed attempts.
 const BETWEEN: Duration = Duration::from_millis(50);
 /// Maximum time of a call that need not wait: the caller and its poller take turns.
 const AT_ONCE: Duration = Duration::from_millis(10);
@@ -54,7 +54,7 @@ const LOOKUP: Duration = Duration::from_millis(3);
 const UNKNOWN: Duration = Duration::from_secs(2);
 /// Longest pause between two rounds, plus the longest between two attempts at an address, plus the attempt.
 const FOUND: Duration = Duration::from_secs(13);
-/// Maximum time of a round: a lookup, and each of two addresses with a handshake that is given up after 5 s.
+/// Maximum time of a round: a lookup, and two addresses whose handshakes time out after 5 s each.
 const ROUND: Duration = Duration::from_secs(11);
 /// Time limit of calls by a name that must time out.
 const IN_VAIN: Duration = Duration::from_millis(700);
@@ -71,7 +71,8 @@ impl Run {
         let limit = self.scheduler.now() + DEATH_IS_REPORTED;
         self.by(limit, "the caller of a node that was killed is not told", |_| told.get() == 1)?;
         self.has_handlers_by(limit, WITNESS, 0, "a handler runs on for a caller that was killed")?;
-        // The other nodes do not wait for the second successor, and still have the state of the node before it.
+        // Replace the node twice. Calls do not wait for the second replacement, and the other nodes still hold sessions with
+        // the first.
         for _ in 0..2 {
             self.replace(VICTIM);
             self.reach_from(VICTIM)?;
@@ -157,7 +158,7 @@ impl Run {
         self.within(SUCCESSOR_REACHES, why, |_| reached.get() == servers.len())
     }
 
-    /// Kills a node that another calls continuously, until it is back and reached again.
+    /// Kills a node while another node calls it continuously. The calls go on until the restarted node is reached.
     pub(super) fn one_is_away(&mut self) -> Checked {
         let address = self.nodes[VICTIM].address;
         let (client, waiting) = (self.client(WITNESS)?, self.client(WITNESS)?);
@@ -190,14 +191,14 @@ impl Run {
         self.scheduler.run_until(self.scheduler.now() + UNKNOWN, |_| found.get() == 1);
         directory.set(&[nobody, home]);
         self.is_found(&found, "a name that has been corrected")?;
-        // Its server dies and returns.
+        // The server of the name dies and returns.
         self.kill(VICTIM);
         self.fails(&caller)?;
         let found = self.begin(&caller);
         self.scheduler.run_until(self.scheduler.now() + UNKNOWN, |_| found.get() == 1);
         self.nodes[VICTIM].start(&mut self.scheduler, None);
         self.is_found(&found, "a server that is back")?;
-        // Its server dies, and the name moves to another server, which is found without a wait for the first.
+        // The server dies, and the name moves to another server. Callers find the new server without waiting for the first.
         if let Some(successor) = self.nodes.get(2).map(|node| node.address) {
             directory.set(&[home, successor]);
             self.kill(VICTIM);
@@ -360,7 +361,7 @@ impl Caller {
         self.client.number_by(client, self.server, "number, by a name", timeout, connect).await
     }
 
-    /// Sends small calls until one is not sent in a session that is about to end. Returns its error, if it failed.
+    /// Sends small calls until one does not fail with the end of its session. Returns the error of that call, if it failed.
     async fn number_in_new_session(&self, connect: Connect) -> Option<Status> {
         loop {
             let failure = self.number(MINUTE, connect).await;

@@ -69,7 +69,7 @@ impl Run {
             Some(_) => DROPPED_MARKED,
             None => DROPPED,
         };
-        // Windows find their size in the first round. The third has small calls beside the large ones.
+        // Windows reach their size in the first round. In the third round small calls run beside large calls.
         for round in ["first", "second", "third"] {
             let _before = self.scheduler.network.set_bottleneck(Some(bottleneck));
             let began = self.scheduler.now();

@@ -121,7 +121,7 @@ impl Run {
         }
         self.count_credits()?;
         for _ in 0..LOOKS {
-            // A keepalive may be in transit. A leak remains after its arrival.
+            // A keepalive in transit may hold resources. A leak remains after the keepalive has arrived.
             if self.rest().is_ok() {
                 break;
             }
@@ -181,7 +181,7 @@ impl Client {
 async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) {
     for _ in 0..CALM_CALLS {
         for server in client.servers.clone() {
-            // Long enough that machines are mostly asleep.
+            // The pause is long enough for machines to be mostly asleep.
             client.timers.sleep(Duration::from_micros(random.u64(..4000))).await;
             if random.u8(..4) == 0 {
                 calm_stream(&client, server, &mut random, limit).await;

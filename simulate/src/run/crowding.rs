@@ -14,14 +14,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::Status;
 
-/// The shallowest SRQ, and pollers of each caller. It has room for 15 remote pollers, of which a host has 7.
+/// Depth of the shallowest SRQ. It has room for 15 remote pollers, at most 7 of them from one host.
 const DEPTH: u32 = 16;
 const POLLERS: u16 = 4;
 /// Time limit of a call that waits for a session.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Run {
-    /// Connects callers of one host until one is refused, and a caller of another host.
+    /// Connects callers of one host until one is refused. A caller of another host is still accepted.
     pub(super) fn a_host_has_its_share(&mut self) -> Checked {
         let shallow = |node| NodePlan { pollers: 1, srq_depth: DEPTH, srq_depth_limit: Some(DEPTH), ..node };
         let server = self.start_extra(shallow)?;
@@ -49,7 +49,8 @@ impl Run {
         self.ask(from, to, within, None)?.map_or(Ok(()), |status| Err(status.to_string()))
     }
 
-    /// Sends a call between further nodes, which waits for a session if `patience` is given. Returns its error, if it failed.
+    /// Sends a call between further nodes. The call waits for a session if `patience` is given. Returns the error, if the call
+    /// failed.
     fn ask(
         &mut self,
         from: usize,

@@ -51,7 +51,7 @@ const NOT_ENTERED: &str = "a call does not reach its handler although nothing is
 /// End of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// It refuses calls, and shuts down once it has drained.
+    /// The node drains, refuses calls, and shuts down once it has drained.
     Drain,
     ShutDown,
 }

@@ -13,18 +13,18 @@ const HELD: Duration = Duration::from_millis(200);
 const BEYOND: usize = 2;
 /// Calls that keep texts. The last one exceeds the memory of one peer.
 const KEEPING: usize = 3;
-/// Calls that one caller makes at once, and calls of another, one after the other.
+/// Concurrent calls of one caller, and sequential calls of another caller.
 const FLOOD: usize = 300;
 const BESIDE: usize = 6;
 /// Number of times that a handler blocks their poller, and the time of each, in microseconds.
 const BLOCKS: usize = 5;
 const BLOCKED_US: u64 = 300;
 
-/// A server, the peers that use all they may of it, and a peer that must be served meanwhile.
+/// A server, peers that use up their limits at the server, and a peer that must still be served.
 struct Greed {
     server: usize,
     greedy: Vec<usize>,
-    /// Handlers that the greedy peers may hold together.
+    /// Total limit of handlers of the greedy peers.
     allowed: usize,
     honest: Option<usize>,
 }
@@ -40,8 +40,7 @@ impl Run {
         self.flood_one(&greed)
     }
 
-    /// Lets several callers of one host hold all handlers that they may, next to a caller of another host, if the run has
-    /// them.
+    /// Lets callers of one host use up their limit of handlers, beside a caller of another host, if the run has such callers.
     pub(super) fn a_host_is_greedy(&mut self) -> Checked {
         let host = |node: usize| self.nodes[node].address.ip();
         let all = 0..self.nodes.len();
@@ -95,7 +94,7 @@ impl Run {
         self.ends_within(greed, began + HELD + QUIET)
     }
 
-    /// Lets a caller hold all memory for decoded arguments that it may.
+    /// Lets one caller use up its limit of memory for decoded arguments.
     fn keep(&mut self, greed: &Greed) -> Checked {
         let address = self.nodes[greed.server].address;
         let (refused, began) = (Tally::default(), self.scheduler.now());
@@ -127,7 +126,7 @@ impl Run {
         let address = self.nodes[greed.server].address;
         let (greedy, honest) = (greed.greedy[0], self.nodes.len() - 1);
         let began = self.scheduler.now();
-        // Many others arrive while the poller is busy.
+        // Many other calls arrive while the poller is busy.
         let blocks = (greedy, 1, BLOCKS, Ask::Block(BLOCKED_US));
         let small = Ask::echo(20, 20);
         for (caller, tasks, calls, ask) in

@@ -55,11 +55,11 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
         Hostility::Hoarding | Hostility::Advanced => &[],
         Hostility::Stingy | Hostility::Unfinished => &["it takes no replies"],
         Hostility::Beyond => &["the peer broke the protocol"],
-        // The kind of a frame may look like one of a later version.
+        // A random frame kind may look like a kind of a later version.
         Hostility::Garbage => &["the peer broke the protocol", "which this node does not know"],
         // A peer whose keys were dropped at the end of its session looks the same.
         Hostility::Unserved => &["the peer has ended the session, or has named memory that it does not hold"],
-        // Its INI breaks because of the READ, and its node ends the session.
+        // The INI of the hostile peer breaks because of the READ, and the peer's node ends the session.
         Hostility::Prying => &["the peer closed the session, or its process has ended"],
     }
 }
@@ -145,7 +145,7 @@ impl Run {
             self.loses_its_session(hostility, address, began)?;
         }
         self.scheduler.coverage.count(kind(hostility));
-        // Its next session gets no more than the first.
+        // The next session of the hostile peer gets no more than the first.
         self.flood(&client, address);
         self.honest_calls()?;
         drop(client);
@@ -153,7 +153,7 @@ impl Run {
         let limit = self.scheduler.now() + FORGOTTEN;
         loop {
             let (now, rest) = (self.qps(victim), self.rest());
-            // Ending connections may have been included in the earlier count.
+            // The earlier count may include connections that were ending, so fewer QPs are fine.
             if now.ini <= before.ini && now.tgt <= before.tgt && rest.is_ok() {
                 return Ok(());
             }
@@ -213,7 +213,7 @@ impl Run {
                 self.honest_calls()?;
             }
         }
-        // The hostile peer's own node may be the first to detect a stall, because the network took its frames.
+        // The node of the hostile peer may be the first to detect a stall, because the network has removed frames of the peer.
         let of_it = |peer: SocketAddr| Some(peer) == hostile || (peer == victim && takes_long(hostility));
         let ends = ended.iter().filter(|(peer, _)| of_it(*peer)).map(|(_, cause)| cause.as_str());
         let (ends, expected) = (ends.collect::<Vec<_>>(), causes(hostility));

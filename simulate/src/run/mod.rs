@@ -46,7 +46,7 @@ const QUIET: Duration = Duration::from_millis(300);
 /// Interval at which handlers are counted.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Result of a check. The error is a violation, in words.
+/// Result of a check. The error describes a violation.
 type Checked<T = ()> = Result<T, String>;
 
 /// A part of a run without faults.
@@ -232,7 +232,7 @@ impl Run {
         self.scheduler.oracle.verdict(self.scheduler.now()).map_or(Ok(()), |broken| Err(broken.0))
     }
 
-    /// Lets time pass.
+    /// Advances virtual time.
     fn pass(&mut self, time: Duration) {
         self.scheduler.run_until(self.scheduler.now() + time, |_| false);
     }
@@ -296,7 +296,7 @@ impl Run {
         tally
     }
 
-    /// Sends a call whose handler never returns, from a node. It is counted when it fails.
+    /// Sends a call whose handler never returns, from a node. The call is counted when it fails.
     fn hang(&mut self, caller: usize, server: SocketAddr) -> Checked<Tally> {
         let client = self.client(caller)?;
         let process = client.process;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Calls of each client meanwhile, and the longest pause between two.
+/// Calls of each client during the disturbances, and the longest pause between two calls.
 const CALLS: usize = 8;
 const THINK_NS: u64 = 2_000_000;
 /// Number of disturbances of shared memory, and the time in which they happen.
@@ -72,8 +72,8 @@ impl Run {
         (0..self.nodes.len()).filter(move |other| *other != node && self.nodes[*other].address.ip() == host)
     }
 
-    /// Puts packets into a node's own memory: the last ones that other nodes of its host have sent, with the
-    /// next PSN. The node's own rings break as well.
+    /// Puts packets into a node's own memory: the last ones that other nodes of its host have sent, with the next PSN. The
+    /// node's own rings are also broken.
     ///
     /// `forged` holds the packets forged so far, at most one per time and area of the host. Forged packets are not copied:
     /// they may be derived from a packet of this node, which may legitimately send it.
@@ -83,7 +83,7 @@ impl Run {
         let own = self.nodes[node].areas();
         let produced = || own.iter().map(|area| rings::produced(area)).collect::<Vec<_>>();
         let before = produced();
-        // A receiver checks a ring into which the node itself has just put a packet.
+        // Wait until the node has put a packet into its own ring: a receiver then checks that ring.
         self.scheduler.run_until(self.scheduler.now().plus_ns(WITHIN_NS), |_| produced() != before);
         let others = self.others_of_host(node).flat_map(|other| self.nodes[other].areas());
         let packets =

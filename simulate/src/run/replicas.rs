@@ -44,7 +44,7 @@ enum Departure {
     Drains,
     Dies,
     DiesWhileItDrains,
-    /// It fails each call that may run twice, and then drains.
+    /// The server fails each call that may run twice, and then drains.
     Fails,
 }
 
@@ -64,7 +64,7 @@ struct Job {
 }
 
 impl Run {
-    /// Makes servers of one balanced channel leave and come back.
+    /// Stops and restarts servers of one balanced channel.
     pub(super) fn replicas_leave(&mut self) -> Checked {
         for _ in 0..=SERVERS {
             self.start_extra(|node| NodePlan { handlers: ROOM, calls: Some(ROOM), ..node })?;
@@ -140,7 +140,7 @@ impl Run {
         self.within(LONG, "calls to a server that was killed do not end", |_| ended.get() == CALLS)
     }
 
-    /// Lets a server fail calls: calls that may run twice succeed at others.
+    /// Makes a server fail calls. Calls that may run twice succeed at other servers.
     fn replica_fails(&mut self, calls: &Calls, at: usize) -> Checked {
         let faulty = self.extra[at].process().ok_or("a node is not running")?;
         self.scheduler.coverage.count(EventKind::ReplicaFailed);
@@ -150,8 +150,8 @@ impl Run {
         self.replica_drains(calls, at)
     }
 
-    /// Sends calls whose handlers take up to this time, of which the chosen ones must succeed. They are counted when they
-    /// end.
+    /// Sends calls whose handlers take up to `most_us`. The calls chosen by `must_succeed` must succeed. Calls are counted when
+    /// they end.
     fn call_at_once(&mut self, calls: &Calls, most_us: u64, must_succeed: fn(Job) -> bool) -> Tally {
         let ended = Tally::default();
         for number in 0..CALLS {

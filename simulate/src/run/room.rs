@@ -115,7 +115,7 @@ impl Run {
         self.chains_get_through(&ends)
     }
 
-    /// Uses up a node's room with its programs, except for the handlers' share, which a handler then uses.
+    /// Lets programs use up a node's call limit, except for the reserved share, which a handler then uses.
     fn handlers_have_a_share(&mut self, [near, far]: &[End; 2]) -> Checked {
         let held = self.add_calls(near, HOLDS, "a call that waits for room fails", |client| async move {
             client.hold(HOLD.as_micros().try_into().unwrap_or(u64::MAX)).await
@@ -136,7 +136,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Sends calls from programs of both nodes that together need more room than there is.
+    /// Sends calls from programs of both nodes that together exceed the limits.
     fn chains_get_through(&mut self, ends: &[End; 2]) -> Checked {
         let through = Tally::default();
         for caller in 0..CALLERS {
@@ -213,8 +213,8 @@ impl Run {
         self.count_credits()
     }
 
-    /// Stops a server, and sends it more calls than its credit allows. The excess requests are never sent, and their callers
-    /// get that status.
+    /// Stops a server, and sends more calls than the server's credit allows. The excess requests are not sent, and the status
+    /// of their calls says so.
     pub(super) fn some_never_leave(&mut self) -> Checked {
         let receives = |node: &NodePlan| {
             usize::try_from(node.srq_depth).unwrap_or(usize::MAX).saturating_mul(node.pollers.into())
@@ -232,7 +232,7 @@ impl Run {
         for _ in 0..receives + BEYOND {
             let (client, may_have_run) = (client.clone(), may_have_run.clone());
             self.scheduler.tasks.add(client.process, async move {
-                // Too large to share a frame, and therefore a receive, with another call.
+                // The arguments are too large to share a frame, and therefore a receive, with another call.
                 let failed = client.call(address, LIMIT, Ask::echo(2048, 8)).await;
                 if failed.as_ref().is_some_and(Status::may_have_run) {
                     may_have_run.add();

@@ -270,7 +270,7 @@ impl Scheduler {
         let spawned = std::mem::take(&mut lock(&self.requests).spawned);
         let (unmade, others) = spawned.into_iter().partition::<Vec<_>, _>(|(owner, ..)| *owner == process);
         lock(&self.requests).spawned = others;
-        // Dropped without the lock, because destructors may wake others.
+        // The lock is not held during the drop, because destructors may wake other tasks.
         drop((dead, unmade));
     }
 
@@ -403,7 +403,7 @@ impl Scheduler {
             self.numbers += 1;
             self.bells.insert(self.numbers, (process, bell));
             self.agenda.set(Event::Bell(self.numbers), Some(due), self.now);
-            // The ring announces work that is already queued.
+            // The bell announces work that is already queued.
             self.has_changed(process);
         }
     }

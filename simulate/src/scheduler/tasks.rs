@@ -92,7 +92,7 @@ impl Tasks {
         let (dropped, kept): (Vec<_>, Vec<_>) = all.partition(|(_, slot)| slot.process == process);
         *slots = kept.into_iter().collect();
         drop(slots);
-        // Dropping a client may wake others.
+        // Dropping a client may wake other tasks, so the lock is released first.
         drop(dropped);
     }
 

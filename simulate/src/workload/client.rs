@@ -163,12 +163,12 @@ impl Client {
             79..=81 => (1, Ask::Panic),
             82..=87 => (1, Ask::Nested { at }),
             88..=91 => (1, Ask::Keep { wait_us: random.u64(..30_000), texts: random.usize(..TEXTS) }),
-            // More than the server's receives hold.
+            // The burst may exceed the receives of the server.
             92..=94 => {
                 self.coverage.count(EventKind::Burst);
                 (random.usize(8..40), Ask::Number)
             }
-            // More than the server runs at once.
+            // One call more than the server runs concurrently.
             95 => (FEW as usize + 1, Ask::Few(random.u64(500..5_000))),
             96 => (random.usize(1..6), Ask::Ponder(random.u64(..50_000))),
             97 => {

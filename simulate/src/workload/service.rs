@@ -383,7 +383,7 @@ impl Pooled for Thinker {
 /// Calls that need further calls.
 #[trunkline::service(name = "trunkline.simulate.Chain", version = 1)]
 pub(crate) trait Chain {
-    /// Makes the rest of a chain of calls: the next one at `to`, whose next one is at `back`.
+    /// Continues a chain of calls with `rest` calls left: the next call goes to `to`, and the call after it to `back`.
     async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status>;
 
     /// Waits for this time.

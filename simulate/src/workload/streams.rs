@@ -83,7 +83,7 @@ impl Script {
         let items = if random.bool() { random.u64(..20) } else { random.u64(..200) };
         let pause_us = match random.u8(..3) {
             0 => random.u64(..2_000),
-            // About the transit time of an item.
+            // The pause is about the transit time of an item.
             1 => random.u64(1..40),
             _ => 0,
         };
@@ -331,7 +331,7 @@ impl Shape {
 }
 
 impl Client {
-    /// Opens a stream, and another one at once if the first is dropped.
+    /// Opens a stream. If the stream is dropped, opens a second one at once.
     pub(crate) async fn stream(&mut self, server: SocketAddr) {
         let (timeout, shape) = (self.timeout(), Shape::random(&mut self.random));
         let mut read = Script { items: u64::MAX, ..Script::random(&mut self.random) };

@@ -25,7 +25,7 @@ use trunkline_transport::NodeOptions;
 
 /// Time after the death of its parent after which a process exits even if its nodes do not shut down.
 const LAST: Duration = Duration::from_secs(5);
-/// Limit of decoded arguments of a peer, which open streams count towards.
+/// Limit of decoded arguments per peer. Open streams count towards the limit.
 const DECODED: usize = 1 << 30;
 
 /// Description of the servers, and arguments of their process.
@@ -80,7 +80,7 @@ impl Fleet {
     /// Starts the servers, on their core if there is one.
     ///
     /// # Errors
-    /// Fails with the reason if they do not start. A process prints details itself.
+    /// Returns an error if the servers do not start. A process prints details itself.
     pub(crate) fn start(self) -> Result<Servers, Failure> {
         if self.link == LinkFlag::Process {
             let folder =
@@ -115,7 +115,7 @@ impl Fleet {
     /// Serves in the child process until its parent ends.
     ///
     /// # Errors
-    /// Fails with the reason if a node does not start.
+    /// Returns an error if a node does not start.
     pub(crate) fn serve(self) -> Result<(), Failure> {
         let builder = |address| self.link.builder().listen(SocketAddr::new(address, 0));
         let nodes = self.nodes(builder)?;
@@ -155,7 +155,7 @@ impl Servers {
     /// Starts a client node with as many pollers as a server, at this address or an unused one.
     ///
     /// # Errors
-    /// Fails with the reason if it does not start.
+    /// Returns an error if the node does not start.
     pub(crate) fn client(&self, address: Option<IpAddr>) -> Result<Node, String> {
         let address = address.unwrap_or_else(|| fresh_ip().into());
         let builder = match &self.place {
@@ -182,7 +182,7 @@ impl Servers {
         }
     }
 
-    /// Names the death of the server process, if it has died, instead of the failure that followed from it.
+    /// Reports the exit of the server process, if it has exited, instead of the resulting failure.
     pub(crate) fn named(&self, why: String) -> Failure {
         self.death().unwrap_or(Failure::Unmeasured(why))
     }

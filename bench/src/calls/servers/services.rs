@@ -36,7 +36,7 @@ macro_rules! services {
             /// Connects a client of the service with this number.
             ///
             /// # Errors
-            /// Fails with the reason if there is no such service or if it cannot be connected.
+            /// Returns an error if there is no such service or if it cannot be connected.
             pub(crate) fn connect(context: &PollerContext, server: SocketAddr, number: u16) -> Result<Self, Status> {
                 match number {
                     $($number => $module::EchoLocal::connect(context, server).map(Self::$module),)*

@@ -120,7 +120,7 @@ impl Outcome {
             () if before.machine == after.machine => By::Both,
             () => By::Ratio,
         };
-        // In the order of the first file.
+        // Points are listed in the order of the first file.
         for (label, point) in numbered(&before.points) {
             let Some(at) = others.iter().position(|(other, _)| *other == label) else {
                 only_before.push(label);

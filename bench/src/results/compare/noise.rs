@@ -67,7 +67,7 @@ impl Quartiles {
     fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        // In quarters of the distance between two neighbours, so that no rounding is involved.
+        // Positions are counted in quarters of the distance between two neighbours, to avoid rounding.
         let at = |quarter: usize| {
             let place = quarter * (sorted.len() - 1);
             let (low, high) = (sorted[place / 4], sorted[place.div_ceil(4)]);
@@ -85,7 +85,7 @@ impl Quartiles {
 #[expect(clippy::cast_precision_loss, reason = "numbers of repetitions")]
 fn chance(one: &[f64], other: &[f64]) -> f64 {
     let above = |a: &f64, b: &f64| u64::from(a > b) * 2 + u64::from(a == b);
-    // Twice the number of pairs in order, because equal pairs count as half.
+    // Count each pair twice, because equal pairs count as half.
     let twice: u64 = one.iter().map(|a| other.iter().map(|b| above(a, b)).sum::<u64>()).sum();
     let pairs = one.len() * other.len();
     let fewer = twice.min(2 * pairs as u64 - twice) as f64 / 2.0;
@@ -95,7 +95,7 @@ fn chance(one: &[f64], other: &[f64]) -> f64 {
     let (n, m) = (one.len() as f64, other.len() as f64);
     let deviation = (n * m * (n + m + 1.0) / 12.0).sqrt();
     let score = (n * m / 2.0 - fewer - 0.5).max(0.0) / deviation;
-    // An upper bound of the normal distribution's tail, tight where it is small.
+    // This is an upper bound of the normal distribution's tail. The bound is tight where the tail is small.
     (-score * score / 2.0).exp() / 2.0
 }
 

@@ -15,7 +15,7 @@ const COLOURS: usize = 8;
 const SHAPES: [&str; 4] =
     ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z", "M0-6L6 4H-6Z", "M0-6L6 0L0 6L-6 0Z", "M0 6L6-4H-6Z"];
 
-/// Placement of values on an axis. Equal ratios are equally far apart.
+/// Scale of an axis. All scales are logarithmic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
     /// Labels at round numbers.
@@ -73,7 +73,7 @@ impl Axis {
         let range = match scale {
             _ if from > to => (0.0, 1.0),
             Scale::Percentiles => (0.0, to.max(1.0)),
-            // One value alone is in the middle of a decade.
+            // A wider margin puts a single value in the middle of the axis.
             Scale::Log | Scale::Doubling => {
                 let margin = if to - from < 0.3 { 0.2 } else { (to - from) * 0.04 };
                 (from - margin, to + margin)
@@ -128,7 +128,7 @@ impl Scale {
     fn place(self, value: f64) -> f64 {
         match self {
             Self::Log => value.log10(),
-            // An empty payload is left of one byte.
+            // An empty payload is drawn to the left of one byte.
             Self::Doubling => value.max(0.5).log10(),
             Self::Percentiles => -(1.0 - value).log10(),
         }

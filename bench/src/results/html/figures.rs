@@ -26,7 +26,7 @@ pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
         ("count", "", ""),
     ] {
         for (rest, points) in sweeps(&saved.points, setting) {
-            // `scale` names what it counts.
+            // Points of `scale` carry the name of the counted dimension.
             let (by, x, rest) = match rest.strip_prefix("dimension ") {
                 Some(counted) if setting == "count" => (counted, counted, ""),
                 _ => (by, x, rest.as_str()),
@@ -69,7 +69,7 @@ pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
     charts
 }
 
-/// Returns the charts of open loops of several files: time by the rate at which calls were due.
+/// Returns the charts of open loops of several files: latency by call rate.
 pub(super) fn of_open_loops(files: &[Saved]) -> Vec<Chart> {
     let mut groups: BTreeMap<String, Vec<Swept<'_>>> = BTreeMap::new();
     for file in files {

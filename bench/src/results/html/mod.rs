@@ -77,7 +77,7 @@ pub(crate) fn report(files: &Files) -> Result<(), Failure> {
 /// Writes a page. An existing page is replaced only when the new one is complete.
 ///
 /// # Errors
-/// Fails with the reason if the page cannot be written.
+/// Returns an error if the page cannot be written.
 pub(crate) fn write(results: &[Saved], path: &Path) -> Result<(), String> {
     whole_file::write(path, page(results).as_bytes())
 }
@@ -213,7 +213,7 @@ fn link(file: &Saved) -> &str {
 /// Formats the link's floor: its time, its measured or derived rate, and its name.
 fn floor(point: &SavedPoint) -> String {
     let time = point.spread("floor_p50_ns");
-    // Both are medians of the same values, so equality identifies the floor.
+    // The medians are computed from the same values, so equality identifies the floor.
     let is_it =
         |floor: &Summary| time.is_some_and(|time| time.median.total_cmp(&floor.p50_ns.median).is_eq());
     let named = point.floors.iter().find(|(_, floor)| is_it(floor));
@@ -238,7 +238,7 @@ fn chosen(files: &[Saved]) -> (Vec<Vec<Chart>>, usize) {
     let mut lists = vec![figures::of_open_loops(files)];
     lists.extend(files.iter().map(figures::of_file));
     let all: usize = lists.iter().map(Vec::len).sum();
-    // The last of the longest lists loses its last chart first.
+    // Remove the last chart of the longest list. Among lists of equal length, shorten the last.
     while lists.iter().map(Vec::len).sum::<usize>() > MOST_CHARTS {
         let length = lists.iter().map(Vec::len).max();
         lists.iter_mut().rev().find(|list| Some(list.len()) == length).map(Vec::pop);

@@ -125,7 +125,7 @@ impl Comparison {
             median(&|all| {
                 let mut callers = BTreeMap::new();
                 for (pair, goodput) in all.iter().filter(|(pair, _)| served(pair)) {
-                    // A caller that failed has a goodput of 0, if others have any.
+                    // A failed caller counts with a goodput of 0.
                     *callers.entry(pair.0).or_insert(0.0) += of(goodput).unwrap_or(0.0);
                 }
                 jain(&callers.into_values().collect::<Vec<_>>())

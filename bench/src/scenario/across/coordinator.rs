@@ -195,7 +195,7 @@ fn at_once<K: Send, T: Send, R: Send>(
 
 impl Coordinator<'_> {
     fn measure(&mut self, targets: &[Vec<usize>]) -> Result<(), Failure> {
-        // Random, because coordinators in containers have the same process id.
+        // The first number is random, because coordinators in containers have the same process id.
         let first = RandomState::new().hash_one(std::process::id());
         // An empty payload has no goodput to compare.
         let has_tcp = !self.orders.no_tcp && self.orders.size.0[0] > 0;

@@ -54,7 +54,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 fn own_address(to: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;
-    // Nothing is sent.
+    // `connect` on a UDP socket selects the local address without sending a packet.
     socket.connect(to)?;
     Ok(socket.local_addr()?.ip())
 }

@@ -61,7 +61,7 @@ struct Handler(Arc<Board>);
 /// Serves until SIGTERM or Ctrl-C.
 ///
 /// # Errors
-/// Fails with the reason if the node does not start.
+/// Returns an error if the node does not start.
 pub(crate) fn serve(host: &Host) -> Result<(), Failure> {
     let is_ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -102,7 +102,7 @@ impl Board {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops a run whose coordinator has gone.
+    /// Stops a run whose coordinator has not sent anything for `LEASE`.
     fn look(&self) {
         let mut run = self.run();
         if run.as_ref().is_some_and(|run| run.heard.elapsed() > LEASE) {

@@ -109,7 +109,7 @@ impl Losses {
 
 impl From<&NodeReport> for Losses {
     fn from(report: &NodeReport) -> Self {
-        // A stale acknowledgement carries nothing that was lost.
+        // Dropped stale acknowledgements are not losses.
         let is_drop = |name: &str| name.starts_with("drop_") && name != "drop_stale_psn";
         let drops = report.device_counters.iter().filter(|counter| is_drop(counter.name));
         Self {

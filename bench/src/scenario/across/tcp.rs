@@ -50,7 +50,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     let mut header = [[0; 4]; 2];
     stream.read_exact(header.as_flattened_mut())?;
     let (chunk, reply) = lengths(header).ok_or(ErrorKind::InvalidData)?;
-    // The rest of a chunk and one read.
+    // The buffer holds an incomplete chunk and one further read.
     let mut buffer = vec![0x5a; 2 * CHUNK];
     let mut received = 0;
     loop {
@@ -72,7 +72,7 @@ fn lengths(header: [[u8; 4]; 2]) -> Option<(usize, usize)> {
 /// Streams to a target before, during and after the measurement. Returns the rate in payloads per second.
 ///
 /// # Errors
-/// Fails with the reason if the target cannot be reached, or the stream ends early.
+/// Returns an error if the target cannot be reached, or the stream ends early.
 pub(super) fn stream(target: SocketAddr, load: &Load, is_stopped: &AtomicBool) -> Result<f64, String> {
     let failed = |error: io::Error| {
         format!(
@@ -101,7 +101,7 @@ pub(super) fn stream(target: SocketAddr, load: &Load, is_stopped: &AtomicBool) -
         let counted = Builder::new().spawn_scoped(scope, write);
         let counted = counted.and_then(|_| count(&stream, load, &is_over, is_stopped));
         is_over.store(true, Ordering::Relaxed);
-        // Ends the writer after a failure, too.
+        // The shutdown also ends the writer after a failure.
         let _closed = stream.shutdown(Shutdown::Both);
         counted
     });
@@ -121,7 +121,7 @@ fn count(
     let (began, margin, measured) = (Instant::now(), load.margin(), Duration::from_secs_f64(load.seconds));
     let mut buffer = vec![0; CHUNK];
     let mut received = 0_u64;
-    // Times at which the measurement began and ended, with the bytes until then.
+    // Start and end of the measurement, each with the number of bytes received until then.
     let (mut first, mut last) = (None, None);
     loop {
         let read = match stream.read(&mut buffer) {

@@ -35,7 +35,7 @@ impl Client {
     /// Starts all nodes. The calling thread stays pinned to the client's core.
     ///
     /// # Errors
-    /// Fails with the reason if a node does not start.
+    /// Returns an error if a node does not start.
     pub(super) fn start(fleet: Fleet, cores: Option<Cores>) -> Result<Self, Failure> {
         cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
         let servers = fleet.start()?;
@@ -45,7 +45,7 @@ impl Client {
     /// Runs the workers, at least one per server, until the measurement is over.
     ///
     /// # Errors
-    /// Fails with the reason if a worker cannot call.
+    /// Returns an error if a worker's call fails.
     pub(super) fn work(&self, measurement: &Arc<Measurement>, workers: u16) -> Result<(), Failure> {
         self.first_calls(Stopwatch::start(), Order::AtOnce)?;
         let workers = workers.max(self.fleet.servers);
@@ -71,7 +71,7 @@ impl Client {
     /// Makes the first call to each server. Returns the duration of each in nanoseconds.
     ///
     /// # Errors
-    /// Fails with the reason if a call fails.
+    /// Returns an error if a call fails.
     pub(super) fn first_calls(&self, watch: Stopwatch, order: Order) -> Result<Vec<u64>, Failure> {
         let call = |&server: &SocketAddr| {
             self.node.run_on(PollerIndex(0), async move |context| {

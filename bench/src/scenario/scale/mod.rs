@@ -45,7 +45,7 @@ pub(crate) struct Scale {
     /// Servers to which sessions are set up by first calls, one after the other and all at once, 1 to 64.
     #[arg(long, value_name = "COUNTS", default_value = "8,32")]
     connections: Counts<64>,
-    /// Outstanding calls, in all.
+    /// Total number of outstanding calls.
     #[arg(long, value_name = "CALLS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
     #[command(flatten)]
@@ -87,7 +87,7 @@ struct OfPoint {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails with the reason if it cannot be measured or the file cannot be written.
+/// Returns an error if the measurement fails or the file cannot be written.
 pub(crate) fn measure(scale: &Scale) -> Result<(), Failure> {
     let scenario = Scenario::begin("scale", &scale.output, None)?;
     let Sweep { seconds, repetitions, pin } = scale.sweep;

@@ -85,7 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn watch(client: &FeedClient, prefix: String) -> Result<(), Box<dyn Error>> {
-    // Dropping the stream tells the server that the watcher has gone.
+    // Dropping the stream ends the call, and the server removes the watcher.
     let mut events = block_on(client.watch(prefix))?;
     writeln!(std::io::stdout(), "watching")?;
     print(|| Ok(block_on(events.message())?.map(|Event { topic, text }| format!("{topic}: {text}"))))

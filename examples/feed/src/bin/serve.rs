@@ -65,8 +65,8 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an event to all watchers of its topic, and drops those that are gone or too slow: dropping the
-    /// sender ends the stream with an error.
+    /// Sends an event to all watchers of its topic. Drops watchers that are gone or too slow: dropping the sender ends the
+    /// stream with an error.
     fn send(&self, event: &Event) {
         let mut topics = self.topics();
         let mut dropped = 0;
@@ -157,7 +157,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Ignored: the output may be closed.
     let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     signals.forever().next();
-    // Ends the watchers' streams, so that they see the end and not an error.
+    // End the watchers' streams, so that watchers receive the end of the stream and not an error.
     hub.topics().watchers.drain(..).for_each(|watcher| watcher.events.finish());
     node.shutdown();
     Ok(())

@@ -148,7 +148,7 @@ impl Context {
 }
 
 /// A future that is polled within a context, from [`Context::scope`].
-// It is boxed, since the crate has no `unsafe` by which a field could be pinned.
+// The future is boxed, since pinning a field would require `unsafe`.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Scoped<F> {

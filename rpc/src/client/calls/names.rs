@@ -95,7 +95,7 @@ impl Calls {
         if call.route.is_some() {
             self.held.make_again(call.take());
         } else if call.connect == Connect::Wait {
-            // The peer may be replaced by another node.
+            // The call waits, because another node may take over the address of the peer.
             self.hold(peer, call);
         } else {
             self.end_with(call, other_name(&why));

@@ -29,7 +29,7 @@ use trunkline_verbs::Time;
 /// for as long.
 const PAUSE: Duration = Duration::from_millis(400);
 const DOUBLINGS: u32 = 4;
-/// After a server that failed or lagged returns, a fault within this time doubles its last pause.
+/// A server that faults again within this time after its return gets twice its last pause.
 const RELAPSE: Duration = Duration::from_secs(10);
 /// Units of the retry budget: hundredths of a call.
 const TOKEN: u32 = 100;
@@ -87,7 +87,7 @@ impl Balance {
     /// The default is 1,000 and 20. An attempt needs no budget if a draining server refused the last one, or if the last one
     /// was not sent because its server was unreachable.
     ///
-    /// A call that fails while the budget is used up ends with that failure, whose last cause names the budget.
+    /// A call that fails while the budget is used up ends with that failure. The last cause of the failure names the budget.
     /// `ServerReport::unretried` counts such calls.
     #[must_use]
     pub fn retry_budget(mut self, calls: u32, percent: u32) -> Self {
@@ -150,7 +150,8 @@ impl Default for Balance {
 
 impl From<Policy> for Balance {
     fn from(policy: Policy) -> Self {
-        // Finagle's ratio. Its reserve of 10 a second needs a clock; a full budget at the start takes its place.
+        // The ratio is the default of Finagle. Finagle's reserve of 10 attempts per second would need a clock; here the budget
+        // starts full instead.
         Self {
             policy,
             most: 1000,
@@ -303,7 +304,7 @@ impl Tried {
         Self { connect, service, ..Self::default() }
     }
 
-    /// Records a failed attempt that another one may follow.
+    /// Records a failed attempt that may be followed by another attempt.
     pub(crate) fn refused(&mut self, status: &Status) {
         let refused = match status.reason() {
             Some(Reason::Draining) if is_away(status) => Refused::Draining,
@@ -453,8 +454,8 @@ impl Balanced {
         {
             return Some(None);
         }
-        // The target may lead to a server that is left out or was tried. A server that is left out has a session, so a round
-        // of the target would lead there.
+        // The route of the target may end at a server that is left out or was tried. A server that is left out has a session,
+        // so a new round would choose it again.
         let is_left_out = |server: &Arc<Server>| server.standing(now) == Standing::LeftOut;
         let helps = self.target_leads_to(servers).map_or_else(
             || !servers.iter().any(is_left_out),
@@ -696,7 +697,7 @@ impl Balanced {
 
     /// Chooses the server of a second attempt while the first one is in progress, and takes the attempt from the budget.
     pub(crate) fn choose_hedge(&self, first: &Chosen, tried: &mut Tried, now: Time) -> Option<Chosen> {
-        // Without a server, the target may have led the first attempt anywhere.
+        // If the first attempt used the target's route, its server is unknown.
         first.server.as_ref()?;
         if !self.take_retry() {
             return None;
@@ -752,7 +753,7 @@ impl Balanced {
         self.servers().iter().map(one).collect()
     }
 
-    /// Returns the server that the route of the target leads to.
+    /// Returns the server to which the route of the target is connected.
     fn target_leads_to<'a>(&self, servers: &'a [Arc<Server>]) -> Option<&'a Arc<Server>> {
         let Phase::Up(peer) = self.target.route().phase().0 else { return None };
         servers.iter().find(|server| server.address == peer)
@@ -838,8 +839,8 @@ impl Server {
         }
     }
 
-    /// Assigns a call to the server. Returns the session, and true if the call probes whether the server has recovered.
-    /// Returns `None` if the server is left out meanwhile.
+    /// Assigns a call to the server. Returns the session, and true if the call probes whether the server has recovered. Returns
+    /// `None` if the server has been left out in the meantime.
     fn claim(&self, now: Time, connect: Connect) -> Option<(Option<u64>, bool)> {
         let Some(Session { serial, drains, .. }) = self.link.session() else { return Some((None, false)) };
         if drains {

@@ -172,7 +172,7 @@ impl Connector {
         self.refresh(transport, id);
     }
 
-    /// Requests the addresses of the failed round again, if a call has begun to wait through failed rounds.
+    /// Dials the addresses of the failed round again, if a call has begun to wait through failed rounds.
     fn hasten(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id) else { return };
         let connect = sought.route.connect();
@@ -233,7 +233,7 @@ impl Connector {
         if route.usage == Usage::Sticky {
             ordered.truncate(IN_TURN);
         } else {
-            // Calls avoid a dead server while another one can take them.
+            // Calls avoid a dead server while another server is available.
             ordered.sort_by_key(|address| !serves(*address));
         }
         ordered

@@ -10,7 +10,7 @@ use trunkline_transport::{PeerDown, PeerKey};
 /// Maximum number of addresses that a failure names.
 const MOST_NAMED: usize = 16;
 
-/// The failure of a round: each address that was tried with its cause, and why there are no other addresses.
+/// The failure of a round: the addresses tried, each with the cause, and the reason why there are no other addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     code: Code,

@@ -144,7 +144,7 @@ impl Lookups {
         state.threads += 1;
         drop(state);
         let this = Arc::clone(self);
-        // Not reached in a simulation, which runs lookups as tasks.
+        // Only outside simulations: a simulation runs lookups as tasks.
         let started = internal_thread::spawn("trunkline-resolve", move || while this.run_next() {});
         if let Err(error) = started {
             self.not_started(&error);

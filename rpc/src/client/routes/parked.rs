@@ -77,7 +77,7 @@ impl Parked {
         call: Submission,
     ) -> Option<Submission> {
         if self.here(id).is_none() {
-            // The channel was dropped, and the future with it.
+            // The channel was dropped together with the future of the call.
             end(call, gave_up(), &"a channel that is gone");
             return None;
         }
@@ -107,7 +107,7 @@ impl Parked {
             here.calls.insert(number);
         }
         self.calls.insert(number, Waits { route: id, round, call });
-        // Also during a round: it may have ended meanwhile.
+        // Notify the seeker even during a round, because the round may have ended in the meantime.
         self.routes.tell_seeker(id);
     }
 
@@ -179,7 +179,7 @@ impl Parked {
         routes.into_iter().flat_map(|id| self.released(serves, id)).collect()
     }
 
-    /// Takes the calls of a route that leads to a session.
+    /// Removes and returns the calls of a route that has a session.
     fn released(&mut self, serves: &dyn Fn(PeerKey, ExpectedId) -> bool, id: RouteId) -> Vec<Submission> {
         let Some(here) = self.here.get(&id) else { return Vec::new() };
         let Some(peer) = here.leads_to.filter(|peer| serves(*peer, here.route.expected)) else {

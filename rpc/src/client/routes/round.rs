@@ -71,7 +71,7 @@ impl Round {
         )
     }
 
-    /// Begins a round with these addresses, of which the first `in_turn` are tried in turn. Continue with [`Round::advance`].
+    /// Begins a round with these addresses. The first `in_turn` are tried in turn. Continue with [`Round::advance`].
     pub(super) fn trying(addresses: &[PeerKey], in_turn: usize, now: Time) -> Self {
         Self {
             number: 0,
@@ -188,7 +188,7 @@ impl Round {
         let Some(at) = self.open.iter().position(|open| *open == peer) else {
             return Step::Waits(self.due);
         };
-        // The session that ended may be an earlier one, rather than the attempt.
+        // The event may report the end of an earlier session, not of the attempt.
         if cause.ends_a_session() {
             match transport.reach(peer, connect) {
                 Reach::Up => return Step::Won(peer),

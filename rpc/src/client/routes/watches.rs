@@ -50,7 +50,7 @@ impl Watches {
         let known = self.known.lock();
         let of_peer = known.range((peer, ExpectedId::ADDRESS, "")..).take_while(|((of, ..), _)| *of == peer);
         let of_peer = of_peer.filter_map(|(_, watched)| watched.upgrade()).collect::<Vec<_>>();
-        // The last channel may be dropped here, which takes the lock.
+        // Release the lock first: dropping the last channel takes it.
         drop(known);
         of_peer.iter().for_each(Watched::begin);
     }

@@ -38,11 +38,11 @@ pub(crate) struct PoolSettings {
 /// Progress of an offloaded job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Queued for the first poll, or queued again after a wake.
+    /// The job is queued for the first poll, or queued again after a wake.
     Queued,
     /// A worker polls it.
     Polled,
-    /// A worker polls it, and it was woken during the poll.
+    /// A worker polls the job, and the job was woken during the poll.
     PolledAndWoken,
     /// Waits for its waker.
     Waiting,
@@ -61,11 +61,11 @@ pub(super) struct Offloaded {
 
 /// Result of a poll of an offloaded job.
 pub(super) enum Polled {
-    /// Waits for its waker, or is queued.
+    /// The job waits for its waker, or is queued.
     Pending,
-    /// Ended. The caller passes on the outcome.
+    /// The job has ended. The caller passes on the outcome.
     Ended(Box<dyn Work>),
-    /// Cancelled. The caller drops the work.
+    /// The job was cancelled. The caller drops the work.
     Cancelled(Option<Box<dyn Work + Send>>),
 }
 
@@ -97,7 +97,7 @@ impl Offloaded {
         self.work.lock().take()
     }
 
-    /// Polls it once.
+    /// Polls the job once.
     pub(super) fn poll(self: &Arc<Self>) -> Polled {
         *self.phase.lock() = Phase::Polled;
         let work = self.work.lock().take();
@@ -198,9 +198,9 @@ struct Waiting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Busy,
-    /// Asleep or about to sleep, and not woken.
+    /// The worker sleeps or is about to sleep, and has not been woken.
     Idle,
-    /// Woken, and has not yet taken work.
+    /// The worker was woken, and has not yet taken work.
     Woken,
 }
 

@@ -125,7 +125,7 @@ impl PoolThreads {
 }
 
 impl Drop for PoolThreads {
-    /// Does not wait: the workers end by themselves.
+    /// Closes the pool without waiting for the workers, which exit by themselves.
     fn drop(&mut self) {
         self.pool.close();
     }

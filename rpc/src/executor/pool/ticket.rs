@@ -114,7 +114,7 @@ impl<T> Future for Ticket<T> {
             TicketState::Ended => None,
         };
         self.0 = TicketState::Ended;
-        // The worker is gone, or the future was polled after its end.
+        // Either the worker has exited, or the future was polled after completion.
         let lost = || {
             let text = "the worker that ran the handler has ended";
             Err(Status::ran(Code::Internal, text).because(Reason::Misuse))
@@ -127,7 +127,7 @@ impl<T> Drop for Ticket<T> {
     fn drop(&mut self) {
         let TicketState::Waits { job: Submitted { pool, number, offloaded }, .. } = &self.0 else { return };
         if let Some(job) = pool.withdraw(*number) {
-            // Lets the dispatcher reply that the call has not run.
+            // The dispatcher then replies that the call has not run.
             PollerContext::current().inspect(|poller| poller.call().withdraw());
             job.discard();
         } else if let Some(offloaded) = offloaded {

@@ -96,7 +96,7 @@ where
 {
     fn begin(self: Box<Self>) -> Box<dyn Work> {
         let Self { make, context, waiter } = *self;
-        // Runs no code of the program: `make` only moves the arguments into the future.
+        // `make` does not run code of the program: it only moves the arguments into the future.
         Box::new(Handler::new(context, make(), waiter))
     }
 

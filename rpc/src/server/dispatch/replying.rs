@@ -173,7 +173,7 @@ impl Dispatch {
             FrameError::MethodKind(_) => (Code::Unimplemented, Reason::NoMethod),
             _ => (Code::InvalidArgument, Reason::BadArguments),
         };
-        // Not a warning, because a peer could fill the log.
+        // Logged at debug level, because a peer could fill the log.
         tracing::debug!(peer = %from.peer, one_way, %error, "malformed request refused");
         let caller = Caller { one_way, ..Caller::of_one_way(Key::new(from, call)) };
         let status = Status::not_run(code, error.to_string()).because(reason);

@@ -47,7 +47,7 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        // One branch without authorizers, because all calls take this path.
+        // All calls take this path, so a service without authorizers costs one branch only.
         if self.has_authorizers() && !message.is_accepted() {
             let head = message.as_slice().get(..encoded.start).unwrap_or_default();
             if self.screen(transport, from, &header, head) == Screening::Refused {

@@ -62,7 +62,7 @@ pub(crate) fn open_bounded(path: &Path) -> io::Result<Take<File>> {
     Ok(File::open(path)?.take(MAX_BYTES as u64 + 1))
 }
 
-/// Version of the file that a path leads to: device, inode, size, and times of modification and of status change.
+/// Version of the file at a path: device, inode, size, and times of modification and of status change.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stamp([u64; 3], [i64; 4]);
 

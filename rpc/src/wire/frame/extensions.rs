@@ -12,7 +12,8 @@ use crate::wire::method_shapes::{MethodShapes, Traced};
 use crate::wire::name::Schema;
 use crate::wire::name::Streams;
 
-/// Maximum size of all extensions of a frame, in bytes. With the header they are sent before the rest of a large message.
+/// Maximum size of all extensions of a frame, in bytes. Header and extensions are sent before the other bytes of a large
+/// message.
 pub(super) const MOST_BYTES: usize = 960;
 /// Maximum number of extensions of a frame.
 const MOST: usize = 16;

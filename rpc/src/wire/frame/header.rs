@@ -325,7 +325,7 @@ impl Header {
     pub(crate) fn parse_announced(header: MessageHeader, part: &[u8]) -> Option<(RequestHeader, Vec<u8>)> {
         let mut head = part.to_vec();
         let fixed = head.first_chunk_mut::<FIXED>()?;
-        // The arguments have not arrived.
+        // Set the length of the arguments to zero, because they have not arrived.
         fixed[8..12].fill(0);
         match Self::parse(header, &head) {
             Ok((Self::Request(request), arguments)) => {

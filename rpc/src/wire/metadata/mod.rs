@@ -153,7 +153,7 @@ impl Metadata {
     /// Returns the first value of a key; `None` if it has none, if the value is not UTF-8, or if the key ends in `-bin`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
-        // A later value must not replace it: only the first `grpc-path` is the path.
+        // Later values must not replace the first: the path is the first `grpc-path`.
         self.values(key, false).next().and_then(|value| std::str::from_utf8(value).ok())
     }
 

@@ -122,8 +122,8 @@ impl TraceContext {
         &self.state
     }
 
-    /// Writes the trace context into metadata, in place of another one. State that is not printable ASCII, or has
-    /// more than 65,535 bytes, is left out.
+    /// Writes the trace context into metadata and replaces an earlier one. State that is not printable ASCII, or has more than
+    /// 65,535 bytes, is left out.
     pub fn put_into(&self, metadata: &mut Metadata) {
         metadata.remove(STATE);
         let _never_fails = metadata.insert(PARENT, &self.to_string());

@@ -266,7 +266,7 @@ fn in_year(root: &Authority, year: i32) -> NodeBuilder {
     with(Credentials::new(&identity, &trust(root), default_provider(), Arc::new(Year(year))).unwrap())
 }
 
-/// Returns a node that presents the certificate of another one and signs with another key.
+/// Returns a node that presents another node's certificate and signs with its own key.
 fn impostor(root: &Authority) -> NodeBuilder {
     let [own, stolen] = [(); 2].map(|()| params("a.example", [2020, 4000]));
     let (key, other) = (KeyPair::generate_for(&PKCS_ED25519).unwrap(), KeyPair::generate().unwrap());

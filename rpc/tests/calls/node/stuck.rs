@@ -155,7 +155,7 @@ fn shorter_shutdown_shortens_shutdown_in_progress() {
         let (reporter, reported) = events();
         let (blocked, gate) = (Arc::new(Mutex::new(blocked)), Gate::default());
         let shared = StuckState { reporter, blocked, spins: Arc::default(), gate: gate.clone() };
-        // The first end alone would last longer than the test waits.
+        // The grace period exceeds the bound of the test, so only the second, shorter shutdown can end in time.
         let server = serve(&shared, 2, 10 * LIMIT);
         let caller = node().start().unwrap();
         let client = StuckClient::connect(&caller, server.local_address()).unwrap().with_timeout(20 * LIMIT);

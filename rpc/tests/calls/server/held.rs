@@ -49,7 +49,7 @@ fn rig() -> (Node, Node, HeldClient, Events<&'static str>, Sender<()>) {
 
 #[test]
 fn handler_that_blocks_its_poller_is_warned_of_by_name_while_it_does() {
-    // Warnings of all threads, since the node's own threads warn.
+    // The warnings are logged by the node's threads, so count the warnings of all threads.
     let warnings_of = |text: &str| Logged::by_all().count(text);
     // Installed before any node starts.
     assert_eq!(warnings_of("a handler of test.Held.hold"), 0);

@@ -149,7 +149,7 @@ fn serve(
 
 fn measure_all(run: &Run) -> Result<(), Failure> {
     let cores = Pin::cores(run.pin)?;
-    // A file that cannot be written is known before the measurement.
+    // Create the file before the measurement, so that an error is reported early.
     let json = run
         .json
         .as_ref()

@@ -45,7 +45,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It has ended or cannot be waited for.
+        // The process has ended, or cannot be waited for.
         let _ended = self.child.wait();
     }
 }

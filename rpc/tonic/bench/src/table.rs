@@ -34,7 +34,7 @@ pub(crate) struct Report {
     seconds: f64,
     /// Cores of the client and of the server.
     pub(crate) cores: Option<[usize; 2]>,
-    /// Busy loops beside the measurement.
+    /// Number of busy loops that run during the measurement.
     neighbours: u32,
     /// CPU quota of each side, in cores.
     quota: Option<f64>,

@@ -110,7 +110,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(crate) fn run(node: &Node, client: &KvClient, workers: u64, length: Duration, json: bool) -> Totals {
     let start = Instant::now();
     let shared = Mutex::new(Totals::default());
-    // The keys of two runs differ.
+    // A random number, so that runs use different keys.
     let run = RandomState::new().hash_one(std::process::id());
     std::thread::scope(|scope| {
         let started: Vec<_> = (0..workers)

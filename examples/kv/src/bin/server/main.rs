@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .device_flags(&options.device)
         .grace(Duration::from_secs(options.grace))
         .serve(KvServer::new(Store::default()))
-        // For the probes of `trunkctl health`.
+        // `trunkctl health` probes this service.
         .health(&HealthReporter::new())
         .start()?;
     let node = Arc::new(node);
@@ -100,7 +100,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(scrapes) = scrapes {
         let _closed = writeln!(out, "metrics http://{}/metrics", scrapes.local_addr()?);
         let observed = Arc::clone(&node);
-        // This thread ends with the process.
+        // The thread is not joined. It ends with the process.
         std::thread::spawn(move || scrapes::serve(&scrapes, &observed));
     }
     signals.forever().next();
