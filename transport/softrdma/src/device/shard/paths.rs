@@ -127,7 +127,7 @@ impl Path {
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     paths: Slab<Path>,
-    /// By own address, and the peer's with its UDP port: another port of a host may be of another user.
+    /// Numbers of paths by the own address and the peer's with its UDP port, because another port may belong to another user.
     numbers: BTreeMap<(IpAddr, SocketAddr), usize>,
     /// QPs that waited and may be served.
     released: VecDeque<u32>,
