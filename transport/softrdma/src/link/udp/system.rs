@@ -9,6 +9,7 @@
 use super::icmp;
 use crate::link::interface::Interface;
 use crate::link::sockets::{DatagramSocket, IcmpError, Received, Sockets};
+use crate::link::udp_ffi::BATCH;
 use crate::link::{LinkError, ReceiveBatch, SendBatch, udp_ffi};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// Number of datagrams that are expected in a message before one was received.
 const MOST_JOINED: usize = 16;
+/// Number of messages for which a receive prepares when few arrive: each costs instructions, also if it stays unused.
+const FEW_MESSAGES: usize = 4;
 
 /// Creates sockets of the operating system.
 #[derive(Debug)]
@@ -86,6 +89,7 @@ impl Sockets for SystemSockets {
             can_segment,
             joins,
             joined: MOST_JOINED,
+            messages: BATCH,
         }))
     }
 
@@ -114,6 +118,8 @@ struct SystemSocket {
     joins: bool,
     /// Maximum number of datagrams in one of the messages received last, which bounds the number of the next ones.
     joined: usize,
+    /// Number of messages for which the next receive prepares.
+    messages: usize,
 }
 
 impl DatagramSocket for SystemSocket {
@@ -141,9 +147,11 @@ impl DatagramSocket for SystemSocket {
         if self.joins {
             batch.make_room_for_joined();
         }
-        let most = (batch.room() / self.joined).max(1);
+        let (most, before) = ((batch.room() / self.joined).clamp(1, self.messages), batch.len());
         let received = udp_ffi::receive(self.socket.as_fd(), self.local, batch, self.joins, most)?;
         self.joined = received.most_joined.max(1);
+        let is_full = received.may_have_more;
+        self.messages = if is_full { BATCH } else { (2 * (batch.len() - before)).clamp(FEW_MESSAGES, BATCH) };
         Ok(received)
     }
 
