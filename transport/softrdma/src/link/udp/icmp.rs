@@ -22,7 +22,8 @@ pub(super) fn read(socket: BorrowedFd<'_>, local: SocketAddr, into: &mut Vec<Icm
     for _ in 0..BATCH {
         let mut quoted = [0; QuotedPacket::BYTES];
         let mut pieces = [IoSliceMut::new(&mut quoted)];
-        let mut space = nix::cmsg_space!(sock_extended_err, libc::sockaddr_in6);
+        // The error, the address of its sender, and the traffic class, which sockets request for ECN.
+        let mut space = nix::cmsg_space!(sock_extended_err, libc::sockaddr_in6, libc::c_int);
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
         let message = recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut pieces, Some(&mut space), flags);
         let Ok(message) = message else { break };

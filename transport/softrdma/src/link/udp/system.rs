@@ -180,6 +180,27 @@ mod tests {
     use socket2::SockRef;
     use std::net::Ipv6Addr;
     use std::time::Duration;
+    use trunkline_verbs::UnreachableCause;
+
+    /// The kernel puts the traffic class of IPv6 before the error, so the buffer needs room for both.
+    #[test]
+    fn icmp_errors_of_both_families_are_read() {
+        let sockets = SystemSockets::default();
+        for address in [own_address(), Ipv6Addr::LOCALHOST.into()] {
+            let mut sender = sockets.bind(address, 0).unwrap();
+            let closed = sockets.bind(address, 0).unwrap().local();
+            let mut errors = Vec::new();
+            trunkline_testkit::wait_until("an ICMP error", Duration::from_secs(60), || {
+                let mut batch = SendBatch::new();
+                batch.push(Datagram { source: sender.local(), destination: closed, bytes: &[0; 60] });
+                // The error may meet this call.
+                let _sent = sender.send(&batch, 1);
+                sender.read_icmp_errors(&mut errors);
+                (!errors.is_empty()).then_some(())
+            });
+            assert_eq!((errors[0].destination, errors[0].cause), (closed, UnreachableCause::Port));
+        }
+    }
 
     #[test]
     fn datagrams_may_be_marked_and_marks_of_received_ones_are_seen() {
