@@ -210,7 +210,7 @@ impl Inbox {
 
     /// Queues work and wakes the poller. Refused work is dropped, which completes its call.
     pub(crate) fn push(&self, work: Work) -> Result<(), Full> {
-        // SYNC: listed. A thread reads the count of its own last push or a later one, so its calls stay in order.
+        // SYNC: listed. A thread reads the count of its last push or a later count, so its calls stay in order.
         let refused = if self.listed.load(Ordering::SeqCst) == 0 { self.work.push(work) } else { Err(work) };
         if let Err(work) = refused {
             if !work.waits() {

@@ -323,7 +323,7 @@ impl Refusal {
     /// Returns the cause of a refusal without advice, in the words of the node that sends it.
     pub(super) fn own_cause(self) -> &'static str {
         match self {
-            Self::NotTrunkline => "the request is that of another protocol",
+            Self::NotTrunkline => "the request belongs to another protocol",
             Self::Feature => "this node lacks an identity, or another feature that the peer requires",
             Self::Malformed => "the request is malformed",
             Self::ShuttingDown => "this node is shutting down",

@@ -1136,6 +1136,8 @@ mod tests {
     #[test]
     fn lost_hedges_of_healthy_servers_leave_their_calls_evenly_spread() {
         let (_routes, balanced) = connected(Policy::PowerOfTwo);
+        // A channel begins at a random server. The spread of a window differs a little with it.
+        balanced.start.set(0).unwrap();
         let mut now = Time(1_000_000_000);
         let mut ends = BTreeMap::<(Time, usize), (Chosen, bool)>::new();
         // A call each 100 us. One in 20 is answered by a hedge after 6 ms, and others take 1 ms.
@@ -1157,7 +1159,7 @@ mod tests {
                 let time = Duration::from_millis(if is_hedged { 6 } else { 1 });
                 ends.insert((now + time, call), (chosen, is_hedged));
             }
-            assert!(calls.iter().all(|calls| (400..=600).contains(calls)), "{calls:?} in window {window}");
+            assert!(calls.iter().all(|calls| (450..=550).contains(calls)), "{calls:?} in window {window}");
         }
     }
 

@@ -10,6 +10,7 @@ use trunkline_roce::wire::{
     Aeth, Bth, IpUdp, NakCode, Opcode, Operation, Packet, ROCE_PORT, Service, Syndrome, icrc,
 };
 use trunkline_softrdma::device::SoftOptions;
+use trunkline_testkit::wait_until;
 use trunkline_verbs::{Completion, CompletionStatus, Psn, QpNumber, QpType, QueuePair, SendOperation};
 
 /// A bare sender on the network, and a device that is connected to it.
@@ -30,19 +31,23 @@ impl Setup {
     /// Sends the packet at the present PSN and waits until the device has received it. Returns true if a
     /// receive completed, in which case the PSN advances.
     fn send(&mut self, identification: u16) -> bool {
-        let before = self.node().counter("packets_received");
-        self.hands.send(self.psn, false, |headers| headers.v4_identification = identification);
-        let until = Instant::now() + BOUND;
-        while self.node().counter("packets_received") == before {
-            assert!(Instant::now() < until, "the packet was never received");
-            std::thread::yield_now();
-        }
+        let psn = self.psn;
+        self.received(|hands| hands.send(psn, false, |headers| headers.v4_identification = identification));
         let mut one = [Completion::default()];
         let taken = self.node().cq.poll(&mut one) == 1;
         if taken {
             self.psn = self.psn.plus(1);
         }
         taken
+    }
+
+    /// Sends a packet and waits until the device has received it.
+    fn received(&mut self, send: impl FnOnce(&mut ByHand)) {
+        let before = self.node().counter("packets_received");
+        send(&mut self.hands);
+        wait_until("the packet is received", BOUND, || {
+            (self.node().counter("packets_received") > before).then_some(())
+        });
     }
 }
 
@@ -89,14 +94,9 @@ fn congestion_notification_of_connected_peer_is_taken() {
     let mut setup = Setup::new();
     setup.send(0);
     for (number, taken) in [(0x00ab_cdef, 0), (setup.hands.tgt.number().get(), 1)] {
-        let before = setup.node().counter("packets_received");
         let mut cnp = Packet::new(Opcode::CNP, QpNumber::new(number), Psn::new(0), &[0; 16]);
         cnp.bth.congestion = Bth::BECN;
-        setup.hands.send_packet(&cnp, |_| {});
-        let until = Instant::now() + BOUND;
-        while setup.node().counter("packets_received") == before {
-            assert!(Instant::now() < until, "the packet was never received");
-        }
+        setup.received(|hands| hands.send_packet(&cnp, |_| {}));
         assert_eq!(setup.node().counter("ecn_echoes_received"), taken);
     }
 }

@@ -91,21 +91,19 @@ impl Requester {
         InFlight { requests: self.unanswered_requests(), responses: self.missing_responses() }
     }
 
-    /// Returns the amount that new READs may request if the path admits `room` packets; `None` on a path without congestion
-    /// control.
+    /// Returns the amount that new READs may request if the path admits `room` packets.
     #[must_use]
-    pub fn read_allowance(&self, room: u32) -> Option<ReadAllowance> {
-        self.allowance?;
+    pub fn read_allowance(&self, room: u32) -> ReadAllowance {
         let unsent = self.queue.range(self.cursor.index.min(self.queue.len())..);
         let unsent = unsent.filter(|wqe| wqe.kind == RequestKind::Read).map(|wqe| wqe.psns).sum::<u32>();
         // Part of the READ at the cursor is already in flight.
         let begun = if self.is_reading() { self.cursor.packet } else { 0 };
         let buffered = self.pace.read_window.saturating_sub(self.missing_responses());
-        Some(ReadAllowance {
+        ReadAllowance {
             packets: room.min(buffered).saturating_sub(unsent - begun),
             per_read: self.read_piece(),
             packet_bytes: self.geometry.mtu,
-        })
+        }
     }
 
     /// Takes the events since the last call.

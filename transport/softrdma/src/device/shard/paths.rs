@@ -188,7 +188,7 @@ impl Paths {
         let share = path.share(qp.counted.responses);
         let responses = &path.responses;
         let room = if responses.is_turn_of(qp_number) { responses.congestion.window_room() } else { 0 };
-        requester.read_allowance(room.min(share))
+        Some(requester.read_allowance(room.min(share)))
     }
 
     /// Adds a QP to the path of its packets.
@@ -246,10 +246,11 @@ impl Paths {
             return;
         }
         let path = &mut self.paths[number];
-        for (direction, is_marked) in [(&mut path.requests, requests), (&mut path.responses, responses)] {
-            if is_marked {
-                direction.congestion.marked(now);
-            }
+        if requests {
+            path.requests.congestion.marked(now);
+        }
+        if responses {
+            path.responses.congestion.marked(now);
         }
     }
 

@@ -234,7 +234,8 @@ impl Shard {
             })
         } else {
             let response = qp.handle_response(packet, false, None, now, resources);
-            if response.is_some_and(|response| response != Response::Unexpected) {
+            let has_mark = origin.is_marked || packet.bth.has_becn();
+            if has_mark && response.is_some_and(|response| response != Response::Unexpected) {
                 qp.take_marks(&packet.bth, origin.is_marked, now, resources);
             }
             response.map(Response::is_proof)
