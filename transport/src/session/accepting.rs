@@ -35,7 +35,7 @@ impl CmMachine {
     /// Logs and records a refusal, as a warning if a person has to act. A request for proof is only counted. What precedes
     /// the proof can come in any address, and takes nothing from what follows it.
     fn log_refusal(&mut self, id: &dyn CmId, refusal: Refusal) {
-        if matches!(refusal, Refusal::Unproven(_)) {
+        if matches!(refusal, Refusal::Unproven(..)) {
             return;
         }
         let (advice, is_proven) = (refusal.advice(), refusal.follows_proof());

@@ -22,7 +22,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
 #[cfg(not(feature = "identity"))]
 use std::sync::Arc;
-use trunkline_verbs::{OneFlow, UdpPorts, VerbsError};
+use trunkline_verbs::{Mtu, OneFlow, UdpPorts, VerbsError};
 
 impl CmMachine {
     /// Begins to resolve the route to a peer, for one of a session's INIs.
@@ -75,11 +75,11 @@ impl CmMachine {
         }
         let usual = key.udp_port().map(UdpPorts::new);
         let now = self.now();
-        let remembered = self.peers.path_mtu(key.host(), now);
+        let path_mtus = [peer.path_mtu, self.peers.path_mtu(key.host(), now)];
         // A dial-back has the form and path MTU of the request that it answers: one node stores the path MTU
         // for both.
         let asked = self.endpoints.asked(key, number);
-        let path_mtu = asked.map(|(_, mtu)| mtu).into_iter().chain(remembered).min();
+        let path_mtu = asked.map(|(_, mtu)| mtu).into_iter().chain(path_mtus.into_iter().flatten()).min();
         let flow = match asked {
             Some((ports, _)) if ports.own.is_some() => (OneFlow::Yes, Some(ports)),
             Some(_) => (OneFlow::No, usual),
@@ -105,11 +105,13 @@ impl CmMachine {
         number: u32,
         poller: u16,
         cookie: Cookie,
+        path_mtu: Option<Mtu>,
         one_flow: OneFlow,
     ) {
         let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };
         peer.cookie = Some(cookie);
+        peer.path_mtu = path_mtu;
         peer.machine.set_one_flow(one_flow);
         log_set_up(key, number, "cookie received", &format_args!("poller {poller}"));
         self.endpoints.discard(key, number, Role::Ini(poller));

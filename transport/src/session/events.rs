@@ -34,11 +34,11 @@ impl CmMachine {
             return;
         };
         if let (Role::Ini(poller), CmEventKind::Rejected(RejectReason::CONSUMER)) = (role, &event.kind)
-            && let Some(Refusal::Unproven(cookie)) = Refusal::parse(&event.private_data)
+            && let Some(Refusal::Unproven(cookie, path_mtu)) = Refusal::parse(&event.private_data)
         {
             let one_flow =
                 if Refusal::is_of_one_flow(&event.private_data) { OneFlow::Yes } else { OneFlow::No };
-            return self.prove(peer, number, poller, cookie, one_flow);
+            return self.prove(peer, number, poller, cookie, path_mtu, one_flow);
         }
         if let (Role::Ini(_), CmEventKind::Rejected(RejectReason::CONSUMER)) = (role, &event.kind)
             && Refusal::parse(&event.private_data) == Some(Refusal::Feature)

@@ -714,7 +714,7 @@ impl Machine {
         session.unproven += 1;
         // Allow twice the expected number: one for the first INI, and one for each INI if the cookie expires.
         if session.unproven > 2 + 2 * u32::from(pollers) {
-            let cause = PeerDown::Refused(Refusal::Unproven(Cookie([0; 16])).explain());
+            let cause = PeerDown::Refused(Refusal::Unproven(Cookie([0; 16]), None).explain());
             return self.fail(now, number, cause, true, actions);
         }
         actions.push(Action::Dial { number, poller, echo: session.echo });

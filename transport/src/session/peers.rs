@@ -49,6 +49,8 @@ pub(super) struct PeerSession {
     pub(super) source: Option<IpAddr>,
     /// Cookie that the peer requires in our requests.
     pub(super) cookie: Option<Cookie>,
+    /// Largest path MTU of our requests, from the refusal with the cookie.
+    pub(super) path_mtu: Option<Mtu>,
     /// Time of the last probe of the live session for a newcomer.
     pub(super) probed_at: Option<Time>,
     forget_at: Option<Time>,
@@ -174,6 +176,7 @@ impl Peers {
                 named: false,
                 source: None,
                 cookie: None,
+                path_mtu: None,
                 probed_at: None,
                 forget_at: None,
                 timer: None,

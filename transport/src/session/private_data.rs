@@ -158,8 +158,9 @@ pub(crate) enum Refusal {
     UsesXrc,
     /// The node has RC connections, not XRC.
     UsesRc,
-    /// The sender has not proved its address. The sender should repeat the request with this cookie.
-    Unproven(Cookie),
+    /// The sender has not proved its address. The sender should repeat the request with this cookie, and with at
+    /// most this path MTU if larger packets have been lost between the two hosts.
+    Unproven(Cookie, Option<Mtu>),
     /// A session with the sender's incarnation had a critical setting unknown to this node.
     Setting(u16),
     /// The node opens sessions only with peers that prove a name.
@@ -201,7 +202,7 @@ impl Refusal {
             Self::Crowded => 8,
             Self::UsesXrc => 9,
             Self::UsesRc => 10,
-            Self::Unproven(_) => UNPROVEN,
+            Self::Unproven(..) => UNPROVEN,
             Self::Setting(_) => UNKNOWN_SETTING,
             Self::IdentityRequired => 13,
             Self::ProtocolBroken => 14,
@@ -216,7 +217,10 @@ impl Refusal {
         let mut out = MAGIC.to_vec();
         out.extend([SPOKEN.highest, self.code(), SPOKEN.lowest, is_one_flow.into()]);
         match self {
-            Self::Unproven(Cookie(cookie)) => out.extend(cookie),
+            Self::Unproven(Cookie(cookie), path_mtu) => {
+                out.extend(cookie);
+                out.extend(path_mtu.map(Mtu::code));
+            }
             Self::Setting(setting) => out.extend(setting.to_be_bytes()),
             Self::PathMtu(mtu) => out.push(mtu.code()),
             _ => {}
@@ -236,7 +240,8 @@ impl Refusal {
         }
         let code = *bytes.get(5)?;
         if code == UNPROVEN {
-            return array(bytes, 8).map(|cookie| Self::Unproven(Cookie(cookie)));
+            let path_mtu = bytes.get(24).and_then(|code| Mtu::from_code(*code));
+            return array(bytes, 8).map(|cookie| Self::Unproven(Cookie(cookie), path_mtu));
         }
         if code == UNKNOWN_SETTING {
             return array(bytes, 8).map(|setting| Self::Setting(u16::from_be_bytes(setting)));
@@ -354,7 +359,7 @@ impl Refusal {
             Self::Altered => "a sealed frame or message of this node arrived changed, repeated or not at all",
             Self::PathMtu(_) => "large packets vanish on the way between the nodes",
             Self::Setting(_) => "it does not know a setting of this node",
-            Self::Unproven(_) => "it keeps asking for proof of this node's address",
+            Self::Unproven(..) => "it keeps asking for proof of this node's address",
             Self::UsesXrc => {
                 "it uses XRC connections, this node RC: start it with --connections rc (NodeBuilder::connections)"
             }
@@ -602,8 +607,12 @@ mod tests {
             bytes.resize(196, 0);
             assert_eq!(Welcome::parse(&bytes), Ok(welcome(pollers)));
         }
-        let others =
-            [Refusal::Unproven(Cookie([7; 16])), Refusal::Setting(0x123), Refusal::PathMtu(Mtu::Mtu512)];
+        let others = [
+            Refusal::Unproven(Cookie([7; 16]), None),
+            Refusal::Unproven(Cookie([7; 16]), Some(Mtu::Mtu1024)),
+            Refusal::Setting(0x123),
+            Refusal::PathMtu(Mtu::Mtu512),
+        ];
         for refusal in Refusal::PLAIN.into_iter().chain(others) {
             for is_one_flow in [false, true] {
                 let bytes = refusal.emit(is_one_flow);
