@@ -71,7 +71,7 @@ impl Settings {
         let lowest = self.accept.unwrap_or(Level::Encrypted);
         if lowest == Level::None {
             tracing::warn!(
-                cause = "accept(Level::None)",
+                cause = "the node is built with accept(Level::None)",
                 remedy = "set Level::Encrypted once all peers have an identity",
                 "unauthenticated peers accepted, without encryption"
             );
@@ -164,7 +164,7 @@ impl Sources {
             let path = key.display();
             tracing::warn!(
                 %path,
-                remedy = "chmod 600, and replace the key",
+                remedy = "run chmod 600 on the file, and replace the key",
                 "private key readable by all users of this host"
             );
         }

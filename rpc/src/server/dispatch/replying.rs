@@ -293,7 +293,7 @@ impl Dispatch {
             tracing::debug!(
                 peer = %key.peer,
                 call = ?key.call,
-                cause = "its caller accepts none",
+                cause = "the caller accepts no reply",
                 "reply not sent"
             );
         }

@@ -314,7 +314,7 @@ fn key_that_all_users_can_read_is_logged() {
     let start = |mode| {
         fs::set_permissions(files.path("key"), PermissionsExt::from_mode(mode)).unwrap();
         drop(files.node().start().unwrap());
-        files.logged("key", "chmod 600, and replace the key")
+        files.logged("key", "run chmod 600 on the file, and replace the key")
     };
     assert_eq!([0o600, 0o640, 0o644].map(start), [0, 0, 1]);
 }
