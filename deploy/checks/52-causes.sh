@@ -117,7 +117,7 @@ rows() {
         skip causes-no-dial-back "the kernel cannot drop packets by their contents: $(tail -n 1 "$TMPDIR/tc.log")"
     fi
 
-    to=10.97.2.1:7001 row "no listener" "the server's node has another port" "request sent" "nobody listens on that port at the peer" "$none"
+    to=10.97.2.1:7001 row "no listener" "the server's node has another port" "request sent" "no node listens on that port of the peer" "$none"
     stop
 
     serve

@@ -250,7 +250,7 @@ forged() {
     truncate -s 24 "$requests" && chmod 644 "$requests"
     nsenter --net=/run/netns/caller "${sender[@]}" - "$requests" <deploy/checks/forged_requests.py >"$TMPDIR/sent" 2>&1 &
     # The server answers the copies by cookies to the caller's port, which has not asked.
-    warned=' cookie not answered ' TRUNKLINE_PCAP=$requests fetch 10.97.1.1 --calls 20000
+    warned=' address validation cookie not returned ' TRUNKLINE_PCAP=$requests fetch 10.97.1.1 --calls 20000
     fetched=$?
     kill $! && wait $! 2>/dev/null
     result+="; $(tail -n 1 "$TMPDIR/sent"), $(calls_per_s) calls/s in place of $alone"

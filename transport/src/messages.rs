@@ -344,7 +344,7 @@ pub enum PeerDown {
     )]
     NotShared(&'static str),
     /// The peer's host answers, but its port is closed.
-    #[error("nobody listens on that port at the peer: start the node there, or correct the port")]
+    #[error("no node listens on that port of the peer: start the node there, or correct the port")]
     NotListening,
     /// The peer refused the session, because of authentication or limits.
     #[error("the peer refused the session: {0}")]
@@ -360,7 +360,7 @@ pub enum PeerDown {
     #[error("this node refused the session: {0}")]
     RefusedHere(&'static str),
     /// The peer accepted a connection, which was not completed.
-    #[error("a connection was not completed: the peer took it back, or the local device could not open it")]
+    #[error("a connection was not completed: the peer withdrew it, or the local device could not open it")]
     NotCompleted,
     /// The peer refused the session because it is shutting down.
     #[error("the peer is shutting down")]
@@ -414,7 +414,7 @@ pub enum PeerDown {
     ClosedFor(&'static str),
     /// The session ended while this node was stopped, or right after: the peer had given it up.
     #[error(
-        "the session ended because this node was stopped for {seconds} s, as by SIGSTOP or for want of a CPU"
+        "the session ended because this node was stopped for {seconds} s, as by SIGSTOP or for lack of CPU time"
     )]
     Stopped {
         /// Time for which the node did not run.

@@ -191,8 +191,8 @@ impl NodeInner {
         if is_own_thread {
             tracing::warn!(
                 address = %self.local_address,
-                cause = "a handler or task of the node begins it",
-                "shutdown not waited for"
+                cause = "a handler or task of the node called it",
+                "shutdown does not wait for the end of the node"
             );
         }
         if is_own_thread && on_poller::is_worker() {
@@ -255,7 +255,7 @@ impl Drop for Node {
             tracing::warn!(
                 address = %self.0.local_address,
                 cause = "no thread could be started",
-                "dropped node not ended"
+                "shutdown of a dropped node not completed"
             );
         }
     }

@@ -71,9 +71,9 @@ impl Settings {
         let lowest = self.accept.unwrap_or(Level::Encrypted);
         if lowest == Level::None {
             tracing::warn!(
-                cause = "accept(Level::None)",
+                cause = "the node is built with accept(Level::None)",
                 remedy = "set Level::Encrypted once all peers have an identity",
-                "peers without a proved name accepted, in clear"
+                "unauthenticated peers accepted, without encryption"
             );
         }
         Ok((options.credentials(Arc::new(credentials)).accept(lowest), files))
@@ -120,7 +120,7 @@ impl Sources {
             }
             Err(Refused::NotYetValid) => return Err(refused(BadIdentity::NotYetValid)),
             Err(cause) => {
-                tracing::warn!(%cause, "certificate not valid for peers with the trust of this node")
+                tracing::warn!(%cause, "certificate of this node does not verify against its own trust")
             }
         }
         Ok(credentials)
@@ -164,7 +164,7 @@ impl Sources {
             let path = key.display();
             tracing::warn!(
                 %path,
-                remedy = "chmod 600, and replace the key",
+                remedy = "run chmod 600 on the file, and replace the key",
                 "private key readable by all users of this host"
             );
         }
@@ -242,7 +242,7 @@ impl CredentialFiles {
             }
             Err(error) => {
                 if is_new {
-                    tracing::warn!(%error, "changed identity files not used, earlier ones stay in force");
+                    tracing::warn!(%error, "identity files not reloaded, earlier ones stay in use");
                 }
                 None
             }
@@ -303,7 +303,7 @@ impl Watcher {
         let Some(node) = self.node.upgrade() else { return };
         let hours_left = credentials.expires_in().as_secs() / 3600;
         node.set_credentials(Arc::new(credentials));
-        tracing::info!(changed, hours_left, "changed identity files in force for new sessions");
+        tracing::info!(changed, hours_left, "identity files reloaded, new sessions use them");
     }
 }
 
@@ -347,7 +347,7 @@ impl FilesThread {
         let deadline = self.clock.now() + ABANDON_AFTER;
         let left = || deadline.saturating_duration_since(self.clock.now());
         if let Err(cause) = running.join_within(left) {
-            tracing::error!(?cause, "thread that reads changed files not ended in order");
+            tracing::error!(?cause, "file reload thread panicked or did not end in time");
         }
     }
 }

@@ -132,7 +132,7 @@ mutants! {
     lost_streams_finish "streams: a stream whose session was lost ends as if its writer had finished",
     arrivals_leave_the_idle_timer "streams: the idle timer of a stream is not set again when a frame arrives",
     shapes_of_another_method_are_compared "shapes: a server compares a caller's types with those of another method",
-    path_mtu_is_forgotten "path MTU: a session over a path that loses large packets is made again with the same packets",
+    path_mtu_is_forgotten "path MTU: a session over a path that loses large packets is opened again with the same path MTU",
     timers_do_not_fire "timer: a QP's retransmission timer does nothing",
 }
 

@@ -298,7 +298,7 @@ fn is_late(status: &Status) -> bool {
 /// Returns true if a call was not sent because an attempt to connect failed. Requests of a broken session fail in the same
 /// way.
 fn is_attempt(status: &Status) -> bool {
-    let causes = ["the peer does not answer", "does not connect back", "nobody listens", "nothing listens"];
+    let causes = ["the peer does not answer", "does not connect back", "no node listens", "nothing listens"];
     !status.may_have_run() && causes.iter().any(|cause| status.message().contains(cause))
 }
 
@@ -340,7 +340,7 @@ fn broke_with_its_session(status: &Status) -> bool {
         "the peer gave up the session and began another",
         "the peer closed the session, or its process has ended",
         "the peer was restarted",
-        "s, as by SIGSTOP or for want of a CPU",
+        "s, as by SIGSTOP or for lack of CPU time",
     ];
     status.code() == Code::Unavailable && causes.iter().any(|cause| status.message().ends_with(cause))
 }

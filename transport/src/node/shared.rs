@@ -245,7 +245,7 @@ impl OwnIdentity {
             None => {}
             Some(0) => {
                 tracing::warn!(
-                    remedy = "renew it",
+                    remedy = "renew the certificate",
                     "certificate of this node has expired, peers refuse new sessions"
                 );
             }
@@ -254,7 +254,7 @@ impl OwnIdentity {
                 tracing::warn!(
                     hours_left,
                     percent_left = tenths * 10,
-                    remedy = "renew it",
+                    remedy = "renew the certificate",
                     "certificate of this node expires soon"
                 );
             }

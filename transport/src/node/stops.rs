@@ -82,7 +82,7 @@ mod tests {
         }
         assert_eq!(
             stopped.to_string(),
-            "the session ended because this node was stopped for 14 s, as by SIGSTOP or for want of a CPU"
+            "the session ended because this node was stopped for 14 s, as by SIGSTOP or for lack of CPU time"
         );
         assert_eq!(explain(PeerDown::Leaving, woken), PeerDown::Leaving);
         let later = woken + Duration::from_secs(4);

@@ -365,7 +365,7 @@ impl Transport {
         for (peer, number) in self.closings.expire(self.res.time.now()) {
             tracing::warn!(
                 %peer,
-                cause = "a poller was too busy to hand them on",
+                cause = "a poller was too busy to forward them",
                 "messages lost at the end of a session"
             );
             self.finish_closing(peer, number);

@@ -97,7 +97,7 @@ impl Queues {
         }
         if let Some(Attached { channel, cq, srq }) = self.attached.take() {
             if let Err(error) = self.sleeper.unwatch(|| channel.as_fd()) {
-                tracing::debug!(%error, "completion channel still watched");
+                tracing::debug!(%error, "completion channel not removed from epoll");
             }
             drop((srq, cq, channel));
         }
@@ -252,7 +252,7 @@ impl Transport {
             self.handshakes = handshakes;
         }
         if let Err(error) = self.queues.attach(queues) {
-            tracing::error!(%error, "completions of the new device not watched");
+            tracing::error!(%error, "completion channel of the new device not added to epoll");
         }
     }
 
@@ -313,7 +313,7 @@ impl Transport {
             Ok(()) => self.queues.post_more(self.res.receives.slots(), more),
             Err(error) => {
                 if let Some(suppressed) = self.log.line(self.res.time.now()) {
-                    tracing::warn!(%error, missing = more, suppressed, "receives for more peers not added");
+                    tracing::warn!(%error, missing = more, suppressed, "receive buffers for more peers not added");
                 }
                 return;
             }

@@ -127,7 +127,7 @@ impl Transport {
     /// Ends the session of a peer that broke the protocol.
     pub(super) fn misbehaved(&mut self, peer: PeerKey, number: u32, error: FrameError) {
         if let Some(suppressed) = self.log.line(self.res.time.now()) {
-            tracing::warn!(%peer, %error, suppressed, "protocol broken by a peer");
+            tracing::warn!(%peer, %error, suppressed, "protocol violation by a peer");
         }
         let cause = PeerDown::from(error);
         let slot = self.peers.trunk(peer);

@@ -76,7 +76,7 @@ impl EventKind {
             Self::CallRefused => "call refused",
             Self::SessionUp => "session up",
             Self::SessionDown => "session down",
-            Self::SessionNotMade => "session not made",
+            Self::SessionNotMade => "session not established",
             Self::SessionRefused => "session refused",
             Self::Drain => "drain",
             Self::DeviceRemoved => "device removed",

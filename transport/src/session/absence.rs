@@ -133,7 +133,7 @@ impl Presence {
     pub(super) fn still_away(&mut self, now: Time, error: &StartError) {
         let Stage::Looking { failures, .. } = self.state else { return };
         if failures % TELL_EVERY == 0 {
-            tracing::info!(%error, "RDMA device not back");
+            tracing::info!(%error, "RDMA device not available yet");
         }
         let next = now + LOOK_FIRST * (1 << failures.min(LOOK_DOUBLINGS));
         self.state = Stage::Looking { next, failures: failures.saturating_add(1) };

@@ -471,7 +471,7 @@ impl CmMachine {
         if self.presence.released(poller, self.now()) {
             self.detach();
             self.shared.release();
-            tracing::info!("RDMA device released, it is looked for");
+            tracing::info!("RDMA device released, waiting for its return");
         }
     }
 
@@ -504,7 +504,7 @@ impl CmMachine {
         let device = Arc::new(device);
         self.attach(Arc::clone(&device), listening)
             .map_err(|cause| StartError::Os { doing: "wait for connection events", cause })?;
-        tracing::info!(device = device.device.attributes().name, "RDMA device back");
+        tracing::info!(device = device.device.attributes().name, "RDMA device available again");
         self.shared.events.note(EventKind::DeviceBack);
         self.shared.open(&device);
         for (poller, own) in self.shared.pollers.iter().zip(pollers) {
@@ -532,7 +532,7 @@ impl CmMachine {
         let Some((device, channel)) = self.endpoints.detach() else { return };
         let unwatched = self.sleeper.unwatch(|| channel.as_fd());
         if let Err(error) = unwatched.and(self.sleeper.unwatch(|| device.device.async_event_fd())) {
-            tracing::debug!(%error, "device events still watched");
+            tracing::debug!(%error, "device descriptor not removed from epoll");
         }
         while channel.next_event().is_some() {}
     }
@@ -611,7 +611,7 @@ impl CmMachine {
             Action::Unanswered => {
                 self.shared.dial_backs_unanswered.fetch_add(1, Ordering::Relaxed);
                 if let Some(suppressed) = self.unanswered.line(self.now()) {
-                    let cause = "packets to this peer may be blocked: it has connected, and does not answer the connection back";
+                    let cause = "packets to this peer may be blocked: it connects to this node and does not answer the connection back";
                     tracing::warn!(peer = %key, cause, remedy = OPEN_PORT, suppressed, "dial-back not answered");
                 }
             }
@@ -633,7 +633,7 @@ impl CmMachine {
                     let now = self.now();
                     if let Some(suppressed) = self.failed.line(now) {
                         let pause_ms = (until - now).as_millis();
-                        tracing::warn!(peer = %key, %cause, pause_ms, suppressed, "session not made");
+                        tracing::warn!(peer = %key, %cause, pause_ms, suppressed, "session not established");
                     }
                 }
                 self.tell(|| Command::PeerDown { peer: key, number, cause, next: Some(until) });
@@ -696,9 +696,9 @@ impl CmMachine {
         while let Some(peer) = self.cookies.unanswered(now) {
             self.shared.cookies_unanswered.fetch_add(1, Ordering::Relaxed);
             if let Some(suppressed) = self.unanswered.line(now) {
-                let cause = "packets to this peer may be blocked, or its address was forged: it has asked for a session, and not \
-                             answered the cookie";
-                tracing::warn!(%peer, cause, remedy = OPEN_PORT, suppressed, "cookie not answered");
+                let cause = "packets to this peer may be blocked, or its address is forged: it requests a session and \
+                             does not return the cookie";
+                tracing::warn!(%peer, cause, remedy = OPEN_PORT, suppressed, "address validation cookie not returned");
             }
         }
     }

@@ -444,7 +444,7 @@ impl Endpoints {
             && qp.qp_type() == QpType::Rc
             && let Err(error) = qp.modify(&nothing)
         {
-            tracing::warn!(%error, "rights of a sending QP not taken away");
+            tracing::warn!(%error, "remote access rights of a sending QP not removed");
         }
     }
 

@@ -115,7 +115,7 @@ impl CmMachine {
                 if self.peers.get(peer).is_some_and(unnoticed) {
                     self.shared.events.down(EventKind::SessionNotMade, peer, cause);
                     if let Some(suppressed) = self.log.line(now) {
-                        tracing::warn!(%peer, %cause, suppressed, "incoming session not made");
+                        tracing::warn!(%peer, %cause, suppressed, "incoming session not established");
                     }
                 }
                 self.drive(peer, |machine, actions| machine.fail(now, number, cause, transient, actions));
@@ -201,7 +201,7 @@ mod tests {
         assert!(removed.contains("was removed"), "{removed}");
         // The peer may have taken its answer back.
         let unfinished = text(&CmEventKind::ConnectError, &[]);
-        assert!(unfinished.contains("the peer took it back"), "{unfinished}");
+        assert!(unfinished.contains("the peer withdrew it"), "{unfinished}");
         let unreachable = |cause| text(&CmEventKind::Unreachable(cause), &[]);
         for (cause, words) in [
             (UnreachableCause::NoAnswer, "does not answer requests to connect at all"),

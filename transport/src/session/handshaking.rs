@@ -256,7 +256,7 @@ impl CmMachine {
             return;
         }
         if let Err(error) = self.endpoints.grant_rights(key, number) {
-            tracing::warn!(peer = %key, %error, "rights of a proved peer not granted");
+            tracing::warn!(peer = %key, %error, "memory access not granted to an authenticated peer");
         }
         let (host, now) = (self.shared.hosts.of(key), self.now());
         self.peers.proved(host, now);
@@ -316,7 +316,7 @@ impl CmMachine {
         if !is_reported {
             self.shared.events.down(EventKind::SessionNotMade, key, cause);
             if let Some(suppressed) = self.log.line(now) {
-                tracing::warn!(peer = %key, %cause, suppressed, "session not made, its handshake failed");
+                tracing::warn!(peer = %key, %cause, suppressed, "session not established, its handshake failed");
             }
         }
         self.drive(key, |machine, actions| machine.fail(now, number, cause, is_transient, actions));

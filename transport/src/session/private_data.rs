@@ -332,7 +332,7 @@ impl Refusal {
             Self::Feature => "this node lacks an identity, or another feature that the peer requires",
             Self::Malformed => "the request is malformed",
             Self::ShuttingDown => "this node is shutting down",
-            Self::Resources => "this node cannot make its end of the session",
+            Self::Resources => "this node cannot open its end of the session",
             _ => "the session of the request is over",
         }
     }
@@ -340,19 +340,19 @@ impl Refusal {
     /// Returns a description for people, which `PeerDown::Refused` contains.
     pub(crate) fn explain(self) -> &'static str {
         match self {
-            Self::NotTrunkline => "it took the request for that of another protocol",
-            Self::Version(_) => "its protocol version is another",
+            Self::NotTrunkline => "it did not recognise the protocol of the request",
+            Self::Version(_) => "it speaks another protocol version",
             Self::Feature => {
                 "it lacks an identity, or another feature that this node requires: give it an identity, or update it"
             }
             Self::Stale => "the session it belonged to was over",
-            Self::Malformed => "it took the request for malformed",
+            Self::Malformed => "it found the request malformed",
             Self::ShuttingDown => "it is shutting down",
             Self::Resources => {
-                "it cannot make its end of the session: its log names the limit or permission that it lacks"
+                "it cannot open its end of the session: its log names the limit or permission that it lacks"
             }
             Self::Crowded => {
-                "this host has too many sessions with it, or too many sessions of strangers are half-open"
+                "this host has too many sessions with it, or too many sessions of unproven peers are half-open"
             }
             Self::IdentityRequired => NO_IDENTITY,
             Self::ProtocolBroken => "this node broke the protocol; the peer's log names the rule",

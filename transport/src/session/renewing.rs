@@ -294,7 +294,7 @@ impl CmMachine {
         let exchange = live.number;
         live.proof.identity = identity.clone();
         live.ending = Refused::Expired.into();
-        tracing::debug!(peer = %key, exchange, "session names proved again");
+        tracing::debug!(peer = %key, exchange, "session re-authenticated");
         if let Some(own) = &self.shared.identity {
             own.renewals.fetch_add(1, Ordering::Relaxed);
         }
@@ -322,7 +322,7 @@ impl CmMachine {
         }
         (live.begins, live.serve_at) = (false, None);
         live.early.clear();
-        tracing::warn!(peer = %key, cause = %failure, "session names not proved again");
+        tracing::warn!(peer = %key, cause = %failure, "session re-authentication failed");
         if matches!(failure.cause(), Refused::Binding | Refused::Malformed | Refused::RenewedName) {
             (live.ends_at, live.ending) = (now + FAILURE_LIMIT, failure);
         } else if live.role == Role::Client {

@@ -143,7 +143,7 @@ impl Trunk {
     ) {
         if let Some(suppressed) = res.log.line(res.time.now()) {
             let bytes = message.bytes();
-            tracing::warn!(peer = %self.peer, bytes, error = %cause, suppressed, "message not registered");
+            tracing::warn!(peer = %self.peer, bytes, error = %cause, suppressed, "memory registration of a large message refused");
         }
         self.cannot_send(res, lane, message, PeerDown::NotRegistered(cause));
     }

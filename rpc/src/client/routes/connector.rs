@@ -329,7 +329,7 @@ impl Connector {
                         server = %sought.route.target,
                         error = error.join(": "),
                         suppressed,
-                        "server addresses not looked up again, earlier ones stay in use"
+                        "server name not resolved again, earlier addresses stay in use"
                     );
                 }
                 Vec::new()

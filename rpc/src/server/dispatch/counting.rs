@@ -66,7 +66,7 @@ impl Dispatch {
         match failure {
             Failure::Node(status) if status.reason() == Some(Reason::Panicked) => {
                 if let Some(suppressed) = self.log.panics.line(now) {
-                    tracing::error!(%peer, method = method(), %status, suppressed, "call ended by a panic");
+                    tracing::error!(%peer, method = method(), %status, suppressed, "handler panicked");
                 }
             }
             Failure::Node(_) => {}
@@ -76,7 +76,7 @@ impl Dispatch {
                         Failure::Handler(status) => format!("{:?}", status.code()),
                         _ => "error of the method's own type".to_owned(),
                     };
-                    tracing::info!(%peer, method = method(), code, suppressed, "error returned by a handler");
+                    tracing::info!(%peer, method = method(), code, suppressed, "handler returned an error");
                 }
             }
         }

@@ -211,14 +211,14 @@ impl Dispatch {
             (MethodRef::Number(number), _) => u64::from(number),
         };
         if lifecycle.count_not_served(hash) {
-            let service = service.map_or("of another name", |service| service.name);
+            let service = service.map_or("unknown", |service| service.name);
             tracing::warn!(
                 peer = %key.peer,
                 service,
                 hash = format_args!("{hash:016x}"),
                 %status,
                 counter = "one_way_requests_not_served",
-                "one-way call of a method that is not served dropped"
+                "one-way call to an unknown method dropped"
             );
         }
         if transport.has_reply_room(key.peer).is_err() {
@@ -264,7 +264,7 @@ impl Dispatch {
                 %status,
                 counter = "one_way_requests_failed",
                 suppressed,
-                "one-way call failed, its caller is not told"
+                "one-way call failed, its caller is not notified"
             );
         }
     }
@@ -293,7 +293,7 @@ impl Dispatch {
             tracing::debug!(
                 peer = %key.peer,
                 call = ?key.call,
-                cause = "its caller accepts none",
+                cause = "the caller accepts no reply",
                 "reply not sent"
             );
         }

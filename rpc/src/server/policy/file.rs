@@ -116,7 +116,7 @@ impl PolicyFile {
         *seen = stamp;
         match AccessPolicy::read(path) {
             Ok(read) => {
-                tracing::info!(path = %path.display(), rules = read.rules().len(), "changed policy in force");
+                tracing::info!(path = %path.display(), rules = read.rules().len(), "policy file reloaded, new calls use it");
                 // The earlier policy is freed after pollers can read the new one.
                 let earlier =
                     mem::replace(&mut *policy.write().unwrap_or_else(PoisonError::into_inner), read);
@@ -124,7 +124,7 @@ impl PolicyFile {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "changed policy not used, earlier one stays in force");
+                tracing::warn!(%error, "policy file not reloaded, earlier policy stays in force");
                 false
             }
         }

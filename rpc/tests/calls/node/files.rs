@@ -14,7 +14,7 @@ use trunkline_testkit::{Folder, runs_alone};
 
 /// Years in which certificates are valid.
 const VALID: [i32; 2] = [2020, 4000];
-const POLICY_IN_FORCE: &str = "changed policy in force";
+const POLICY_RELOADED: &str = "policy file reloaded";
 
 /// The files of a node.
 struct Files {
@@ -79,7 +79,7 @@ impl Files {
             self.replace("key", &identity[1]);
             self.replace("pem", &identity[0]);
         };
-        self.after(replace, "pem", "in force for new sessions");
+        self.after(replace, "pem", "new sessions use them");
     }
 
     /// Waits until the node has checked all files again.
@@ -87,7 +87,7 @@ impl Files {
         // The thread checks the policy first, so all other files are checked between two changes of the
         // policy.
         for _ in 0..2 {
-            self.after(|| self.allow("*.example"), "policy", POLICY_IN_FORCE);
+            self.after(|| self.allow("*.example"), "policy", POLICY_RELOADED);
         }
     }
 }
@@ -159,7 +159,7 @@ fn roots_change_while_nodes_run() {
     calls();
     assert_eq!(stranger(&fresh(&new)), Code::Unauthenticated);
     for (_, files) in &all {
-        files.after(|| files.replace("roots", &both), "roots", "in force for new sessions");
+        files.after(|| files.replace("roots", &both), "roots", "new sessions use them");
     }
     calls();
     for (name, files) in &all {
@@ -167,7 +167,7 @@ fn roots_change_while_nodes_run() {
     }
     calls();
     for (_, files) in &all {
-        files.after(|| files.replace("roots", &new.pem()), "roots", "in force for new sessions");
+        files.after(|| files.replace("roots", &new.pem()), "roots", "new sessions use them");
     }
     calls();
     assert_eq!(block_on(client(&fresh(&new), &b).caller()).unwrap().as_deref(), Some("c.example"));
@@ -191,14 +191,14 @@ fn unusable_files_leave_earlier_ones_in_force() {
     let second = issue_pem(&root, "second.example", VALID);
     files.after(|| files.replace("key", &second[1]), "key", "does not match the first certificate");
     assert_eq!(proves(&own, peer()).as_deref(), Some("first.example"));
-    files.after(|| files.replace("pem", &second[0]), "pem", "in force for new sessions");
+    files.after(|| files.replace("pem", &second[0]), "pem", "new sessions use them");
     assert_eq!(proves(&own, peer()).as_deref(), Some("second.example"));
 
     files.after(|| files.replace("roots", "none"), "roots", "no section CERTIFICATE");
     files.after(|| fs::remove_file(files.path("roots")).unwrap(), "roots", "No such file");
     files.after(|| files.replace("roots", &"a".repeat((1 << 20) + 1)), "roots", "more than 1048576 bytes");
     assert_eq!(proves(&own, peer()).as_deref(), Some("second.example"));
-    files.after(|| files.replace("roots", &root.pem()), "roots", "in force for new sessions");
+    files.after(|| files.replace("roots", &root.pem()), "roots", "new sessions use them");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn changed_link_to_files_is_followed() {
     assert_eq!(proves(&own, named(node(), &root, "peer.example")).as_deref(), Some("first.example"));
     symlink("..1", files.path("..new")).unwrap();
     let swap = || fs::rename(files.path("..new"), files.path("..data")).unwrap();
-    files.after(swap, "pem", "in force for new sessions");
+    files.after(swap, "pem", "new sessions use them");
     assert_eq!(proves(&own, named(node(), &root, "peer.example")).as_deref(), Some("second.example"));
 }
 
@@ -243,7 +243,7 @@ fn revocation_list_takes_effect() {
         block_on(client(&node, &server).caller())
     };
     assert_eq!(caller().unwrap().as_deref(), Some("a.example"));
-    files.after(|| files.replace("list", &revocation_list(&root, 77)), "list", "in force for new sessions");
+    files.after(|| files.replace("list", &revocation_list(&root, 77)), "list", "new sessions use them");
     let status = caller().unwrap_err();
     assert!(status.message().contains("a certificate of the chain is revoked"), "{status}");
 }
@@ -256,11 +256,11 @@ fn changed_policy_decides_without_restart() {
     let node = named(node(), &root, "a.example").start().unwrap();
     let client = client(&node, &server);
     assert_eq!(block_on(client.caller()).unwrap().as_deref(), Some("a.example"));
-    files.after(|| files.allow("b.example"), "policy", POLICY_IN_FORCE);
+    files.after(|| files.allow("b.example"), "policy", POLICY_RELOADED);
     assert_eq!(block_on(client.caller()).unwrap_err().code(), Code::PermissionDenied);
     files.after(|| files.replace("policy", "[[allow]]"), "policy", "line 1: missing field `peers`");
     assert_eq!(block_on(client.caller()).unwrap_err().code(), Code::PermissionDenied);
-    files.after(|| files.allow("a.example"), "policy", POLICY_IN_FORCE);
+    files.after(|| files.allow("a.example"), "policy", POLICY_RELOADED);
     assert_eq!(block_on(client.caller()).unwrap().as_deref(), Some("a.example"));
 }
 
@@ -314,7 +314,7 @@ fn key_that_all_users_can_read_is_logged() {
     let start = |mode| {
         fs::set_permissions(files.path("key"), PermissionsExt::from_mode(mode)).unwrap();
         drop(files.node().start().unwrap());
-        files.logged("key", "chmod 600, and replace the key")
+        files.logged("key", "run chmod 600 on the file, and replace the key")
     };
     assert_eq!([0o600, 0o640, 0o644].map(start), [0, 0, 1]);
 }

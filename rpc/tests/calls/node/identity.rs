@@ -350,7 +350,7 @@ fn peers_without_name_are_accepted_on_request() {
     let (root, log) = (authority("root"), Logged::at(tracing::Level::WARN));
     let open = named(node(), &root, "server.example").serve(service().0).accept(Level::None);
     let server = tracing::subscriber::with_default(log.clone(), || open.start()).unwrap();
-    assert_eq!(log.count("peers without a proved name accepted"), 1);
+    assert_eq!(log.count("unauthenticated peers accepted"), 1);
     let plain = node().start().unwrap();
     assert_eq!(block_on(client_of(&plain, server.local_address()).caller()).unwrap(), None);
     assert_eq!(counts(&server), [0, 0, 0, 1]);
@@ -410,7 +410,7 @@ fn unusable_identity_is_named_at_start() {
     let log = Logged::at(tracing::Level::WARN);
     let unknown = node().exempt_local_user(false).identity(own()).trust(trust(&other));
     let _node = tracing::subscriber::with_default(log.clone(), || unknown.start()).unwrap();
-    assert_eq!(log.count("certificate not valid for peers with the trust of this node"), 1);
+    assert_eq!(log.count("certificate of this node does not verify against its own trust"), 1);
 }
 
 /// Starts a server at a fresh address. `IP` among its names stands for that address.

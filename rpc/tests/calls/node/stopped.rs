@@ -64,7 +64,7 @@ fn log_of_failed_attempts_is_limited() {
         assert!(!status.may_have_run(), "{status}");
     }
     let is_ours = |line: &&String| {
-        line.contains("session not made") && servers.iter().any(|at| line.contains(&format!("={at} ")))
+        line.contains("session not established") && servers.iter().any(|at| line.contains(&format!("={at} ")))
     };
     let lines: Vec<_> = log.lines().iter().filter(is_ours).cloned().collect();
     let seconds = usize::try_from(started.elapsed().as_secs()).unwrap();

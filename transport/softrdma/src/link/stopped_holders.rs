@@ -60,7 +60,7 @@ impl StoppedHolders {
                 tracing::info!(
                     pid,
                     cause = "it has ended, or this process no longer listens at its addresses",
-                    "stopped process no longer keeps new clients from this one"
+                    "stopped process no longer blocks new clients"
                 );
             }
             holds

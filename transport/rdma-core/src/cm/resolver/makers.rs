@@ -15,7 +15,7 @@ impl Inner {
                 Ok(thread) => work.makers.push(thread),
                 Err(error) if work.makers.is_empty() => return Err(error.into()),
                 Err(error) => {
-                    tracing::warn!(%error, "thread that makes endpoints not started");
+                    tracing::warn!(%error, "thread that creates endpoints not started");
                     break;
                 }
             }

@@ -218,7 +218,7 @@ impl Addresses {
                     "listener address not served"
                 )
             }
-            None => tracing::warn!(address = %own, %error, "listener goes without an address"),
+            None => tracing::warn!(address = %own, %error, "listener address not opened"),
         }
     }
 

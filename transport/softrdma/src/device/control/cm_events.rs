@@ -46,7 +46,7 @@ impl Control {
                 ?asked,
                 ?listening,
                 remedy = "use the same kind of connection on both sides",
-                "connection request of another kind refused"
+                "connection request of another QP type refused"
             );
         }
     }
@@ -187,7 +187,7 @@ impl Control {
         };
         let ready = self.bring_up(shards, id, qp, peer.responder_resources, peer.initiator_depth);
         if let Err(error) = ready {
-            tracing::warn!(?id, %error, "QP of a connection not brought up");
+            tracing::warn!(?id, %error, "QP of a connection not moved to RTS");
             let _ended =
                 self.connections.machine().reject(now.0, connection, RejectReason::NO_RESOURCES, &[]);
             self.fail_attached(shards, id);

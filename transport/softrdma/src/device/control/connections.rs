@@ -233,7 +233,7 @@ impl Connections {
         if endpoint.channel.push(PendingCmEvent { id, kind, private_data }).is_err() {
             tracing::warn!(
                 ?id,
-                cause = "its channel is full",
+                cause = "its event channel is full",
                 remedy = "take events from the channel sooner",
                 "connection event lost"
             );

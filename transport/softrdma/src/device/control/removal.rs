@@ -91,7 +91,7 @@ impl Control {
             if channel.push(PendingCmEvent { id, kind, private_data: Vec::new() }).is_err() {
                 tracing::warn!(
                     ?id,
-                    cause = "its channel is full",
+                    cause = "its event channel is full",
                     remedy = "take events from the channel sooner",
                     "device removal not reported to a connection"
                 );

@@ -151,7 +151,7 @@ impl FolderLock {
                     pid,
                     cause = "the process kept it too long, and is probably stopped",
                     remedy = "continue (SIGCONT) or end the process",
-                    "host lock taken from a process"
+                    "host lock taken over from an unresponsive process"
                 );
                 Ok(())
             }

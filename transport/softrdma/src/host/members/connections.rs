@@ -347,7 +347,7 @@ impl Connections {
             tracing::warn!(
                 %error,
                 remedy = "have a process that changes its user or root directory open the device afterwards",
-                "other processes of this host not reached"
+                "other processes of this host no longer reachable"
             );
         }
         made.ok_or(Undelivered::Gone)
@@ -381,7 +381,7 @@ impl Connections {
             tracing::warn!(
                 %error,
                 remedy = "raise the limit on open files (ulimit -n) or on memory, or end what uses them up",
-                "connections with other processes of this host wait"
+                "connections with other processes of this host paused"
             );
         }
         if self.shortage != Shortage::Now {
@@ -394,7 +394,7 @@ impl Connections {
     fn recovered(&mut self) {
         if self.shortage == Shortage::Before {
             self.set(Shortage::None);
-            tracing::info!("connections with other processes of this host made again");
+            tracing::info!("connections with other processes of this host resumed");
         }
     }
 

@@ -35,7 +35,7 @@ use system::SystemSockets;
 pub use system::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 use trunkline_verbs::{Counter, Time};
 
-/// Delay after which connections that lacked descriptors or memory are attempted again.
+/// Delay after which connections that lacked descriptors or memory are retried.
 const RESUME_WAIT: Duration = Duration::from_millis(100);
 
 /// A link over UDP.

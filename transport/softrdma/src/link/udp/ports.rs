@@ -184,7 +184,7 @@ impl Ports {
                     self.add(Bound { address, socket, is_main: false });
                     self.changes += 1;
                 }
-                Err(error) => tracing::debug!(%address, %error, "no second port"),
+                Err(error) => tracing::debug!(%address, %error, "second UDP port not bound"),
             }
         }
         self.bound.iter().find(has).map_or(self.main_port, |bound| bound.socket.local().port())
@@ -289,7 +289,7 @@ impl Ports {
                         tracing::warn!(
                             %address,
                             %error,
-                            "UDP port 4791 not taken over, it is attempted again"
+                            "UDP port 4791 not taken over, retrying"
                         );
                     }
                     is_settled = false;

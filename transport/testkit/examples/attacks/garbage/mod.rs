@@ -117,7 +117,7 @@ fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3],
         findings.note(
             "attacked-connections",
             &format!(
-                "{breaks} breaks, {again} made again, the slowest after {slowest_ms} ms, {} rounds",
+                "{breaks} breaks, {again} reconnected, the slowest after {slowest_ms} ms, {} rounds",
                 rounds("attacked")
             ),
         );
