@@ -4,13 +4,14 @@ use crate::codec::{Allowance, DecodeError, DecodeValue, Limits};
 use crate::node::budgets::DECODED_BYTES;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
+use crate::stream::Item;
 use crate::wire::frame::UNSET;
 use crate::wire::metadata::{MetadataBytes, ReplyMetadata};
 use bytes::Bytes;
 use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
-use trunkline_transport::Message;
+use trunkline_transport::{EAGER_BYTES, Message};
 
 /// The message of a handler's reply. Stubs decode the value or the error.
 pub struct Response {
@@ -83,6 +84,15 @@ impl Response {
             [1] => self.bytes().map(Some),
             _ => Err(bad_reply(&"its flag is neither 0 nor 1")),
         }
+    }
+
+    /// Passes on the encoded part and the body together, as the item of a stream. A large item keeps the memory of the message.
+    pub(crate) fn with_item<T>(self, with: impl FnOnce(Item<'_>) -> T) -> T {
+        let item = self.message.as_slice().get(self.encoded.start..).unwrap_or_default();
+        if item.len() > EAGER_BYTES {
+            return with(Item::Own(self.message.bytes_from(self.encoded.start)));
+        }
+        with(Item::Borrowed(item))
     }
 
     /// Returns true if the response has an encoded part or a body.

@@ -158,10 +158,11 @@ impl Writer {
             let status = Status::ran(Code::Internal, "the call has no stream").because(Reason::Misuse);
             return Err(Failure::Node(status));
         };
-        let initial = Context::current().map(|context| context.take_initial_metadata()).unwrap_or_default();
+        let context = Context::current();
+        let initial = context.as_ref().map(Context::take_initial_metadata).unwrap_or_default();
         check_metadata(initial.size(), self.most_metadata)
             .map_err(|status| Failure::Node(status.after_run()))?;
-        send_from_handler(stream, initial, source, put).await.map_err(|error| match error {
+        send_from_handler(stream, context, initial, source, put).await.map_err(|error| match error {
             SendItemsError::Source(status) => Failure::Handler(status),
             SendItemsError::Item(status) => Failure::Node(status),
         })

@@ -3,8 +3,9 @@
 //! Small items share one buffer instead of one allocation each. Peers are charged for windows, not for buffers, so a buffer
 //! grows at most to the size of its window. A reader keeps an emptied buffer, so that a steady stream does not allocate.
 
-use super::BATCH;
+use super::{BATCH, IN_REPLY};
 use crate::codec::EncodeValue;
+use crate::server::Reply;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::{DATA_BYTES, StreamHeader};
@@ -145,6 +146,24 @@ impl ItemBuffer {
 
     pub(super) fn is_empty(&self) -> bool {
         self.items.items.is_empty()
+    }
+
+    /// Returns true if there is one item, which a REPLY may contain.
+    pub(super) fn fits_reply(&self) -> bool {
+        match self.items.items.front() {
+            Some(Stored::Copied(length)) => self.items.items.len() == 1 && *length > 0,
+            Some(Stored::Own(item)) => self.items.items.len() == 1 && item.len() <= IN_REPLY,
+            None => false,
+        }
+    }
+
+    /// Moves the first item into a reply.
+    pub(super) fn move_to(&mut self, reply: &mut Reply) {
+        if let Some(Next { head, body, .. }) = self.next(0, false, 0) {
+            reply.encoded.buffer().extend_from_slice(&head[DATA_BYTES..]);
+            reply.body = body.into();
+            self.pop();
+        }
     }
 
     /// Returns the bytes of the items added since the last call.

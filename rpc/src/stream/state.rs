@@ -11,6 +11,7 @@ use crate::executor::wakes;
 use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::lost_in_child;
+use crate::server::Reply;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::{DATA_BYTES, Encoded, Header, StreamHeader, StreamPart, send, without_call};
@@ -180,6 +181,8 @@ struct Sending {
     buffer: ItemBuffer,
     left: Window,
     sent: u64,
+    /// True if the reply has the only item, without ACCEPT, DATA and END.
+    is_in_reply: bool,
     /// Metadata of an ACCEPT frame to be sent to the peer.
     accepts: Option<Metadata>,
     /// True if the writer has no more items.
@@ -400,11 +403,7 @@ impl CallStream {
             // If the server sends a stream, the reply must not occupy receive memory.
             let outcome = match outcome {
                 Ok(response) if self.reads() && !response.is_error() => {
-                    if response.has_value() {
-                        Err(Misuse("the reply to a call with the server's stream has a value").status())
-                    } else {
-                        Ok(Response::empty())
-                    }
+                    state.replied(response).map(|()| Response::empty()).map_err(Misuse::status)
                 }
                 outcome => outcome,
             };
@@ -502,6 +501,23 @@ impl CallStream {
         let mut state = self.state.lock();
         state.sending.accepts = Some(initial);
         self.report(state);
+    }
+
+    /// Stores the only item of the handler's stream, which its reply contains.
+    pub(super) fn answer(&self, items: &mut ItemBuffer) {
+        let Some(mut state) = self.lock_in_program() else { return };
+        if !state.is_over && !state.sending.is_reset {
+            mem::swap(&mut state.sending.buffer, items);
+            state.sending.is_in_reply = true;
+        }
+    }
+
+    /// Moves the only item of the handler's stream into its reply, unless it was sent before.
+    pub(crate) fn move_to(&self, reply: &mut Reply) {
+        let mut state = self.state.lock();
+        if state.sending.is_in_reply {
+            state.sending.buffer.move_to(reply);
+        }
     }
 
     /// Returns the writer's next step. The writer is woken when it changes.
@@ -706,6 +722,18 @@ impl StreamState {
         }
     }
 
+    /// Handles the contents of a successful reply: the only item, if the stream was not accepted before.
+    fn replied(&mut self, response: Response) -> Result<(), Misuse> {
+        if response.has_value() {
+            if mem::replace(&mut self.is_accepted, true) {
+                return Err(Misuse("the reply to a call with the server's stream has a value"));
+            }
+            response.with_item(|item| self.incoming.add(item));
+            self.incoming.has_ended = true;
+        }
+        Ok(())
+    }
+
     fn send(&mut self, line: &mut FrameSender<'_>) -> Result<(), SendError> {
         let Self { incoming, sending, .. } = self;
         if let Some(initial) = &sending.accepts {
@@ -726,7 +754,7 @@ impl StreamState {
             incoming.left.add(Window { bytes: bytes.into(), items: items.into() });
             incoming.consumed.add(Window { bytes: -i64::from(bytes), items: -i64::from(items) });
         }
-        if sending.is_reset {
+        if sending.is_reset || sending.is_in_reply {
             return Ok(());
         }
         #[allow(clippy::cast_possible_truncation, reason = "the number of an item is modulo 2^16")]
@@ -761,17 +789,20 @@ impl Incoming {
         Ok(())
     }
 
-    /// Adds a received item.
+    /// Adds a received item. Returns the waker of its reader.
     fn item(&mut self, item: Item<'_>) -> Option<Waker> {
+        self.add(item);
+        if self.is_closed { None } else { self.waker.take() }
+    }
+
+    fn add(&mut self, item: Item<'_>) {
         let (left, bytes) = (usize::try_from(self.left.bytes).unwrap_or_default(), item.as_slice().len());
         self.left.spend(bytes);
         self.received += 1;
         self.largest = self.largest.max(bytes);
-        if self.is_closed {
-            return None;
+        if !self.is_closed {
+            self.items.push(item, left);
         }
-        self.items.push(item, left);
-        self.waker.take()
     }
 
     /// Handles the end of the peer's items.

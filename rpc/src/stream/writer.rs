@@ -5,6 +5,7 @@
 use super::buffer::ItemBuffer;
 use super::channel::watched;
 use super::state::{CallStream, Room};
+use crate::call::context::Context as CallContext;
 use crate::executor::runtime_guard;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -25,9 +26,11 @@ pub(crate) enum SendItemsError {
     Item(Status),
 }
 
-/// Sends the metadata and the items of a handler's stream, encoded with `put`. Completes when all items were sent.
+/// Sends the metadata and the items of a handler's stream, encoded with `put`. Completes when all items were sent. If the first
+/// poll of `source` returns its only item and its end, the reply has item and metadata.
 pub(crate) async fn send_from_handler<S, T, P>(
     stream: Arc<CallStream>,
+    context: Option<CallContext>,
     initial: Metadata,
     source: S,
     put: P,
@@ -36,14 +39,14 @@ where
     S: Source<Item = Result<T, Status>>,
     P: Fn(T, &mut ItemBuffer) -> Result<(), Status>,
 {
-    stream.accept(initial);
     let mut put = |item: Result<T, Status>, buffer: &mut ItemBuffer| match item {
         Ok(item) => put(item, buffer).map_err(SendItemsError::Item),
         Err(status) => Err(SendItemsError::Source(status)),
     };
     let source = pin!(source);
     let (items, panicked) = (ItemBuffer::default(), runtime_guard::panicked);
-    Pump { stream: &stream, source, put: &mut put, panicked, items, ended: None }.await
+    let accepts = Some((context, initial));
+    Pump { stream: &stream, source, put: &mut put, panicked, items, accepts, next: None, ended: None }.await
 }
 
 /// Sends the items of a caller's stream, until the stream or the call ends.
@@ -56,7 +59,17 @@ where
     let mut slot = pin!(Some(source));
     let Some(source) = slot.as_mut().as_pin_mut() else { return };
     let (items, panicked) = (ItemBuffer::default(), items_panicked);
-    let sent = Pump { stream: &stream, source, put: &mut put, panicked, items, ended: None }.await;
+    let sent = Pump {
+        stream: &stream,
+        source,
+        put: &mut put,
+        panicked,
+        items,
+        accepts: None,
+        next: None,
+        ended: None,
+    }
+    .await;
     if let Err(SendItemsError::Item(status) | SendItemsError::Source(status)) = sent {
         abort(&stream, method, status);
     }
@@ -91,18 +104,22 @@ fn log_panic(stream: &CallStream, method: &MethodName) {
 }
 
 /// A future that sends the items of `source`.
-struct Pump<'p, S, P> {
+struct Pump<'p, S: Source, P> {
     stream: &'p Arc<CallStream>,
     source: Pin<&'p mut S>,
     put: &'p mut P,
     /// Returns the status of a panic with this message.
     panicked: fn(Option<&str>) -> Status,
     items: ItemBuffer,
+    /// Metadata for the start of the response and the context it is from, until the first poll of `source`.
+    accepts: Option<(Option<CallContext>, Metadata)>,
+    /// An item for which the window has no room.
+    next: Option<S::Item>,
     /// Outcome of `source`, once it has ended.
     ended: Option<Result<(), SendItemsError>>,
 }
 
-impl<S, P> Unpin for Pump<'_, S, P> {}
+impl<S: Source, P> Unpin for Pump<'_, S, P> {}
 
 impl<S, P> Future for Pump<'_, S, P>
 where
@@ -124,8 +141,17 @@ where
             return Poll::Ready(ended);
         }
         let code = || {
-            while window.is_open() && this.ended.is_none() {
-                match this.source.as_mut().poll_next(task) {
+            // The first item may use up the window. Whether it is the only one decides how it is sent.
+            while this.ended.is_none()
+                && (window.is_open()
+                    || this.accepts.is_some() && this.next.is_none() && this.items.fits_reply())
+            {
+                let next = match this.next.take() {
+                    Some(next) => Poll::Ready(Some(next)),
+                    None => this.source.as_mut().poll_next(task),
+                };
+                match next {
+                    Poll::Ready(Some(item)) if !window.is_open() => this.next = Some(item),
                     Poll::Ready(Some(item)) => match (this.put)(item, &mut this.items) {
                         Ok(()) => window.spend(this.items.take_added()),
                         Err(failure) => this.ended = Some(Err(failure)),
@@ -143,6 +169,16 @@ where
             this.ended = Some(Err(SendItemsError::Item(status)));
         }
         let is_finished = matches!(this.ended, Some(Ok(())));
+        if let Some((context, initial)) = this.accepts.take() {
+            if is_finished && this.items.fits_reply() {
+                this.stream.answer(&mut this.items);
+                if let Some(context) = context {
+                    context.restore_initial_metadata(initial);
+                }
+                return Poll::Ready(Ok(()));
+            }
+            this.stream.accept(initial);
+        }
         if this.items.is_empty() && matches!(this.ended, Some(Err(_))) {
             return Poll::Ready(this.ended.take().unwrap_or(Ok(())));
         }

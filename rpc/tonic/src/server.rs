@@ -293,16 +293,16 @@ impl Handler {
         let Some(spawner) = &self.spawner else {
             return Ok(ResponsePieces::Here { body: exchange.await?, _permits: permits });
         };
-        let (sender, pieces) = channel(WAITING_PIECES);
+        let (sender, parts) = channel(WAITING_PIECES);
         let task = async move {
             // The task holds the permits, because the call may end first.
             let _permits = permits;
             forward(exchange, sender).await
         };
         let task = spawner.spawn(cx.peer().map(|peer| peer.address()), cx.scope(task))?;
-        let mut response = TaskResponse { pieces, task: Some(task) };
-        // The first piece is empty and means that the headers are set.
-        poll_fn(|task| Pin::new(&mut response).poll_next(task)).await.transpose()?;
+        let mut response = TaskResponse { parts, task: Some(task), whole: Bytes::new() };
+        // The first part comes when the headers are set.
+        poll_fn(|task| Pin::new(&mut response).poll_part(task)).await.transpose()?;
         Ok(ResponsePieces::OfTask(response))
     }
 }
@@ -482,22 +482,55 @@ impl Stream for BodyPieces {
     }
 }
 
-/// Sends a response to its call: an empty piece once the headers are set, and the pieces of the body.
+/// What a task sends to the call of its response.
+enum Part {
+    Headers,
+    Piece(Bytes),
+    /// The headers are set, and this piece is the whole body.
+    Whole(Bytes),
+}
+
+/// Sends a response to its call: the headers, and the pieces of the body, or both at once if the body is complete.
 async fn forward(
     exchange: impl Future<Output = Result<BodyPieces, Status>>,
-    pieces: Sender<Bytes>,
+    parts: Sender<Part>,
 ) -> Result<(), Status> {
     let mut body = exchange.await?;
-    send(&pieces, Bytes::new()).await?;
-    while let Some(piece) = poll_fn(|task| Pin::new(&mut body).poll_next(task)).await {
-        send(&pieces, piece?).await?;
+    let mut ready = [poll_once(&mut body).await, Poll::Pending];
+    if let Poll::Ready(Some(Ok(_))) = &ready[0] {
+        ready[1] = poll_once(&mut body).await;
     }
-    pieces.finish();
+    let mut ready = match ready {
+        [Poll::Ready(Some(Ok(piece))), Poll::Ready(None)] => {
+            send(&parts, Part::Whole(piece)).await?;
+            parts.finish();
+            return Ok(());
+        }
+        others => others.into_iter(),
+    };
+    send(&parts, Part::Headers).await?;
+    loop {
+        let next = match ready.next() {
+            Some(Poll::Ready(next)) => next,
+            Some(Poll::Pending) => continue,
+            None => poll_fn(|task| Pin::new(&mut body).poll_next(task)).await,
+        };
+        match next {
+            Some(piece) => send(&parts, Part::Piece(piece?)).await?,
+            None => break,
+        }
+    }
+    parts.finish();
     Ok(())
 }
 
-async fn send(pieces: &Sender<Bytes>, piece: Bytes) -> Result<(), Status> {
-    pieces.send(piece).await.map_err(|_| Status::cancelled("the call is over"))
+/// Polls for the next piece, without waiting for it.
+async fn poll_once(body: &mut BodyPieces) -> Poll<Option<Result<Bytes, Status>>> {
+    poll_fn(|task| Poll::Ready(Pin::new(&mut *body).poll_next(task))).await
+}
+
+async fn send(parts: &Sender<Part>, part: Part) -> Result<(), Status> {
+    parts.send(part).await.map_err(|_| Status::cancelled("the call is over"))
 }
 
 /// The body of a response, and its call.
@@ -531,23 +564,42 @@ impl Stream for Response {
 
 /// The body of a response, and the task that produces it.
 struct TaskResponse {
-    pieces: Receiver<Bytes>,
-    /// `None` after the end of the task.
+    parts: Receiver<Part>,
+    /// `None` after the end of the response.
     task: Option<Spawned>,
+    /// The whole body, if it came with the headers.
+    whole: Bytes,
+}
+
+impl TaskResponse {
+    /// Returns the next piece, empty for the headers.
+    fn poll_part(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
+        let Some(task) = &mut self.task else { return Poll::Ready(None) };
+        match ready!(self.parts.poll_recv(context)) {
+            Ok(Some(Part::Headers)) => Poll::Ready(Some(Ok(Bytes::new()))),
+            Ok(Some(Part::Piece(piece))) => Poll::Ready(Some(Ok(piece))),
+            Ok(Some(Part::Whole(piece))) => {
+                (self.whole, self.task) = (piece, None);
+                Poll::Ready(Some(Ok(Bytes::new())))
+            }
+            // The task's outcome says why it dropped its sender.
+            _ => {
+                let outcome = ready!(task.poll(context));
+                self.task = None;
+                Poll::Ready(outcome.err().map(Err))
+            }
+        }
+    }
 }
 
 impl Stream for TaskResponse {
     type Item = Result<Bytes, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
-        // The task's outcome says why it dropped its sender.
-        if let Ok(Some(piece)) = ready!(self.pieces.poll_recv(context)) {
-            return Poll::Ready(Some(Ok(piece)));
+        match std::mem::take(&mut self.whole) {
+            whole if whole.is_empty() => self.poll_part(context),
+            whole => Poll::Ready(Some(Ok(whole))),
         }
-        let Some(task) = &mut self.task else { return Poll::Ready(None) };
-        let outcome = ready!(task.poll(context));
-        self.task = None;
-        Poll::Ready(outcome.err().map(Err))
     }
 }
 

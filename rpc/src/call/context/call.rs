@@ -286,6 +286,13 @@ impl Context {
         self.0.reply.lock().as_mut().map(|reply| std::mem::take(&mut reply.initial)).unwrap_or_default()
     }
 
+    /// Puts back what [`Self::take_initial_metadata`] returned, because the response did not begin before the call ended.
+    pub(crate) fn restore_initial_metadata(&self, initial: Metadata) {
+        if let Some(reply) = self.0.reply.lock().as_mut() {
+            reply.initial = initial;
+        }
+    }
+
     /// Returns the metadata that was set for the start of the response.
     #[must_use]
     pub fn initial_metadata(&self) -> Metadata {

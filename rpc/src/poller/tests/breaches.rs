@@ -139,6 +139,33 @@ fn stream_has_finished_only_with_its_end_and_good_reply_without_value() {
 }
 
 #[test]
+fn reply_without_accept_has_only_item_of_stream() {
+    let mut server = Server::new();
+    let large = [7; 40_000];
+    for (metadata, encoded, body) in [
+        (MetadataBytes::default(), &b"item"[..], &b""[..]),
+        (MetadataBytes { initial: 5, trailing: 5 }, b"\x01\x01\0ka\x01\x01\0kbi", b"tem"),
+        (MetadataBytes::default(), b"", &large),
+    ] {
+        let (wait, opened) = server.open(FEED, &CallOptions::new());
+        let request = server.request();
+        let Header::Reply { call, code, by, number, .. } = success(request) else { unreachable!() };
+        let header = Header::Reply { call, code, by, number, metadata };
+        let (block, encoded) = encoded.split_at(metadata.sum());
+        let answer = with_metadata(&header, block, encoded, body);
+        server.peer.post(request.line, request.from.peer, Some(request.from), &answer);
+        server.world.block_on(wait).expect("it was accepted");
+        let mut items = opened.bytes(|bytes| bytes);
+        assert_eq!(next(&mut items), Some(Ok(Some(Bytes::from([encoded, body].concat())))));
+        assert_eq!(next(&mut items), Some(Ok(None)));
+        let received = [items.initial_metadata(), items.trailing_metadata()].map(|metadata| metadata.size());
+        assert_eq!(received, [metadata.initial, metadata.trailing].map(|size| size as usize));
+        assert!(server.cancelled().is_empty(), "the server has ended it");
+        server.assert_at_rest("the end of a stream");
+    }
+}
+
+#[test]
 fn cancellations_of_streams_that_find_no_room_are_sent_later() {
     const STREAMS: usize = 40;
     // Too large for a bundle, and more than the peer has granted credit for.

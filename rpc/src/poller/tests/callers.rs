@@ -439,6 +439,25 @@ fn breach_of_stream_protocol_ends_only_its_stream() {
 const LARGEST_BYTES: u32 = (4 << 20) - (16 << 10) + 6400;
 
 #[test]
+fn stream_of_one_item_that_is_ready_is_sent_in_reply() {
+    let mut caller = Caller::new();
+    for (call, (items, hundreds)) in (1..).zip([(1, 1), (1, 255), (1, 0), (0, 1), (2, 1)]) {
+        caller.request(request(FEED, call), &[items, hundreds]);
+        let frames = caller.frames();
+        let (Header::Reply { code, .. }, value) = frames.last().expect("a reply") else {
+            panic!("{frames:?}")
+        };
+        let size = usize::from(hundreds) * 100;
+        let is_whole = items == 1 && size > 0;
+        let parts = if is_whole { 0 } else { 2 + usize::from(items) };
+        let expected = (0, if is_whole { size } else { 0 }, parts + 1);
+        assert_eq!((*code, value.len(), frames.len()), expected, "{items} items of {size} bytes");
+        assert_eq!(caller.charged(), (0, 0));
+    }
+    caller.is_answered();
+}
+
+#[test]
 fn writers_stop_at_their_window() {
     let made = Arc::new(AtomicU64::new(0));
     let queued = Limit { per_peer: 4 * SMALL, in_all: 8 * SMALL };

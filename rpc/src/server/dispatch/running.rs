@@ -183,11 +183,14 @@ impl Dispatch {
                     self.end_replaced(transport, earlier);
                 }
             }
-            Started::Ended(outcome) => {
+            Started::Ended(mut outcome) => {
                 let metadata = context.and_then(|context| context.end());
                 self.ended(key.peer, table);
                 self.arguments.put_back(key.peer, decoded);
                 if let Some(stream) = stream {
+                    if let Ok(reply) = &mut outcome {
+                        stream.move_to(reply);
+                    }
                     self.arguments.put_back(key.peer, stream.close());
                 }
                 match outcome {
@@ -270,11 +273,20 @@ impl Dispatch {
         let polled = served.calls.poll(task.slot);
         drop(inside);
         let (decoded, context) = (self.arguments.end(), self.current.end());
-        if let Some(running) = &mut running {
+        let Some(mut outcome) = polled else {
+            if let Some(running) = running {
+                running.decoded += decoded;
+                running.context = context;
+            }
+            return;
+        };
+        if let Some(running) = running {
             running.decoded += decoded;
             running.context = context;
+            if let (Some(stream), Ok(reply)) = (&running.stream, &mut outcome) {
+                stream.move_to(reply);
+            }
         }
-        let Some(outcome) = polled else { return };
         if let Some((caller, metadata)) = self.forget(transport.now(), task, !is_of_drain(&outcome)) {
             self.reply(transport, caller, outcome, metadata);
         }
