@@ -486,7 +486,7 @@ impl Stream for BodyPieces {
 enum Part {
     Headers,
     Piece(Bytes),
-    /// The headers are set, and this piece is the whole body.
+    /// The headers are set, and this piece is the whole body. It is empty if there is no body.
     Whole(Bytes),
 }
 
@@ -500,14 +500,17 @@ async fn forward(
     if let Poll::Ready(Some(Ok(_))) = &ready[0] {
         ready[1] = poll_once(&mut body).await;
     }
-    let mut ready = match ready {
-        [Poll::Ready(Some(Ok(piece))), Poll::Ready(None)] => {
-            send(&parts, Part::Whole(piece)).await?;
-            parts.finish();
-            return Ok(());
-        }
-        others => others.into_iter(),
+    let whole = match &ready {
+        [Poll::Ready(None), _] => Some(Bytes::new()),
+        [Poll::Ready(Some(Ok(piece))), Poll::Ready(None)] => Some(piece.clone()),
+        _ => None,
     };
+    if let Some(whole) = whole {
+        send(&parts, Part::Whole(whole)).await?;
+        parts.finish();
+        return Ok(());
+    }
+    let mut ready = ready.into_iter();
     send(&parts, Part::Headers).await?;
     loop {
         let next = match ready.next() {

@@ -528,6 +528,21 @@ async fn unknown_errors_of_layers_are_statuses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unary_response_is_one_message() {
+    for fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
+        let sent =
+            |fixture: &Fixture| fixture.nodes[1].report().traffic.iter().map(|lane| lane.sent).sum::<u64>();
+        for _ in 0..2 {
+            let before = sent(&fixture);
+            let request = SimpleRequest { response_size: 65_536, ..SimpleRequest::default() };
+            fixture.client().unary_call(request).await.unwrap();
+            assert_eq!(sent(&fixture), before + 1);
+        }
+        fixture.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_limit_of_server_ends_when_response_begins() {
     let limit = Duration::ZERO;
     for fixture in [
