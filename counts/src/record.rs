@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn record_has_keys_that_others_read() {
+    fn record_json_has_expected_keys_and_round_trips() {
         let json = serde_json::to_value(record()).unwrap();
         for link in ["in-process", "udp", "shm"] {
             for side in ["client", "server"] {

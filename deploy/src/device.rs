@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn device_that_is_not_removable_stays_unchanged() {
+    fn non_removable_device_stays_unchanged() {
         let directory = Directory::new();
         let [here, elsewhere] = addresses();
         let _device = directory.device(here, false);

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn core_that_may_not_be_used_is_named() {
+    fn unusable_core_is_named() {
         let far = Pin::To(Cores { client: usable().unwrap()[0], server: 100_000 });
         assert!(Pin::cores(Some(far)).unwrap_err().contains("100000"));
     }

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_counts_for_every_call_that_was_due_meanwhile() {
+    fn server_stall_adds_latency_to_every_due_call() {
         // Open loop: one call begins each millisecond, and the server stalls for 50 ms.
         let mut recorder = Recorder::new(200 * MS);
         let mut free = 0;

@@ -133,7 +133,7 @@ fn settings_name_effective_link_and_reason() {
 }
 
 #[test]
-fn server_that_dies_has_its_own_exit_code() {
+fn killed_server_gives_exit_code_3() {
     let _alone = crate::alone();
     let mut program = program("latency --pin off --seconds 60 --quiet");
     let program = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program runs");
@@ -168,7 +168,7 @@ fn bandwidth_over_udp() {
 }
 
 #[test]
-fn pause_adds_floors_that_sleep() {
+fn pause_adds_blocking_floors() {
     let _alone = crate::alone();
     let point = json("latency --pause 1 --link process");
     for floor in ["eventfd, cross-core", "raw UDP, blocking"] {
@@ -177,7 +177,7 @@ fn pause_adds_floors_that_sleep() {
 }
 
 #[test]
-fn open_loop_makes_calls_that_are_due() {
+fn open_loop_call_rate_is_bounded_by_arrivals() {
     let _alone = crate::alone();
     let point = json("latency --arrivals 500 --outstanding 4 --link process");
     let per_s = point["calls"]["per_s"]["median"].as_f64().expect("a rate");

@@ -51,7 +51,7 @@ fn image_of_readme_is_drawn_from_its_figures() {
 }
 
 #[test]
-fn file_that_cannot_be_written_ends_run_before_it_measures() {
+fn unwritable_output_file_ends_run_before_measurement() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (old, bad) = (folder.join("old.json"), folder.join("none/out"));
@@ -91,7 +91,7 @@ fn run_ends_with_summary_line() {
 }
 
 #[test]
-fn files_that_are_not_results_leave_page_as_it_was() {
+fn invalid_result_file_leaves_page_unchanged() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (json, html) = (folder.join("bad.json"), folder.join("out.html"));

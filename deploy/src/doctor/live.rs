@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn runtime_directory_that_cannot_serve_is_failure() {
+    fn unusable_runtime_directory_is_failure() {
         let folder = trunkline_testkit::Folder::new().unwrap();
         let absent = directory(Some(&folder.join("run")));
         assert_eq!(absent.severity, Severity::Ok, "{absent:?}");

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_that_do_not_wait_for_room_are_held_up_to_limit() {
+    fn non_waiting_calls_are_held_up_to_limit_and_until_deadline() {
         use AdmissionClass::{Reserved, Tries, Waits};
         let mut held = Held::default();
         let has_room = |held: &Held| [Tries, Reserved, Waits].map(|entry| held.has_room(entry));

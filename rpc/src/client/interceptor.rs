@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn interceptor_whose_calls_pass_through_itself_is_refused() {
+    fn call_through_recursive_interceptor_is_refused() {
         let itself = Arc::new(OnceLock::new());
         let same: Arc<OnceLock<ClientInterceptors>> = Arc::clone(&itself);
         let all = ClientInterceptors::NONE.with(Arc::new(move |_: &mut ClientCall| {

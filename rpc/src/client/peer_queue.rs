@@ -344,7 +344,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn small_calls_that_are_queued_leave_large_ones_their_turn() {
+    fn queued_small_calls_are_bounded_while_large_calls_wait() {
         let mut line = Line::new(1000, 0);
         line.wait(3, true);
         line.wait(3 * QUEUED, false);

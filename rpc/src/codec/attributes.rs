@@ -107,7 +107,7 @@ fn skip_deserializing_of_field_is_refused() {
 }
 
 #[test]
-fn fields_that_each_side_skips_are_refused() {
+fn fields_skipped_by_opposite_sides_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Crossed {
         #[serde(default, skip_serializing)]
@@ -131,7 +131,7 @@ fn skipped_fields_work() {
 }
 
 #[test]
-fn variants_after_one_that_is_not_decoded_are_refused() {
+fn variants_after_skip_deserializing_variant_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Kind {
         First,
@@ -174,7 +174,7 @@ fn variants_after_skipped_one_are_refused() {
 }
 
 #[test]
-fn variants_that_are_not_encoded_work_otherwise() {
+fn skip_serializing_variant_fails_and_others_work() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Kind {
         #[serde(skip_serializing)]
@@ -331,7 +331,7 @@ fn types_of_standard_library_work() {
 }
 
 #[test]
-fn type_whose_own_code_refuses_value_is_refused_by_receiver() {
+fn value_refused_by_try_from_is_encoded_and_refused_by_receiver() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(try_from = "Even")]
     struct Odd {
@@ -355,7 +355,7 @@ fn type_whose_own_code_refuses_value_is_refused_by_receiver() {
 }
 
 #[test]
-fn containers_that_each_side_names_otherwise_are_compared() {
+fn containers_with_different_names_per_side_are_compared() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(rename(serialize = "Out", deserialize = "In"))]
     struct Secret {
@@ -441,7 +441,7 @@ fn trimmed<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, 
 }
 
 #[test]
-fn values_that_their_own_code_changes_arrive_changed() {
+fn values_changed_by_deserialize_with_arrive_changed() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct User {
         #[serde(alias = "mail", deserialize_with = "trimmed")]
@@ -481,7 +481,7 @@ fn values_unequal_to_themselves_and_sets_work() {
 }
 
 #[test]
-fn type_that_is_only_sent_may_panic_when_it_is_decoded() {
+fn send_only_type_with_panicking_decoder_is_encoded() {
     #[derive(Debug, Serialize)]
     struct OnlySent {
         number: u8,
@@ -506,7 +506,7 @@ fn refused_by_both<T: Serialize + DeserializeOwned>(value: &T, words: &[&str]) {
 }
 
 #[test]
-fn fields_without_names_that_one_side_skips_are_refused() {
+fn unnamed_fields_skipped_by_one_side_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Unwritten(#[serde(default, skip_serializing)] u8, #[serde(default)] u8, #[serde(default)] u8);
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -533,7 +533,7 @@ fn fields_without_names_that_one_side_skips_are_refused() {
 }
 
 #[test]
-fn fields_without_names_that_one_side_skips_are_refused_in_variants() {
+fn unnamed_variant_fields_skipped_by_one_side_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Event {
         Unit,

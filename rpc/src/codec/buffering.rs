@@ -129,7 +129,7 @@ mod tests {
 
     /// The names are serde's: others would not be recognized.
     #[test]
-    fn every_attribute_that_buffers_is_recognized() {
+    fn every_buffering_attribute_is_recognized() {
         #[derive(Debug, Deserialize)]
         #[allow(dead_code, reason = "it is only decoded")]
         #[serde(tag = "t")]

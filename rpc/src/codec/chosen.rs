@@ -102,7 +102,7 @@ fn judge_everywhere<const READ: u8>() {
 }
 
 #[test]
-fn type_that_chooses_its_encoding_is_compared_at_each_choice() {
+fn type_with_value_dependent_encoding_is_compared_for_each_encoding() {
     macro_rules! judge_all {
         ($($read:literal)*) => {
             $(
@@ -115,7 +115,7 @@ fn type_that_chooses_its_encoding_is_compared_at_each_choice() {
 }
 
 #[test]
-fn type_that_chooses_its_encoding_is_compared_wherever_it_is() {
+fn type_with_value_dependent_encoding_is_compared_in_every_position() {
     judge_everywhere::<4>();
     judge_everywhere::<6>();
     judge_everywhere::<14>();
@@ -124,7 +124,7 @@ fn type_that_chooses_its_encoding_is_compared_wherever_it_is() {
 }
 
 #[test]
-fn parts_of_type_that_chooses_them_are_compared_at_each_choice() {
+fn type_with_value_dependent_fields_is_compared_for_each_value() {
     /// Encoded by its number; decoded as the first of each form.
     #[derive(Debug, PartialEq)]
     struct Fields(u8);

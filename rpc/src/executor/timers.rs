@@ -210,8 +210,8 @@ mod tests {
     }
 
     #[test]
-    fn timers_that_thread_of_parent_held_are_due_at_once_in_forked_child() {
-        if !runs_alone(module_path!(), "timers_that_thread_of_parent_held_are_due_at_once_in_forked_child") {
+    fn locked_timers_are_due_at_once_in_forked_child() {
+        if !runs_alone(module_path!(), "locked_timers_are_due_at_once_in_forked_child") {
             return;
         }
         let clock = Clock::simulated(VirtualClock::new());

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_that_panics_wakes_its_tasks() {
+    fn panicking_turn_wakes_its_tasks() {
         let task = Arc::<Count>::default();
         let ended = catch(|| {
             let _turn = Arc::<Wakes>::default().enter();

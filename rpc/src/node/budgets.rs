@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_limit_that_is_too_small_is_refused_with_least() {
+    fn too_small_memory_limit_is_refused_with_minimum() {
         let refused = |memory, options| divided(memory, options, 1).expect_err("it is too small").to_string();
         let text = refused(1_000, NodeOptions::new());
         let (_, least) = text.split_once("memory_limit = 1000 is too small: choose ").expect(&text);

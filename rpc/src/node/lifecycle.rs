@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn drain_does_not_wait_for_handlers_that_poller_has_dropped() {
+    fn wait_drained_returns_false_after_poller_drops_handlers() {
         let lifecycle = Lifecycle::new(1);
         lifecycle.poller_cut();
         assert!(!lifecycle.wait_drained(Duration::MAX));

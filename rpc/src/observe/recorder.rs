@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn event_that_is_being_written_is_skipped() {
+    fn unfinished_event_is_skipped() {
         let ring = Ring::new();
         (1..=3).for_each(|number| ring.push([number; WORDS]));
         ring.slots[2].sequence.store(UNREADABLE, Ordering::Relaxed);

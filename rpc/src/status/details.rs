@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_do_not_decode_or_claim_too_much_are_refused() {
+    fn malformed_and_too_large_details_are_refused() {
         let mut bytes = hash_of(Left::NAME).to_le_bytes().to_vec();
         bytes.push(7);
         let short = Status::aborted("no").with_details(bytes.clone());

@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn text_warns_of_calls_that_may_have_run() {
+    fn status_text_warns_if_call_may_have_run() {
         const WARNING: &str = "(the call may have run)";
         let warns = |status: Status| status.to_string().ends_with(WARNING);
         for code in [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Aborted] {

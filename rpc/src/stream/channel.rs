@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn channel_ends_once_each_sender_has_finished_and_is_closed_by_one_that_has_not() {
+    fn channel_ends_after_all_senders_finish_and_is_closed_by_dropped_sender() {
         let (sender, mut receiver) = channel(4);
         let other = sender.clone();
         sender.try_send(1).unwrap();

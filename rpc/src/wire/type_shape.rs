@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_check_their_values_do_not_hide_other_types() {
+    fn validating_types_do_not_hide_other_types() {
         fn not_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
             let number = u8::deserialize(deserializer)?;
             if number == 1 { Err(serde::de::Error::custom("it is one")) } else { Ok(number) }

@@ -203,7 +203,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "nodes in real time, of which some has to pass")]
-    fn time_left_is_that_when_request_leaves() {
+    fn time_left_excludes_wait_before_sending() {
         const LIMIT: Duration = Duration::from_secs(60);
         const WAITS: Duration = Duration::from_secs(1);
         if !has_python() {

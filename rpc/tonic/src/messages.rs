@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_cannot_be_measured_pass_at_largest_charge() {
+    fn messages_of_unknown_encoding_pass_at_largest_charge() {
         let plain = message(0, &[7; 10]);
         for (encoding, flag, bytes, held) in [
             ("zstd", 0, 10, 0),

@@ -603,7 +603,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_see_path_that_interceptors_see() {
+    fn only_plain_method_paths_are_accepted() {
         for (path, is_accepted) in [
             ("/greeter.Greeter/Greet", true),
             ("http://host/greeter.Greeter/Greet", false),
@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_see_only_time_limits_that_are_kept() {
+    fn grpc_timeout_without_deadline_is_hidden_from_handler() {
         let mut metadata = trunkline::Metadata::new();
         metadata.append_reserved(PATH, b"/greeter.Greeter/Greet").unwrap();
         metadata.append_reserved(timeout::GRPC_TIMEOUT, b"1S").unwrap();

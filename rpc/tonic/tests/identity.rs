@@ -100,7 +100,7 @@ async fn handlers_have_name_and_certificates_of_their_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn channel_that_expects_another_name_is_refused() {
+async fn channel_expecting_another_name_is_refused() {
     let root = authority();
     let (server, _) = named(&root, "server.example");
     let service = Server::new(Routes::new(HealthServer::new(Callers))).on_pollers();

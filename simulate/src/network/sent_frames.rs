@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bytes_that_were_announced_may_be_read() {
+    fn only_announced_bytes_may_be_read() {
         for (address, length) in [(5000, 1000), (5000, 1), (5999, 1), (5500, 500)] {
             assert!(!is_broken_by(7, address, length, true), "{address}, {length} bytes");
         }

@@ -111,7 +111,7 @@ fn crowd_of_pollers_joins_one_node() {
 
 /// A peer that leaves work behind, is forgotten and comes back under its address keeps one budget.
 #[test]
-fn handlers_that_outlive_session_count_when_their_caller_returns() {
+fn handlers_outliving_session_count_for_returning_caller() {
     let mut run = run_of(vec![small_node(0, 2), small_node(1, 2)]);
     run.nodes[0].start(&mut run.scheduler, None);
     let server = run.nodes[0].address;
@@ -232,7 +232,7 @@ fn renewals_beyond_capacity_of_server_do_not_block_clients() {
 /// A call to a server that vanished ends within the time that its node is set to, and after three quarters of it at
 /// least. A call that waited is probed after half of it, at most 10 s.
 #[test]
-fn session_is_lost_after_time_that_is_set() {
+fn session_is_lost_after_configured_time() {
     for time in [500, 1_000, 7_000, 60_000].map(Duration::from_millis) {
         let caller = NodePlan { session_loss_time: time, ..small_node(1, 1) };
         let mut run = run_of(vec![small_node(0, 1), caller]);

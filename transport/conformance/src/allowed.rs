@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn g4_right_that_qp_lacks_is_invalid_request_or_access_error() {
+    fn g4_missing_right_of_qp_is_invalid_request_or_access_error() {
         let refused = [Status::Success, Status::RemoteOperationError, Status::RetryExceeded];
         allows(denied_by_the_qp, &[Status::RemoteInvalidRequest, Status::RemoteAccessError], &refused);
     }
@@ -110,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn e8_f5_request_that_qp_may_not_execute_is_refused_or_fails_or_waits() {
+    fn e8_f5_disallowed_request_is_refused_or_fails_or_waits() {
         allows(not_executed, &[REFUSED, Posted::Waiting, FAILURE], &[SUCCESS, REFUSED_LATER, BUSY]);
     }
 
     #[test]
-    fn f5_device_may_accept_depth_that_it_does_not_announce() {
+    fn f5_device_may_accept_depth_above_announced_limit() {
         let refused = [Err(VerbsError::Busy("a test"))];
         allows(depth_above_the_device, &[Ok(()), Err(VerbsError::Invalid("a test"))], &refused);
     }

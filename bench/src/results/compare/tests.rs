@@ -126,7 +126,7 @@ fn points_of_one_file_only_are_named() {
 }
 
 #[test]
-fn files_that_cannot_be_compared_are_refused() {
+fn incomparable_results_are_refused() {
     let mut rate = run(&[8], 2.0);
     rate["command"] = json!("rate");
     let parsed = |value| Saved::parse("file", value).unwrap();

@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn waker_that_is_replaced_may_end_other_waiters() {
+    fn replaced_waker_may_drop_another_waiter() {
         let (sender, receiver) = mpsc::channel();
         let polls = move || {
             let context: &'static Context = Box::leak(Box::new(of_call()));

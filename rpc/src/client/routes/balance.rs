@@ -1073,7 +1073,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_differ_by_their_udp_port_are_two() {
+    fn servers_with_different_udp_ports_are_distinct() {
         let routes = opened();
         let texts = ["127.0.0.1:1", "127.0.0.1:1/4792", "127.0.0.1:1/4791"];
         let [own, other, same] = texts.map(|text| text.parse::<PeerKey>().unwrap());
@@ -1106,7 +1106,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_refuses_at_once_draws_no_more_calls_than_others() {
+    fn overloaded_server_gets_few_calls_under_power_of_two() {
         let (_routes, balanced) = connected(Policy::PowerOfTwo);
         let overloaded = refused(Reason::Overloaded);
         let (mut held, mut refusals) = (VecDeque::new(), 0);
@@ -1185,7 +1185,7 @@ mod tests {
     }
 
     #[test]
-    fn outlier_gets_calls_that_no_other_server_can_take_and_is_judged_anew_after_its_pause() {
+    fn outlier_is_tried_last_and_recovers_by_successful_probe() {
         let (_routes, balanced) = connected(Policy::RoundRobin);
         let mut now = Time(1_000_000_000);
         let server = &balanced.servers()[0];
@@ -1207,7 +1207,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_fails_in_later_session_is_left_out_again() {
+    fn server_failing_in_next_session_is_left_out_again() {
         let (routes, balanced) = connected(Policy::PickFirst);
         let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
         let peer = address(1);
@@ -1228,7 +1228,7 @@ mod tests {
     }
 
     #[test]
-    fn call_moves_on_in_pause_to_servers_that_are_being_connected_and_then_to_others() {
+    fn call_in_pause_tries_connecting_servers_before_failed_ones() {
         let routes = opened();
         let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
@@ -1247,7 +1247,7 @@ mod tests {
     }
 
     #[test]
-    fn call_in_pause_waits_for_server_that_is_being_connected_unless_it_waits_for_any() {
+    fn fail_fast_call_in_pause_goes_to_connecting_server_and_waiting_call_to_target() {
         let routes = opened();
         let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
@@ -1265,7 +1265,7 @@ mod tests {
     }
 
     #[test]
-    fn call_that_waits_for_connection_goes_to_target_while_all_servers_are_left_out() {
+    fn waiting_call_goes_to_target_while_all_servers_drain() {
         let (routes, balanced) = connected(Policy::RoundRobin);
         balanced.target.route().publish(Phase::Up(address(1)));
         for port in SERVERS {

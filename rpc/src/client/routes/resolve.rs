@@ -263,8 +263,8 @@ mod tests {
         in_forked_child(|| drop(Link::new(&routes, Target::resolver(servers.clone()))));
     }
     #[test]
-    fn list_that_thread_of_parent_held_is_not_changed_in_forked_child() {
-        if !runs_alone(module_path!(), "list_that_thread_of_parent_held_is_not_changed_in_forked_child") {
+    fn locked_server_list_fails_in_forked_child() {
+        if !runs_alone(module_path!(), "locked_server_list_fails_in_forked_child") {
             return;
         }
         let (at, other) =

@@ -36,7 +36,7 @@ fn assert_cancelled(server: &mut Server, request: Arrived, what: &str) {
 }
 
 #[test]
-fn server_that_breaks_protocol_of_stream_loses_call_and_its_handler_is_cancelled() {
+fn protocol_error_in_stream_ends_call_and_cancels_handler() {
     let mut server = Server::new();
     let options = CallOptions::new();
 
@@ -139,7 +139,7 @@ fn stream_has_finished_only_with_its_end_and_good_reply_without_value() {
 }
 
 #[test]
-fn cancellations_of_streams_that_find_no_room_are_sent_later() {
+fn stream_cancellations_wait_for_room() {
     const STREAMS: usize = 40;
     // Too large for a bundle, and more than the peer has granted credit for.
     const CALLS: usize = 1000;

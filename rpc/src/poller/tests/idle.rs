@@ -39,7 +39,7 @@ fn take_window(items: &mut Streaming<Bytes>) {
 }
 
 #[test]
-fn stream_ends_by_its_idle_timeout_only_if_nothing_arrives_that_may() {
+fn idle_timeout_counts_only_while_server_may_send() {
     let mut server = Server::new();
 
     // An arrival starts the time again.

@@ -14,7 +14,7 @@ fn with_room_for_one(builder: NodeBuilder) -> NodeBuilder {
 }
 
 #[test]
-fn ordered_calls_that_have_not_left_do_not_follow_others_to_another_session() {
+fn unsent_ordered_call_is_aborted_and_unordered_call_moves_to_next_server() {
     let mut world = World::new();
     let node = world.node(with_room_for_one);
     let (peer, successor) = (world.peer(), world.peer());
@@ -36,7 +36,7 @@ fn ordered_calls_that_have_not_left_do_not_follow_others_to_another_session() {
 }
 
 #[test]
-fn ordered_calls_that_are_queued_end_as_aborted_with_their_session() {
+fn queued_ordered_calls_end_as_aborted_with_session() {
     for (is_ordered, code) in [(true, Code::Aborted), (false, Code::Unavailable)] {
         let mut world = World::new();
         let node = world.node(|builder| builder);

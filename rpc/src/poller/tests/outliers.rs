@@ -218,7 +218,7 @@ fn slow_server_is_left_out_until_call_after_pause() {
 }
 
 #[test]
-fn server_that_answers_at_once_makes_only_other_one_not_slow() {
+fn servers_slower_than_one_fast_server_are_not_left_out() {
     let one_is_fast = |at| if at == 0 { Answer::Success } else { Answer::Slow(50 * MS) };
     let mut rig = Rig::new(2, Policy::RoundRobin.into());
     rig.calls(6000 * MS, one_is_fast);
@@ -229,7 +229,7 @@ fn server_that_answers_at_once_makes_only_other_one_not_slow() {
 }
 
 #[test]
-fn server_that_fails_half_of_its_calls_is_left_out_at_end_of_period() {
+fn server_failing_half_of_calls_is_left_out_at_end_of_period() {
     for (every, expected) in [(2, "left out: fails"), (3, "up")] {
         let mut rig = Rig::new(2, Policy::RoundRobin.into());
         let mut calls = 0;
@@ -312,7 +312,7 @@ fn only_faults_of_server_leave_it_out() {
 }
 
 #[test]
-fn server_whose_calls_are_all_hedged_is_left_out() {
+fn server_with_all_calls_hedged_is_left_out_as_slow() {
     let mut rig = Rig::new(4, Balance::from(Policy::RoundRobin).hedge_after(10 * MS));
     let hedged = |rig: &mut Rig| {
         let answer = &mut |at| if at == 0 { Answer::Never } else { Answer::Success };
@@ -362,7 +362,7 @@ fn error(code: Code) -> Answer {
 }
 
 #[test]
-fn no_idempotent_call_fails_beside_server_that_fails_all() {
+fn idempotent_calls_succeed_beside_failing_server() {
     let panic = Answer::Failure(Code::Internal, by_node(Reason::Panicked));
     for failure in [error(Code::Unavailable), error(Code::Internal), error(Code::Unknown), panic] {
         let mut rig = Rig::new(4, Policy::RoundRobin.into());
@@ -380,7 +380,7 @@ fn no_idempotent_call_fails_beside_server_that_fails_all() {
 }
 
 #[test]
-fn call_that_picked_server_fails_connects_next_one_in_time_or_returns_failure() {
+fn call_failed_by_picked_server_moves_to_next_or_returns_failure() {
     for (dead, is_late) in [(false, false), (true, false), (true, true)] {
         let mut world = World::new();
         let node = world.node(|builder| builder);

@@ -90,7 +90,7 @@ fn states(node: &Node) -> Vec<&'static str> {
 }
 
 #[test]
-fn server_that_does_not_serve_gets_no_calls_unless_none_does() {
+fn not_serving_server_gets_calls_only_if_no_server_serves() {
     for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut world = World::new();
         let (node, channel, peers, watches) = watched(&mut world, policy);
@@ -113,7 +113,7 @@ fn server_that_does_not_serve_gets_no_calls_unless_none_does() {
 }
 
 #[test]
-fn first_server_that_does_not_serve_has_others_connected() {
+fn next_server_is_connected_if_first_is_not_serving() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
     let (one, other) = (world.peer(), world.peer());
@@ -166,7 +166,7 @@ fn refused_watch_is_not_repeated_in_its_session() {
 }
 
 #[test]
-fn watch_that_ends_is_repeated_after_pauses_and_counts_as_serving() {
+fn ended_watch_counts_as_serving_and_is_repeated_after_growing_pauses() {
     let mut world = World::new();
     let (node, _channel, [peer, _other], [watch, _]) = watched(&mut world, Policy::RoundRobin);
     report(&peer, watch, &[NOT_SERVING]);

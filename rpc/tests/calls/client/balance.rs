@@ -192,7 +192,7 @@ fn round_robin_uses_all_20_servers_of_list_alike() {
 }
 
 #[test]
-fn power_of_two_choices_avoids_server_whose_calls_do_not_end() {
+fn power_of_two_choices_avoids_blocked_server() {
     let replicas = Replicas::new(2);
     let client = replicas.client(Policy::PowerOfTwo);
     replicas.connect(&client);
@@ -407,7 +407,7 @@ impl Resolve for Failing {
 }
 
 #[test]
-fn lookups_that_fail_keep_servers_and_are_logged_at_limited_rate() {
+fn failed_lookups_keep_servers_and_are_logged_at_limited_rate() {
     let (logged, replicas) = (Logged::by_all(), Replicas::new(2));
     let (servers, lookups) =
         (replicas.addresses.iter().copied().map(PeerKey::new).collect(), AtomicU64::new(0));
@@ -428,7 +428,7 @@ fn lookups_that_fail_keep_servers_and_are_logged_at_limited_rate() {
 }
 
 #[test]
-fn server_that_does_not_serve_gets_no_calls_until_it_does_unless_all_do_not() {
+fn not_serving_server_gets_no_calls_while_another_serves() {
     let (replicas, health) = Replicas::with_health::<2>();
     let client = replicas.client(Policy::RoundRobin);
     replicas.connect(&client);
@@ -451,7 +451,7 @@ fn server_that_does_not_serve_gets_no_calls_until_it_does_unless_all_do_not() {
 }
 
 #[test]
-fn channels_share_watch_of_server_which_ends_with_last() {
+fn channels_share_server_watch_until_last_channel_is_dropped() {
     let (replicas, _health) = Replicas::with_health::<2>();
     let is = |running: u64| {
         until("the streams are open", || {

@@ -120,7 +120,7 @@ fn call_waited_for_on_pollers_thread_fails_at_once() {
 }
 
 #[test]
-fn task_that_waits_on_its_poller_fails_at_once() {
+fn task_blocking_on_its_own_poller_fails_at_once() {
     let node = Arc::new(node().start().unwrap());
     let of_task: Arc<Node> = Arc::clone(&node);
     let task = node.run_on(PollerIndex(0), move |_| async move {
@@ -131,7 +131,7 @@ fn task_that_waits_on_its_poller_fails_at_once() {
 }
 
 #[test]
-fn factory_that_waits_for_call_fails_at_once() {
+fn blocking_call_in_factory_fails_at_once() {
     let (reporter, statuses) = events();
     let own = Arc::new(OnceLock::new());
     let service = WaitServer::per_poller(move |context| {

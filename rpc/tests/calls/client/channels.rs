@@ -113,7 +113,7 @@ impl Who for Passer {
 }
 
 #[test]
-fn channel_that_is_older_than_its_node_works_once_node_runs() {
+fn channel_of_unstarted_node_refuses_calls_until_node_runs() {
     let network = InProcessNetwork::new();
     let there = server(&network, 7);
     let directory = Directory::default();
@@ -144,7 +144,7 @@ fn channel_that_is_older_than_its_node_works_once_node_runs() {
 }
 
 #[test]
-fn channel_of_node_that_does_not_start_fails_at_once() {
+fn channel_of_failed_or_dropped_builder_fails_at_once() {
     let network = InProcessNetwork::new();
     let unused: SocketAddr = ([127, 0, 0, 1], 7000).into();
     // The settings are refused, the pollers fail to start, or the node is never started.

@@ -100,7 +100,7 @@ fn calls_of_task_wait_for_room() {
 }
 
 #[test]
-fn panic_of_task_affects_only_that_task() {
+fn task_panic_ends_task_as_internal_and_poller_continues() {
     let node = node().start().unwrap();
     let later = node.run_on(PollerIndex(0), |_| async { panic!("a task panics on purpose") });
     let status: Result<(), _> = block_on(later);
@@ -170,7 +170,7 @@ fn types_of_poller_are_not_send() {
 }
 
 #[test]
-fn handler_that_passes_on_status_has_run() {
+fn status_forwarded_by_handler_is_marked_as_run() {
     let server = node().serve(relay()).start().unwrap();
     let client = RelayClient::connect(&server, server.local_address()).unwrap();
     // This port of the server's address has no listener.

@@ -162,7 +162,7 @@ fn draining_gives_up_after_grace_period() {
 }
 
 #[test]
-fn call_that_outlasts_grace_period_ends_as_draining() {
+fn call_longer_than_grace_period_ends_as_draining() {
     for is_dropped in [false, true] {
         // A poller that is preempted for 50 ms is late, and its calls end with the session. Not in each attempt.
         let is_told = || {
@@ -188,7 +188,7 @@ fn call_that_outlasts_grace_period_ends_as_draining() {
 }
 
 #[test]
-fn handler_that_ends_its_own_node_does_not_wait_for_itself() {
+fn handler_shutting_down_its_node_does_not_wait_for_itself() {
     for drain in [true, false] {
         let shared = HopState::default();
         let server = Arc::new(serve(&shared, 1, LIMIT));
@@ -205,7 +205,7 @@ fn handler_that_ends_its_own_node_does_not_wait_for_itself() {
 }
 
 #[test]
-fn task_that_ends_its_own_node_does_not_wait_for_itself() {
+fn task_shutting_down_its_node_does_not_wait_for_itself() {
     for is_dropped in [true, false] {
         let address = fresh_address();
         let slot = Arc::new(Mutex::new(Some(Node::builder().listen(address).start().unwrap())));

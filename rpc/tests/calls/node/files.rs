@@ -308,7 +308,7 @@ fn unusable_files_are_named_at_start() {
 }
 
 #[test]
-fn key_that_all_users_can_read_is_logged() {
+fn world_readable_key_is_logged() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "a.example", VALID), &root.pem());
     let start = |mode| {

@@ -286,8 +286,8 @@ impl Forks for Forking {
 
 /// A child that continues as a second poller takes packets from the parent's sockets, and answers them.
 #[test]
-fn child_that_returns_from_handler_ends_before_it_sends_anything() {
-    if !runs_alone(module_path!(), "child_that_returns_from_handler_ends_before_it_sends_anything") {
+fn child_forked_in_handler_ends_before_sending() {
+    if !runs_alone(module_path!(), "child_forked_in_handler_ends_before_sending") {
         return;
     }
     let (sender, children) = mpsc::channel();
@@ -325,8 +325,8 @@ fn child_that_returns_from_handler_ends_before_it_sends_anything() {
 
 /// Tasks that are ready at once run in one turn of their poller.
 #[test]
-fn child_that_returns_from_task_runs_no_other() {
-    if !runs_alone(module_path!(), "child_that_returns_from_task_runs_no_other") {
+fn child_forked_in_task_runs_no_other_task() {
+    if !runs_alone(module_path!(), "child_forked_in_task_runs_no_other_task") {
         return;
     }
     let (sender, children) = mpsc::channel();
@@ -365,8 +365,8 @@ impl Wake for WakesForking {
 }
 
 #[test]
-fn child_that_returns_from_waker_ends() {
-    if !runs_alone(module_path!(), "child_that_returns_from_waker_ends") {
+fn child_forked_in_waker_ends() {
+    if !runs_alone(module_path!(), "child_forked_in_waker_ends") {
         return;
     }
     let (sender, children) = mpsc::channel();

@@ -174,7 +174,7 @@ fn node_without_identity_does_not_call_server_by_name_to_prove() {
 }
 
 #[test]
-fn only_node_that_encrypts_everything_is_reachable_from_other_hosts_by_default() {
+fn named_node_accepting_level_none_may_listen_only_on_loopback() {
     let root = authority("root");
     let builder = || named(Node::builder().listen("0.0.0.0:0"), &root, "a.example");
     let error = builder().accept(Level::None).start().unwrap_err();
@@ -567,7 +567,7 @@ fn balanced_channel_passes_over_server_with_another_name() {
 }
 
 #[test]
-fn call_that_waits_goes_to_server_that_replaces_another() {
+fn waiting_call_reaches_server_with_expected_name_after_replacement() {
     let root = authority("root");
     let client = named(node(), &root, "a.example").start().unwrap();
     let wrong = server(&root, "other.example IP");

@@ -186,7 +186,7 @@ fn address_in_use_is_refused_with_address() {
 }
 
 #[test]
-fn factory_that_fails_or_panics_gives_cause_at_start() {
+fn start_error_has_cause_of_failed_or_panicked_factory() {
     let panicking = LifeServer::per_poller(|_| -> Result<Living, Status> {
         panic!("a factory panics on purpose");
     });

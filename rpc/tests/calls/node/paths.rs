@@ -66,7 +66,7 @@ fn memory_only_node_names_reason_if_memory_cannot_be_shared() {
 }
 
 #[test]
-fn session_that_only_peer_has_path_for_ends_with_reason() {
+fn session_without_allowed_path_ends_with_reason() {
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let elsewhere = Folder::new().unwrap();
     let device = SoftOptions {
@@ -86,7 +86,7 @@ fn session_that_only_peer_has_path_for_ends_with_reason() {
 }
 
 #[test]
-fn memory_only_node_reaches_peers_that_share_memory() {
+fn memory_only_node_reaches_peers_through_shared_memory() {
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let caller = node(PathChoice::Shm).start().unwrap();
     let client = NearClient::new(caller.channel(server.local_address()));

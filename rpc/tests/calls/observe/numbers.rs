@@ -186,7 +186,7 @@ fn requests_of_missing_methods_have_one_row() {
 const CALLERS: usize = 8;
 
 #[test]
-fn after_shutdown_report_has_calls_that_were_answered() {
+fn report_after_shutdown_counts_answered_calls() {
     let gate = Gate::default();
     let service = ShopServer::new(Till(gate.clone()));
     let server = node().pollers(2).workers(1).grace(LIMIT).serve(service).start().unwrap();

@@ -147,7 +147,7 @@ impl Seen for Sees {
 }
 
 #[test]
-fn trace_is_left_out_of_request_that_is_too_large() {
+fn trace_is_left_out_of_too_large_request() {
     const MOST: usize = 64 << 10;
     let network = InProcessNetwork::new();
     let server = Node::builder().in_process(&network).serve(SeenServer::new(Sees)).start().unwrap();

@@ -117,7 +117,7 @@ fn call_of_handler_has_rest_of_handlers_time() {
 }
 
 #[test]
-fn call_that_is_dropped_stops_fifth_handler_of_its_chain() {
+fn dropped_call_stops_last_handler_of_chain_of_five() {
     let Rig { nodes, client, told, .. } = rig();
     // The deadline, which all handlers inherit, is an hour away.
     let client = client.with_timeout(Duration::from_secs(3600));

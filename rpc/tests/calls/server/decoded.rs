@@ -109,7 +109,7 @@ fn kind(status: &Status) -> (Code, Option<Reason>, bool) {
 }
 
 #[test]
-fn arguments_that_are_refused_or_small_leave_no_charge() {
+fn refused_raw_and_small_arguments_are_not_charged() {
     let (server, _caller, client, gate) = small_budget();
     let status = block_on(client.keep(Texts::new(4000))).unwrap_err();
     assert_eq!(kind(&status), (Code::ResourceExhausted, Some(Reason::TooLarge), false), "{status}");
@@ -183,7 +183,7 @@ fn items_of_server_are_charged_to_it() {
 }
 
 #[test]
-fn item_that_is_larger_than_any_message_ends_its_call() {
+fn item_above_message_limit_ends_call() {
     let (_server, _caller, client, gate) = rig(|builder| builder.max_message_bytes(100 * KIB));
     gate.open();
     let item = |bytes: usize| Iterate([Bytes::from(vec![1; bytes])].into_iter());

@@ -93,7 +93,7 @@ fn each_poller_has_handler_of_its_own_by_name() {
 }
 
 #[test]
-fn tokio_works_in_handlers_and_tasks_of_node_that_has_its_handle() {
+fn tokio_works_in_handlers_and_tasks_of_node_with_tokio_handle() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let server = node()
         .tokio(runtime.handle().clone())

@@ -230,7 +230,7 @@ fn values_errors_and_bytes_come_through_pool() {
 }
 
 #[test]
-fn tokio_works_in_pool_of_node_that_has_its_handle() {
+fn tokio_works_in_worker_pool_only_with_tokio_handle() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let all = rig(|node| node.tokio(runtime.handle().clone()));
     let Rig { client, .. } = &all;
@@ -242,7 +242,7 @@ fn tokio_works_in_pool_of_node_that_has_its_handle() {
 }
 
 #[test]
-fn worker_may_wait_for_call_which_inherits_deadline() {
+fn call_made_by_worker_inherits_deadline() {
     let all = rig(|node| node.workers(1));
     let Rig { server, client, handler, .. } = &all;
     *handler.client.lock().unwrap() = Some(WorkClient::connect(server, server.local_address()).unwrap());
@@ -337,7 +337,7 @@ fn abandoned_job_counts_until_its_end() {
 }
 
 #[test]
-fn workers_that_all_wait_for_timers_go_on() {
+fn timers_fire_while_all_workers_wait() {
     let all = rig(|node| node.workers(2));
     let calls = [(); 4].map(|()| all.client.nap());
     for call in calls {

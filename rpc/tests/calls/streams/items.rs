@@ -264,7 +264,7 @@ impl Drop for PanicsInDrop {
 }
 
 #[test]
-fn clients_stream_that_panics_in_its_drop_is_logged_with_its_method() {
+fn panic_in_drop_of_client_stream_is_logged_with_method() {
     let log = Logged::by_all();
     let pair = pair();
     assert_eq!(block_on(pair.client.upload(PanicsInDrop)), Ok(vec![]));

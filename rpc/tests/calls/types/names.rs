@@ -61,7 +61,7 @@ impl T for Handler {
 }
 
 #[test]
-fn services_whose_names_differ_in_case_only_live_in_one_module() {
+fn services_with_names_differing_only_in_case_coexist_in_module() {
     let server = node().serve(KvServer::new(Handler)).serve(KVServer::new(Handler)).start().unwrap();
     let node = node().start().unwrap();
     let lower = KvClient::connect(&node, server.local_address()).unwrap();

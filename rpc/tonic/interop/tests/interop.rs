@@ -887,7 +887,7 @@ async fn failures_have_their_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn senders_that_are_dropped_are_errors_in_both_directions() {
+async fn dropped_senders_are_errors_in_both_directions() {
     let dropped = "the sender of the stream was dropped before it finished";
     for fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
         let mut client = fixture.client();
@@ -920,7 +920,7 @@ async fn senders_that_are_dropped_are_errors_in_both_directions() {
 
 /// tonic reports `CANCELLED` to a handler as the end of the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn task_that_reads_upload_gets_error_when_its_caller_dies() {
+async fn upload_reader_gets_error_if_caller_shuts_down_or_cancels() {
     for mut fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
         for dies in [false, true] {
             let mut client = fixture.client();
@@ -944,7 +944,7 @@ async fn task_that_reads_upload_gets_error_when_its_caller_dies() {
 const SERVER: &str = "TRUNKLINE_TEST_SERVER";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn task_that_reads_upload_gets_error_when_its_caller_is_killed() {
+async fn upload_reader_gets_error_if_caller_is_killed() {
     if let Ok(server) = std::env::var(SERVER) {
         let node = Node::builder().listen((fresh_ip(), 0)).start_async().await.unwrap();
         let channel = Transport::Trunkline(trunkline_tonic::Channel::new(&node, server));
@@ -963,7 +963,7 @@ async fn task_that_reads_upload_gets_error_when_its_caller_is_killed() {
         let address = server.local_address();
         let transport = Transport::Trunkline(trunkline_tonic::Channel::new(&server, address));
         let fixture = Fixture { service, transport, nodes: vec![server] };
-        let name = "task_that_reads_upload_gets_error_when_its_caller_is_killed";
+        let name = "upload_reader_gets_error_if_caller_is_killed";
         let mut command = same_test(module_path!(), name);
         let mut caller = Process::start("caller", command.env(SERVER, address.to_string())).unwrap();
         fixture.until_running(1).await;
@@ -1014,7 +1014,7 @@ async fn health_checks_and_handlers_are_notified_of_drain() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn channel_waits_for_server_that_starts_again() {
+async fn channel_waits_for_restarted_server() {
     let serve = |address: String| async move {
         let server = trunkline_tonic::Server::new(all_routes(Interop::default())).on_pollers();
         let node = Node::builder().listen(address).tokio(Handle::current()).serve(server);
