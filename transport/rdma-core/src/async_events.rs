@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_that_is_never_read_is_bounded() {
+    fn unread_queue_is_bounded() {
         let device = two_openings();
         for _ in 0..2 * QUEUE_DEPTH {
             device.table.deliver(RawEvent { element: 1, event_type: 9 });

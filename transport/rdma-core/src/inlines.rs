@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_verb_needs_mark_and_table_that_has_it() {
+    fn extended_verb_needs_abi_mark_and_large_enough_table() {
         // SAFETY: the structure consists of numbers and pointers.
         let mut table: Box<verbs_context> = Box::new(unsafe { crate::convert::zeroed() });
         unsafe extern "C" fn refuse(_: *mut ibv_context, _: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {

@@ -198,7 +198,7 @@ fn learns_of_exit(seed: u64) -> bool {
 
 /// Its last message is not repeated, so a program that waits for the event would wait forever.
 #[test]
-fn process_that_exits_disconnects_its_peers_at_its_address() {
+fn exiting_process_disconnects_peers_at_its_address() {
     let missed: Vec<u64> = (0..200).filter(|seed| !learns_of_exit(*seed)).collect();
     assert!(missed.is_empty(), "seeds {missed:?}");
 }

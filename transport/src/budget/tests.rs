@@ -161,7 +161,7 @@ fn host_at_its_limit_leaves_half_to_others() {
 }
 
 #[test]
-fn hosts_that_use_up_budget_leave_some_to_each_that_uses_little() {
+fn exhausted_budget_leaves_set_aside_units_to_each_new_host() {
     let budget = budget("things", CUT_UP, 1);
     let mut share = Share::new(&budget, 0);
     let general =
@@ -198,7 +198,7 @@ fn units_still_held_count_when_peer_returns() {
 }
 
 #[test]
-fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
+fn replies_keep_set_aside_room_after_general_units_are_used_up() {
     let limits = NodeLimits { queued_messages: CUT_UP, ..NodeLimits::default() };
     let mut shares = Shares::new(&NodeBudgets::new(limits, 1, &Arc::default()), 0);
     let mut fill = |peer| (0..).take_while(|_| shares.queue(peer, 1, Leaves::Nothing).is_ok()).count();
@@ -282,7 +282,7 @@ fn units_reserved_by_pollers_count_as_left() {
 /// No units are kept for a peer that is leaving. When it takes units again, it stops leaving: after all are
 /// put back, its units are kept, and the other poller lacks them.
 #[test]
-fn peer_that_takes_again_is_not_leaving_any_more() {
+fn peer_taking_units_again_stops_leaving() {
     for peer in [A, A.at(0)] {
         let budget = budget("things", CUT_UP, 2);
         let [mut share, mut other] = [0, 1].map(|poller| Share::new(&budget, poller));

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_that_were_missing_are_posted_when_slots_return() {
+    fn missing_receives_are_posted_when_slots_return() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_were_added_are_posted_and_returned_like_first() {
+    fn added_slots_are_posted_and_returned_like_first_slots() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();

@@ -424,7 +424,7 @@ fn hoarder_is_detected_despite_pause_of_shortage() {
 
 /// Two peers send all the time to a poller that is slower, and idle pairs hold the rest of the credit.
 #[test]
-fn credit_of_messages_that_wait_here_is_in_use() {
+fn credit_of_waiting_received_messages_is_in_use() {
     let mut world = World::new(512, 60);
     for _ in 0..4000 {
         world.now += 5;

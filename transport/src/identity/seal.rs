@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_keys_that_waited_on_their_way_are_taken_at_once() {
+    fn delayed_key_changes_are_accepted_at_once() {
         let limit = PhaseLimit { frames: 10, time: Duration::from_secs(600) };
         let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
         let times = (0..20).map(|at| Time(0) + Duration::from_secs(600 * at)).collect::<Vec<_>>();

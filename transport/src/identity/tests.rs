@@ -350,7 +350,7 @@ fn names_match_as_in_webpki() {
 
 /// Changes each byte to several values: where webpki still reads the certificate, both agree about names.
 #[test]
-fn damaged_certificates_have_only_names_that_webpki_accepts() {
+fn damaged_certificates_have_only_names_accepted_by_webpki() {
     let root = authority();
     let long = format!("{}.example", "a".repeat(60));
     let names = [&*long, "b.example", "10.0.0.1", "fd00::1", "https://shop.example", "10.0.0.2"];

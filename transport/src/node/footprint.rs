@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_that_overflow_fit_nowhere() {
+    fn overflowing_sums_saturate_and_exceed_every_limit() {
         let mut sum = Footprint::default();
         sum.add("a", "a", &[usize::MAX, usize::MAX, 2]);
         sum.add("b", "b", &[usize::MAX, 1]);

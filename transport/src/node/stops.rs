@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_that_end_after_stop_of_process_are_ascribed_to_it() {
+    fn sessions_ending_after_process_stop_are_ascribed_to_stop() {
         let (stops, until) = (Stops::new(Duration::from_secs(60)), Time(0) + Duration::from_secs(100));
         stops.woke(until, until + Duration::from_millis(1999));
         let woken = until + Duration::from_secs(14);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn session_that_began_after_stop_is_not_ascribed_to_it() {
+    fn session_begun_after_stop_is_not_ascribed_to_stop() {
         let (stops, until) = (Stops::new(Duration::from_secs(60)), Time(0) + Duration::from_secs(100));
         let woken = until + Duration::from_secs(161);
         stops.woke(until, woken);

@@ -305,7 +305,7 @@ fn late_completion_is_ignored() {
 }
 
 #[test]
-fn frame_that_peer_refuses_ends_session() {
+fn frame_refused_by_peer_ends_session() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let b = far.key();
     near.begin(&far, 1, SrqNumber::new(0x00ab_cdef));
@@ -347,7 +347,7 @@ fn sessions_wait_for_slot_in_turn() {
 }
 
 #[test]
-fn frames_that_no_handshake_has_end_session() {
+fn invalid_handshake_frames_end_session() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let small = flight(false, 1).remove(0);
     let with_length = |length| [&small[..], &vec![0; length]].concat()[..length].to_vec();
@@ -546,7 +546,7 @@ fn dying_trunk_takes_messages_behind_switch() {
 
 /// Another poller of the node may be done with the earlier session, and take part in the renewal.
 #[test]
-fn session_that_waits_behind_another_switches_to_keys_of_its_renewal() {
+fn session_queued_behind_another_switches_to_renewed_keys() {
     use crate::PeerIdentity;
     use crate::command::SessionUp;
     use crate::identity::keys::{Aead, Exported, PollerKeys, Pollers as Numbers, RenewedKeys};

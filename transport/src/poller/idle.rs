@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn poller_whose_core_is_taken_sleeps_and_tries_again_later() {
+    fn poller_on_taken_core_sleeps_and_retries_at_growing_intervals() {
         let mut run = Run::alone();
         run.empty_round(false);
         run.now += Duration::from_millis(4);

@@ -96,7 +96,7 @@ fn expect_refusal(ask: &Ask<'_>, nics: &[Nic], words: &[&str]) {
 }
 
 #[test]
-fn nic_that_has_address_is_taken() {
+fn nic_with_listen_address_is_chosen() {
     let rxe = || nic("rxe0", &["0=fe80::1", "1=10.0.0.2", "2=fd00::2"]);
     let other = || nic("rxe1", &["0=10.0.1.2"]);
     let both = [other(), rxe()];
@@ -147,7 +147,7 @@ fn wildcard_stands_for_addresses_of_one_nic() {
 }
 
 #[test]
-fn client_takes_first_address_that_others_reach_if_it_may() {
+fn client_takes_first_reachable_address_if_allowed() {
     let rxe = || nic("rxe0", &["0=fe80::1", "1=fd00::2", "2=v1:10.0.0.9", "3=10.0.0.2"]);
     let allowed = || Ask { allow: true, ..Ask::default() };
     expect(&allowed(), &[rxe()], "rxe0 10.0.0.2:0");
@@ -252,7 +252,7 @@ impl Nics for Pretended {
 }
 
 #[test]
-fn nic_that_was_chosen_is_opened() {
+fn chosen_nic_is_opened() {
     let nics = Pretended { name: "rxe0", address: Some(ip("127.21.0.9")) };
     let here = Path::new("/nonexistent");
     let plain = NodeOptions::new();

@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_peers_cause_replace_only_their_own_list() {
+    fn events_of_each_origin_replace_only_their_own_list() {
         let events = NodeEvents::new(Clock::monotonic());
         let peer: PeerKey = "10.0.0.7:7000/4792".parse().unwrap();
         events.note(EventKind::Drain);

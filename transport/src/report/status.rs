@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_that_have_no_room_are_counted() {
+    fn omitted_peers_are_counted() {
         let text = node(u16::MAX).to_text();
         assert!(text.len() <= MAX_NODE_BYTES, "{}", text.len());
         let read = NodeStatus::parse(&text).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_that_have_no_room_are_counted_and_leave_room_for_peers() {
+    fn omitted_methods_are_counted_and_leave_room_for_peers() {
         let methods = (0..2000).map(|number| method(&format!("method{number}"))).collect();
         let status = NodeStatus { methods, ..node(1) };
         let text = status.to_text();

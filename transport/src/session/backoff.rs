@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_of_nodes_that_failed_together_spread() {
+    fn retry_pauses_of_nodes_with_different_seeds_differ() {
         let pause = |seed| pauses(&mut Backoff::new(seed), PeerDown::Unreachable, 1);
         assert_ne!(pause(1), pause(2));
     }

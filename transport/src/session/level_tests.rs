@@ -179,7 +179,7 @@ fn dial_without_handshake_yields_to_dial_with_handshake() {
 }
 
 #[test]
-fn only_node_that_may_do_without_dials_without_handshake() {
+fn dial_keeps_features_unless_handshake_is_optional() {
     let now = Time(1_000_000);
     let mut named = dialling_at(now, Levels::Either);
     named.request(now, &secure(hello(PEER, 5, None, 0, 2)), &mut Vec::new()).unwrap();
@@ -283,7 +283,7 @@ fn each_half_of_session_with_handshake_has_time_limit() {
 }
 
 #[test]
-fn request_that_joined_dial_of_another_session_loses_its_connection() {
+fn request_joined_to_dial_of_another_session_loses_connection() {
     let now = Time(1_000_000);
     for arrives in [false, true] {
         let (mut machine, mut actions) = (dialling_at(now, Levels::Encrypted), Vec::new());

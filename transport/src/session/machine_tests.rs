@@ -247,7 +247,7 @@ fn failures_back_off_and_transient_ones_are_retried() {
 }
 
 #[test]
-fn peer_that_accepts_without_connecting_back_is_not_reported_silent() {
+fn accepting_peer_without_connection_back_is_reported_as_no_connection_back() {
     for (is_answered, cause) in [(false, PeerDown::Unreachable), (true, PeerDown::NoConnectionBack)] {
         let mut machine = dialing(Time(1_000_000));
         let mut actions = Vec::new();
@@ -297,7 +297,7 @@ fn want_during_backoff_is_refused_and_next_due_one_dials() {
 }
 
 #[test]
-fn caller_that_waits_shortens_pause() {
+fn waiting_caller_shortens_pause() {
     let now = Time(1_000_000);
     let (mut machine, until) = away(now);
     let early = machine.backoff.early(now);

@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_can_lower_path_mtu_that_it_has_asked_for_by_one_step() {
+    fn peer_can_lower_its_requested_path_mtu_by_one_step() {
         let lost = PeerDown::PathMtu { mtu: Mtu::Mtu1024, is_told: false };
         let mut bytes = Refusal::for_ended_session(lost).unwrap().emit(false);
         bytes.resize(220, 0);

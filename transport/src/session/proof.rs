@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_return_no_cookie_are_reported_once() {
+    fn hosts_without_returned_cookie_are_reported_once() {
         let clock = VirtualClock::new();
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), Arc::new(Counting::default()));
         let mut cookies = Cookies::new(&runtime);

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_session_is_probed_by_side_that_accepted_it() {
+    fn idle_session_is_probed_only_by_accepting_side() {
         assert_eq!(probed_after(true, Awaited::Nothing, false), Some(10_000));
         assert_eq!(probed_after(false, Awaited::Nothing, false), None);
     }
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn keepalives_of_server_spare_those_of_stream_that_waits() {
+    fn server_keepalives_replace_keepalives_of_waiting_stream() {
         let mut silence = Silence { check_ms: 7, ..Silence::new(7, false) };
         // The server sends one every 2 s until 20 s.
         let received = |now_ms: u64| now_ms.min(20_000) / 2_000;

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_do_not_fit_are_refused() {
+    fn inconsistent_fields_are_refused() {
         let clear = |part, length: u16| {
             let mut frame = frames(false, part, length.into()).remove(0);
             frame[16..18].copy_from_slice(&length.to_le_bytes());

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_that_another_process_left_is_passed_over() {
+    fn existing_directory_is_passed_over() {
         let first = Folder::new().expect("a temporary directory");
         let text = first.path().to_str().expect("a name of ASCII");
         let (start, number) = text.rsplit_once('-').expect("a number at the end");

@@ -416,7 +416,7 @@ fn announcements_of_peer_without_grants_are_bounded() {
 }
 
 #[test]
-fn announcements_of_session_that_ends_are_forgotten() {
+fn announcements_of_ended_session_are_forgotten() {
     let mut node = TestNode::start_screening(over_udp());
     for part in [&[REFUSED][..], &[ACCEPTED], &[]] {
         let peer = RawPeer::connect(node.address);

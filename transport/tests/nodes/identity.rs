@@ -287,7 +287,7 @@ fn certificate_revoked_during_handshake_ends_session() {
 /// exchange while the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun
 /// that exchange."
 #[test]
-fn renewal_that_both_sides_begin_at_once_leaves_session_alive() {
+fn simultaneous_renewals_keep_session_up() {
     const CLIENTS: usize = 12;
     let root = authority("root");
     let own = |name: &str| issue(&root, &root, name, 4000);

@@ -46,8 +46,8 @@ fn budget(node: &TestNode, name: &str) -> BudgetReport {
 /// A peer whose poller never runs grants no credit and READs nothing, while its device acknowledges
 /// everything.
 #[test]
-fn peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session() {
-    if !runs_alone(module_path!(), "peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session") {
+fn peer_taking_no_replies_is_held_to_budget_and_loses_session() {
+    if !runs_alone(module_path!(), "peer_taking_no_replies_is_held_to_budget_and_loses_session") {
         return;
     }
     let mut server = TestNode::start(options(), 1);

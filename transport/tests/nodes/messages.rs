@@ -70,7 +70,7 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
 
 /// More requests than one doorbell takes, between a message and another that joins its frame.
 #[test]
-fn message_that_joins_frame_of_earlier_doorbell_has_its_time_left() {
+fn message_joining_earlier_frame_keeps_its_time_left() {
     let mut server = TestNode::start(over_udp(), 2);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
@@ -162,7 +162,7 @@ fn refused_messages_are_neither_read_nor_held() {
 }
 
 #[test]
-fn only_message_that_cannot_be_registered_is_refused() {
+fn only_message_failing_registration_is_refused() {
     let mut server = TestNode::start(over_udp(), 1);
     // Regions for the slots of the poller, and for two buffers.
     let device = SoftOptions { max_regions: Some(4), ..SoftOptions::default() };

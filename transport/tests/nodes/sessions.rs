@@ -153,7 +153,7 @@ fn peer_beyond_this_host_is_refused_from_loopback_address_with_reason() {
 }
 
 #[test]
-fn message_for_which_no_memory_comes_free_fails_and_others_do_not() {
+fn message_without_free_memory_at_receiver_fails_alone() {
     let small = over_udp().max_message_bytes(1 << 20).rendezvous_bytes((1 << 20) + (64 << 10));
     let server = TestNode::start(small, 1);
     let mut client = TestNode::start(over_udp(), 1);
@@ -230,7 +230,7 @@ fn idle_session_stays_up() {
 }
 
 #[test]
-fn node_whose_handler_panics_leaves_its_peers_at_once() {
+fn node_with_panicked_handler_leaves_peers_at_once() {
     let mut server = TestNode::start(over_udp(), 2);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);

@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri knows no limits")]
-    fn errors_that_mean_limit_name_it_and_its_value() {
+    fn errors_caused_by_limit_name_limit_and_value() {
         let text = |errno: Errno| remedy(Some(errno as i32)).to_string();
         let (files, _hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert!(text(Errno::EMFILE).contains(&format!("limited to {files} (`ulimit -n`)")));

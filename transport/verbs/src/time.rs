@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn virtual_clock_advances_only_by_set_which_resets_charges() {
+    fn set_of_virtual_clock_resets_charges_and_keeps_time_monotonic() {
         let moved = VirtualClock::new();
         let clock = Clock::simulated(Arc::clone(&moved));
         moved.set(Time(100));

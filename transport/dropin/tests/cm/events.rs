@@ -71,7 +71,7 @@ fn own_qp(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_srq, *mut ibv_cq) {
 }
 
 #[test]
-fn qp_that_program_puts_into_id_is_brought_up() {
+fn qp_assigned_to_id_is_brought_up() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
@@ -221,7 +221,7 @@ fn rejections_report_their_reason() {
 }
 
 #[test]
-fn request_that_nothing_receives_is_repeated_before_it_is_rejected() {
+fn request_to_unbound_address_is_repeated_before_rejection() {
     let channel = Channel::new();
     let id = channel.resolved(address(), std::net::SocketAddrV4::new(address(), 9), RDMA_PS_TCP);
     create_qp(id);
@@ -235,7 +235,7 @@ fn request_that_nothing_receives_is_repeated_before_it_is_rejected() {
 }
 
 #[test]
-fn peer_that_never_replies_is_unreachable() {
+fn silent_peer_is_unreachable() {
     let channel = Channel::new();
     // The socket keeps requests from being refused.
     let at = address();

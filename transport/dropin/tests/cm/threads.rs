@@ -52,7 +52,7 @@ fn epoll_on(channel: &Channel) -> i32 {
 }
 
 #[test]
-fn many_threads_connect_to_one_that_serves_by_epoll() {
+fn many_threads_connect_to_one_epoll_thread() {
     let channel = Channel::new();
     let (listener, at) = channel.listener(address(), RDMA_PS_TCP);
     let epoll = epoll_on(&channel);

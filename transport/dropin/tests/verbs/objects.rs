@@ -31,7 +31,7 @@ fn device_has_xrc_and_no_paging() {
 
 /// Fields that Linux fills and that programs divide by, print or use as an index.
 #[test]
-fn attributes_have_no_zero_that_kernel_would_fill() {
+fn attributes_filled_by_kernel_are_non_zero() {
     let lab = Lab::open();
     // SAFETY: zeros are valid for attributes, the results are local, and devices are never freed.
     unsafe {

@@ -309,7 +309,7 @@ fn cell_value_ends_on_exactly_one_side() {
 }
 
 #[test]
-fn setter_sees_that_its_getter_is_superseded_as_soon_as_that_is_gone() {
+fn abandoned_setter_sees_superseded_getter() {
     model(|| {
         let (setter, getter) = cell::pair::<u32>();
         let leaving = thread::spawn(move || getter.supersede());
@@ -380,7 +380,7 @@ fn hand_over_model(poll: fn(&Handover, &EventFd)) {
 }
 
 #[test]
-fn handover_relieves_pollers_that_stop() {
+fn handover_relieves_stopping_pollers() {
     hand_over_model(|word, event| {
         for _ in 0..2 {
             if word.poller_entered() {
@@ -391,7 +391,7 @@ fn handover_relieves_pollers_that_stop() {
 }
 
 #[test]
-fn handover_relieves_pollers_that_arm() {
+fn handover_relieves_arming_pollers() {
     hand_over_model(|word, event| {
         if word.poller_entered() {
             event.write();
@@ -404,7 +404,7 @@ fn handover_relieves_pollers_that_arm() {
 
 /// A poller that slept on the device's descriptors and was woken may stop for good, too.
 #[test]
-fn handover_relieves_pollers_that_watched() {
+fn handover_relieves_watching_pollers() {
     hand_over_model(|word, event| {
         if word.poller_entered() {
             event.write();
@@ -452,7 +452,7 @@ fn published_value_is_never_read_torn() {
 }
 
 #[test]
-fn writer_that_dies_leaves_value_before() {
+fn dead_writer_leaves_previous_value() {
     model(|| {
         let words = Arc::new(Words::default());
         assert!(words.published().publish(&[1, 1]));

@@ -200,7 +200,7 @@ fn impossible_positions_are_refused() {
 }
 
 #[test]
-fn receiver_whose_wake_up_was_lost_is_woken_by_next_message() {
+fn lost_wake_up_is_repeated_by_next_message() {
     let (sender, receiver) = (Side::default(), Side::default());
     let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
     assert!(consumer.park(&receiver, &sender, Wanted::All));
@@ -217,7 +217,7 @@ fn receiver_whose_wake_up_was_lost_is_woken_by_next_message() {
 }
 
 #[test]
-fn receiver_that_waits_for_urgent_messages_is_woken_for_no_other() {
+fn only_urgent_message_wakes_urgent_receiver() {
     let (sender, receiver) = (Side::default(), Side::default());
     let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
     let mut send = |is_urgent| {

@@ -62,7 +62,7 @@ fn thread_sleeps_until_it_is_woken_and_ends_when_its_machine_is_done() {
 }
 
 #[test]
-fn machine_that_does_not_end_in_time_is_abandoned_and_goes_on() {
+fn machine_missing_join_deadline_is_abandoned_and_continues() {
     let (running, work, waker) = worker();
     assert!(running.thread_number().is_some_and(|number| !number.is_current()));
     assert_eq!(running.join_within(|| Duration::from_millis(5)), Err(NotJoined::Abandoned));

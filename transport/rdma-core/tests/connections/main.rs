@@ -83,7 +83,7 @@ fn detached_qp_outlives_its_connection() {
 }
 
 #[test]
-fn qp_that_is_destroyed_under_its_connection_fails_it() {
+fn destroyed_qp_fails_pending_connection() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let listener = lab.listen(lab.addresses[0], QpType::Rc, &far);

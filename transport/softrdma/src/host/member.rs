@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_whose_holder_is_stopped_is_replaced() {
+    fn lock_of_stopped_holder_is_replaced() {
         let (folder, [host, stopped]) = hosts();
         let root = folder.join("run");
         let replaced = |host: &Host| {

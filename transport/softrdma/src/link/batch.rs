@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_that_is_never_empty_does_not_grow() {
+    fn memory_of_never_empty_batch_is_bounded() {
         let mut batch = SendBatch::new();
         let to = |round: u32| SocketAddr::from(([127, 0, 0, 2], round.to_be_bytes()[3].into()));
         batch.push(Datagram { destination: to(0), ..datagram(&[0; 100]) });

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_that_are_dropped_are_recorded() {
+    fn datagrams_dropped_on_receipt_are_captured() {
         let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 0 }), &scratch.0);
         link.receive_judged(&mut ReceiveBatch::new(8), &mut Refusing);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn links_stop_writing_after_record_that_does_not_fit() {
+    fn links_stop_capturing_after_oversized_record() {
         let scratch = Scratch::new();
         let has_ended = Arc::default();
         let open = || {
@@ -425,8 +425,8 @@ mod tests {
 
     /// The links stand for processes: each has its own open file.
     #[test]
-    fn links_that_reach_limit_on_files_together_leave_whole_records() {
-        if !runs_alone(module_path!(), "links_that_reach_limit_on_files_together_leave_whole_records") {
+    fn concurrent_links_at_file_size_limit_leave_whole_records() {
+        if !runs_alone(module_path!(), "concurrent_links_at_file_size_limit_leave_whole_records") {
             return;
         }
         setrlimit(Resource::RLIMIT_FSIZE, 8 << 10, 8 << 10).unwrap();
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_not_capture_is_refused_unchanged() {
+    fn non_capture_file_is_refused_unchanged() {
         let scratch = Scratch::new();
         fs::write(&scratch.0, b"another file's notes, longer than the header of a capture").unwrap();
         let error = Recorder::open(&scratch.0, Clock::default(), Arc::default()).unwrap_err();
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn capture_that_another_user_has_laid_out_for_this_one_is_refused() {
+    fn capture_file_of_another_user_in_sticky_directory_is_refused() {
         let scratch = Scratch::new();
         drop(open_file(&scratch.0).unwrap());
         if chown(&scratch.0, Some(Uid::from_raw(65534)), None).is_err() {
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_that_is_sent_late_is_recorded_once() {
+    fn datagram_left_in_batch_is_captured_once() {
         let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
         let mut batch = SendBatch::new();

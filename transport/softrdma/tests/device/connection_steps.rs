@@ -49,7 +49,7 @@ fn named(qp: &Arc<dyn QueuePair>, private_data: &[u8]) -> ConnectParameters {
 const ALL: [QpState; 3] = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
 
 #[test]
-fn program_that_modifies_its_own_qps_connects() {
+fn program_modifying_its_own_qps_connects() {
     let (near, far) = (Side::new(PortSpace::Ib), Side::new(PortSpace::Ib));
     let listener = far.listener(QpType::XrcTgt);
     let near_id = near.resolved(QpType::XrcIni, listener.local_address());

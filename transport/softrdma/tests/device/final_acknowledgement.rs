@@ -49,7 +49,7 @@ impl Setup {
 }
 
 #[test]
-fn qp_that_stops_repeats_its_last_acknowledgement() {
+fn stopping_qp_repeats_last_acknowledgement() {
     for end in ["destroyed", "reset", "in error"] {
         let mut setup = Setup::new();
         setup.exchange();

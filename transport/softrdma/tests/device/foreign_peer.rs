@@ -125,7 +125,7 @@ impl Kernel {
 }
 
 #[test]
-fn processes_at_one_address_know_foreign_peer_by_all_that_it_sends() {
+fn processes_at_one_address_recognize_foreign_peer_by_packets_to_all() {
     let host = Host::new();
     let busy = Node::open(host.options(), 4096);
     let options = SoftOptions { addresses: vec![busy.address], ..host.options() };

@@ -96,7 +96,7 @@ fn refused_request_does_not_move_route_even_with_right_psn() {
 }
 
 #[test]
-fn peer_that_moves_is_followed() {
+fn acknowledgements_follow_source_port_of_peer() {
     let mut setup = Setup::new();
     for port in [41_000, ROCE_PORT, PEER] {
         let message = setup.hands.message(setup.psn, true);

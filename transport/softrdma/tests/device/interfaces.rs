@@ -127,8 +127,8 @@ fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
 
 /// An address from DHCP, or a floating address of several hosts.
 #[test]
-fn wildcard_listener_follows_addresses_that_come_and_go() {
-    if !is_inside("wildcard_listener_follows_addresses_that_come_and_go") {
+fn wildcard_listener_follows_added_and_removed_addresses() {
+    if !is_inside("wildcard_listener_follows_added_and_removed_addresses") {
         return;
     }
     ip("link set near up");
@@ -167,8 +167,8 @@ fn wildcard_listener_starts_without_address_of_its_family() {
 
 /// Addresses of containers, or temporary IPv6 addresses.
 #[test]
-fn sockets_of_addresses_that_were_replaced_are_closed() {
-    if !is_inside("sockets_of_addresses_that_were_replaced_are_closed") {
+fn sockets_of_removed_addresses_are_closed() {
+    if !is_inside("sockets_of_removed_addresses_are_closed") {
         return;
     }
     let (node, _arrivals, _listener, _port) = wildcard();
@@ -196,8 +196,8 @@ fn sockets_of_addresses_that_were_replaced_are_closed() {
 
 /// Another user may have port 4791 at 127.0.0.1 all the time.
 #[test]
-fn clients_share_address_that_stands_in_for_one_of_another_program() {
-    if !is_inside("clients_share_address_that_stands_in_for_one_of_another_program") {
+fn clients_share_substitute_for_occupied_loopback_address() {
+    if !is_inside("clients_share_substitute_for_occupied_loopback_address") {
         return;
     }
     let _other = UdpSocket::bind("127.0.0.1:4791").unwrap();

@@ -148,7 +148,7 @@ fn one_sided_work_is_served_while_target_does_not_poll() {
 }
 
 #[test]
-fn losses_of_sender_that_never_polls_are_repaired() {
+fn losses_of_sender_without_polling_are_repaired() {
     // The background threads do all of it: timers of the sender, responses of the target.
     let plan = "drop=0.2,seed=11".parse().unwrap();
     let [near, far] = nodes([SoftOptions { faults: Some(plan), ..common::udp() }, common::udp()], 4096);

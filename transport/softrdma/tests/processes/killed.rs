@@ -265,7 +265,7 @@ fn request_to_address_of_killed_process_is_refused() {
 }
 
 #[test]
-fn request_to_address_of_process_that_has_exited_is_refused() {
+fn request_to_address_of_exited_process_is_refused() {
     let host = Host::new();
     let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
     let mut peer = Peer::start(&host, &node, "auto", 1);

@@ -181,7 +181,7 @@ fn process_set_to_udp_keeps_peers_on_udp_and_reports_reason() {
 }
 
 #[test]
-fn device_that_is_to_use_memory_refuses_others() {
+fn memory_only_device_refuses_udp_peers() {
     let pair = pair(PathChoice::Shm, "udp");
     pair.send(0);
     assert_eq!(pair.node.completion().status, CompletionStatus::WorkRequestFlushed);
@@ -217,7 +217,7 @@ fn faults_keep_packets_on_wire() {
 
 /// Writing beyond the limit on file size kills the process by SIGXFSZ.
 #[test]
-fn process_that_may_have_no_files_of_that_size_stays_on_network() {
+fn process_with_small_file_size_limit_stays_on_udp() {
     let pair = pair(PathChoice::Auto, "small files");
     pair.exchange(0..20);
     wait_until("the peer has refused", || {
@@ -311,7 +311,7 @@ fn killed_process_is_reported_and_its_memory_released() {
 
 /// Its socket file is gone, so offers of shared memory are rare, and messages go by UDP.
 #[test]
-fn process_that_messages_do_not_reach_is_offered_memory_seldom() {
+fn unreachable_process_is_offered_memory_at_limited_rate() {
     let host = Host::new();
     let nodes = [(); 2].map(|()| Node::open(options(&host, PathChoice::Auto), 1 << 16));
     for entry in std::fs::read_dir(host.namespace_directory()).unwrap() {

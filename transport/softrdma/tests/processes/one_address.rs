@@ -136,7 +136,7 @@ fn stopped_holder_does_not_delay_connected_members() {
 }
 
 #[test]
-fn holder_whose_program_never_polls_forwards_datagrams() {
+fn holder_with_idle_program_forwards_datagrams() {
     let (host, address) = (Host::new(), common::address());
     let nodes = devices(&host, &[address], 3);
     let channel = nodes[0].cm_channel();

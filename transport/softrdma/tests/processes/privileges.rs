@@ -115,7 +115,7 @@ fn sessions_are_created_after_change_of_user() {
 }
 
 #[test]
-fn member_that_dies_after_user_has_changed_is_found_dead() {
+fn dead_member_is_detected_after_change_of_user() {
     let (host, address) = (Host::new(), common::address());
     let mut watcher = start(&host, "watch", [address; 2]);
     watcher.after("READY").unwrap();
@@ -133,7 +133,7 @@ fn member_that_dies_after_user_has_changed_is_found_dead() {
 }
 
 #[test]
-fn holder_that_has_changed_its_user_serves_members_that_come_later() {
+fn holder_with_changed_user_serves_later_members() {
     let (host, address) = (Host::new(), common::address());
     let mut holder = start(&host, "watch", [address; 2]);
     holder.after("READY").unwrap();
@@ -175,7 +175,7 @@ fn processes_meet_although_another_user_has_taken_default_directory() {
 }
 
 #[test]
-fn processes_that_start_at_once_share_directory_under_any_umask() {
+fn concurrent_processes_share_directory_under_any_umask() {
     for part in ["umask", "umask of another user"] {
         for _ in 0..4 {
             let host = Host::new();

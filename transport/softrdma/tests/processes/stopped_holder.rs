@@ -40,8 +40,8 @@ pub(super) fn start_holder(host: &Host, address: IpAddr) -> Process {
 }
 
 #[test]
-fn listening_process_logs_that_holder_is_stopped_and_runs_again() {
-    if !runs_alone(module_path!(), "listening_process_logs_that_holder_is_stopped_and_runs_again") {
+fn listening_process_logs_stop_and_continuation_of_holder() {
+    if !runs_alone(module_path!(), "listening_process_logs_stop_and_continuation_of_holder") {
         return;
     }
     let log = Log::new(Level::INFO);

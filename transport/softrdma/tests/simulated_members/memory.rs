@@ -137,7 +137,7 @@ fn operations_of_all_kinds_go_through_memory() {
 
 /// The bytes of the first piece are in the ring already when the second is refused.
 #[test]
-fn gather_list_that_is_refused_half_way_leaves_nothing_in_ring() {
+fn gather_list_with_invalid_element_leaves_target_memory_unchanged() {
     let mut world = World::new(1);
     let host = world.host(HOST);
     let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
@@ -159,7 +159,7 @@ fn gather_list_that_is_refused_half_way_leaves_nothing_in_ring() {
 
 /// The devices run on this thread, so the log has no errors of other tests.
 #[test]
-fn error_of_qp_that_may_only_use_memory_names_peers_address() {
+fn error_of_memory_only_qp_names_peer_address() {
     let errors = Log::new(Level::ERROR);
     // With one subscriber, the thread that reaches a line first decides whether the line is enabled, and threads of other
     // tests have none. With two, `tracing` asks both.
@@ -355,7 +355,7 @@ fn acknowledges_and_ends(seed: u64, dies: bool) {
 }
 
 #[test]
-fn acknowledgement_that_process_left_in_memory_is_taken_after_its_end() {
+fn acknowledgement_left_in_memory_by_ended_process_is_accepted() {
     for seed in 0..60 {
         acknowledges_and_ends(seed, true);
         acknowledges_and_ends(seed, false);

@@ -36,7 +36,7 @@ fn either_side_disconnects() {
 }
 
 #[test]
-fn peer_that_died_ends_its_connection_once_and_silently() {
+fn death_of_peer_ends_connection_once_without_messages() {
     for transport in [Transport::Rc, Transport::Xrc] {
         for node in [A, B] {
             let (mut network, active, passive) = connected(Network::new(), transport);
@@ -133,7 +133,7 @@ fn answered_dreq_is_reported_as_answered() {
 }
 
 #[test]
-fn program_that_does_not_wait_frees_its_connection_soon() {
+fn released_connection_is_freed_within_2500_ms() {
     for wait_ms in [0, 50_000] {
         let (mut network, active, _) = connected(Network::losing(Attribute::DREQ, u32::MAX), Transport::Rc);
         network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();

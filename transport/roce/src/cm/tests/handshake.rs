@@ -237,7 +237,7 @@ fn calls_in_wrong_state_have_no_effect() {
 }
 
 #[test]
-fn comm_ids_name_slot_that_they_belong_to() {
+fn comm_ids_contain_their_slot() {
     let of_host = CommIds::new([5, 6]);
     let mut machine = CmMachine::new(CmConfig { comm_ids: of_host.of_slot(1023), ..CmConfig::new(1, 1) });
     let mut tops = std::collections::BTreeSet::new();
@@ -286,7 +286,7 @@ fn lost_mtu_proposal_is_repeated() {
 
 /// A peer that refuses the MTU without naming another, or names a larger one, has refused the connection.
 #[test]
-fn refusal_that_proposes_no_smaller_mtu_is_final() {
+fn mtu_refusal_without_smaller_mtu_is_final() {
     for info in [None, Some(Mtu::Mtu4096.code()), Some(0), Some(77)] {
         let mut network = Network::new();
         network.nodes[B].accepts = false;
@@ -394,7 +394,7 @@ fn request_for_one_flow_may_name_other_addresses_than_its_packet() {
 }
 
 #[test]
-fn stranger_that_names_addresses_of_peer_reaches_only_its_own_connection() {
+fn stranger_naming_peer_addresses_reaches_only_its_own_connection() {
     let mad = translated(OneFlow::Yes);
     let mut network = Network::new();
     let machine = &mut network.nodes[B].machine;

@@ -151,7 +151,7 @@ fn missing_rtu_ends_connection_at_both_sides() {
 }
 
 #[test]
-fn late_rtu_to_peer_that_is_gone_ends_connection() {
+fn delayed_rtu_to_restarted_peer_ends_connection() {
     let mut network = Network::with_fate(Box::new(|_, attribute, _| {
         vec![milliseconds(if attribute == Attribute::RTU { 50 } else { 1 })]
     }));

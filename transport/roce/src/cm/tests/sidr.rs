@@ -113,7 +113,7 @@ fn repeated_sidr_request_is_reported_once() {
 }
 
 #[test]
-fn program_that_does_not_decide_refuses() {
+fn unanswered_service_request_ends_as_unreachable() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     network.ask();

@@ -275,7 +275,7 @@ fn read_waits_for_its_bytes() {
 }
 
 #[test]
-fn read_whose_memory_has_gone_is_refused() {
+fn read_of_deregistered_memory_is_refused() {
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0, 2 * MTU));
     rig.target.reads.extend([ReadOutcome::Read, ReadOutcome::Nak(NakCode::REMOTE_ACCESS)]);
@@ -286,7 +286,7 @@ fn read_whose_memory_has_gone_is_refused() {
 }
 
 #[test]
-fn late_duplicate_of_read_whose_memory_has_gone_is_dropped() {
+fn duplicate_read_of_deregistered_memory_is_dropped() {
     // The requester has had the response, and its program has freed the memory since.
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, MTU));

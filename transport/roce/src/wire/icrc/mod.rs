@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn difference_of_two_headers_is_that_of_every_packet() {
+    fn icrc_difference_of_headers_is_equal_for_all_packets() {
         let here = headers("198.51.100.1:40000", "10.0.0.2:4791", 0);
         for covered in
             [headers("10.0.0.1:4791", "10.0.0.2:4791", 0), headers("[fd00::1]:4791", "[fd00::2]:5000", 0)]

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_cannot_be_watched_is_tried_again_while_it_has_connections() {
+    fn unwatched_process_with_connections_is_retried() {
         let [one, other] = [1, 2].map(|slot| MemberId { slot, generation: 1 });
         let mut processes = PeerProcesses::default();
         for (number, member) in [(1, one), (2, other)] {

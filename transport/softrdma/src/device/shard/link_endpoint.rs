@@ -336,7 +336,7 @@ mod tests {
     use crate::link::Hub;
 
     #[test]
-    fn link_that_is_not_used_is_polled_less_and_less_often() {
+    fn poll_interval_grows_with_unused_time_of_link() {
         let mut link = LinkEndpoint::new(Tap::new(Box::new(Hub::new().link().unwrap())));
         let begin = Time(1_000_000_000);
         for (unused_ns, interval_ns) in

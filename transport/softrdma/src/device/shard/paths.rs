@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn window_is_shared_by_qps_that_read() {
+    fn window_is_shared_by_reading_qps() {
         let peer = SocketAddr::from(([192, 0, 2, 1], 4791));
         let [requests, responses] = [(); 2].map(|()| direction(&[]));
         let mut path = Path { addresses: (peer.ip(), peer), qps: 2, requests, responses, readers: 0 };
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn window_grows_for_reads_that_do_not_fit() {
+    fn window_grows_only_when_full_of_reads() {
         for (in_flight, window) in [(3, 4), (4, 5)] {
             let peer = SocketAddr::from(([192, 0, 2, 1], 4791));
             let [requests, responses] = [(); 2].map(|()| direction(&[]));

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_peer_that_left_its_window_is_known_again_with_its_second_packet() {
+    fn foreign_peer_outside_window_is_recognized_after_second_packet() {
         let (mut peers, now) = (Peers::default(), Time(1));
         let mut judge = |identification| peers.judge(pair(), identification, now);
         judge(100);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_another_user_has_taken_are_passed_over() {
+    fn names_taken_by_another_user_are_passed_over() {
         if !geteuid().is_root() {
             println!("skipped: only root can create the files of another user");
             return;
@@ -320,7 +320,7 @@ mod tests {
     /// The processes are threads here: a lock belongs to an open file.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the locks of real threads are tested")]
-    fn processes_that_start_at_once_agree_while_plain_name_comes_and_goes() {
+    fn concurrent_processes_choose_same_directory_while_plain_name_changes() {
         for _ in 0..200 {
             let folder = Folder::new().unwrap();
             let (directory, is_over) = (directory(&folder), AtomicBool::new(false));

@@ -164,7 +164,7 @@ mod tests {
 
     /// A process that starts at the same moment as the maker finds such a directory.
     #[test]
-    fn directory_whose_maker_has_not_set_its_permissions_yet_serves() {
+    fn directory_with_incomplete_permissions_is_repaired() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let inside = namespace_folder(Some(&root)).unwrap();

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_of_real_namespace_that_is_gone_is_removed() {
+    fn folder_of_ended_namespace_is_removed() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         std::fs::create_dir(&root).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn member_whose_lock_file_was_removed_is_not_taken_for_dead() {
+    fn folder_of_living_member_without_lock_file_is_kept() {
         let (folder, [living]) = hosts();
         let root = folder.join("run");
         let other = root.join(name(3, FORMAT));

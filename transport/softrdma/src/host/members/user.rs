@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_began_after_connection_is_another_one() {
+    fn process_started_after_connection_is_another_one() {
         let stat = |start| format!("12 (a) (b) S {} {start} 0 0", ["1"; 18].join(" "));
         let began = [199, 200, 201].map(|start| began_before(stat(start).as_bytes(), Ticks(200)));
         assert_eq!(began, [true, false, false]);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_has_ended_or_is_invisible_has_no_pid() {
+    fn ended_or_invisible_process_has_no_pid() {
         let pid = |text| number_after("Pid:", 0, text).filter(|pid| *pid != 0);
         let [alive, ended, invisible] = ["NSpid:\t7\nPid:\t12\n", "Pid:\t-1\n", "Pid:\t0\n"].map(pid);
         assert_eq!((alive, ended, invisible), (Some(12), None, None));

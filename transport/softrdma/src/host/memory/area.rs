@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_creator_could_shrink_is_refused() {
+    fn unsealed_wrongly_sized_or_unreserved_memory_is_refused() {
         let folder = Folder::new().unwrap();
         let areas = areas(&folder);
         let path = folder.join("file");

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_members_that_left_have_no_owner_and_are_reused_last() {
+    fn numbers_of_departed_members_have_no_owner_and_are_reused_last() {
         let (_folder, [stays, leaves]) = hosts();
         let block = leaves.take_block(0).unwrap();
         drop(leaves);

@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn member_that_was_stopped_while_it_bound_port_counts_as_its_holder() {
+    fn member_stopped_while_binding_port_counts_as_holder() {
         let (_folder, [one, stopped]) = hosts();
         let address = ip("127.0.0.1");
         let mut found = None;
@@ -574,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn last_packets_of_process_that_exits_are_taken() {
+    fn last_packets_of_exiting_process_are_accepted() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:4791".parse().unwrap();
         two.hold_port(from.ip(), || Ok::<(), ()>(())).unwrap();
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn last_packets_of_process_that_exits_during_batch_are_taken() {
+    fn last_packets_of_process_exiting_during_batch_are_accepted() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn port_that_successor_has_bound_is_its_own() {
+    fn port_rebound_by_successor_belongs_to_member() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "[::1]:40000".parse().unwrap();
         two.record_port(from).unwrap();

@@ -225,7 +225,7 @@ mod tests {
 
     /// A member that was stopped under the lock continues after another has replaced the lock.
     #[test]
-    fn members_that_write_at_once_overwrite_no_record() {
+    fn records_of_concurrent_writers_are_not_overwritten() {
         const EACH: u64 = 200;
         let (_folder, hosts) = hosts::<2>();
         let mut taken = [const { Vec::new() }; 2];
@@ -265,7 +265,7 @@ mod tests {
 
     /// A member that was stopped while it wrote a record writes the rest once it continues.
     #[test]
-    fn place_that_living_member_writes_is_not_taken() {
+    fn unfinished_record_of_living_member_is_not_taken() {
         let (_folder, [one, stopped]) = hosts();
         let written = stopped.me().pack() | IS_WRITTEN;
         one.registry.word64(PORTS.record(0)).store(written, Ordering::Release);

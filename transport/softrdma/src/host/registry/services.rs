@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_conflict_with_addresses_that_they_cover() {
+    fn wildcard_services_conflict_with_covered_addresses() {
         let (_folder, [one, two]) = hosts();
         let cases = [
             ("::", false, "0.0.0.0", false),

@@ -113,7 +113,7 @@ fn cm_packet(message: &CmMessage) -> Vec<u8> {
 }
 
 #[test]
-fn packet_to_port_4791_reaches_member_that_owns_its_qp_number() {
+fn packet_to_port_4791_reaches_owner_of_qp_number() {
     let folder = Folder::new().unwrap();
     let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);
@@ -354,7 +354,7 @@ fn when_holder_leaves_another_holds_port_and_keeps_its_own() {
 }
 
 #[test]
-fn port_bound_by_program_that_is_not_member_is_in_use() {
+fn port_bound_by_foreign_program_is_in_use() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let _foreign = std::net::UdpSocket::bind((address, 4791)).unwrap();
@@ -363,7 +363,7 @@ fn port_bound_by_program_that_is_not_member_is_in_use() {
 }
 
 #[test]
-fn datagrams_for_member_that_does_not_read_are_not_queued() {
+fn datagrams_for_non_reading_member_are_dropped_and_not_queued() {
     let folder = Folder::new().unwrap();
     let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);

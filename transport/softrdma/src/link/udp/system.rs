@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_that_kernel_drops_are_counted() {
+    fn datagrams_dropped_by_kernel_are_counted() {
         // The kernel doubles this value, and enforces a minimum.
         let sockets = SystemSockets::with_receive_buffer(1);
         let [mut sender, mut receiver] = [(); 2].map(|()| sockets.bind(own_address(), 0).unwrap());

@@ -252,7 +252,7 @@ impl DatagramSocket for PickySocket {
 }
 
 #[test]
-fn segments_that_system_refuses_are_sent_one_by_one() {
+fn segments_refused_by_kernel_are_sent_one_by_one() {
     let sockets = PickySockets::default();
     let state = Arc::clone(&sockets.0);
     let address = own_address();
@@ -278,7 +278,7 @@ fn segments_that_system_refuses_are_sent_one_by_one() {
 }
 
 #[test]
-fn datagrams_that_cannot_be_sent_are_counted_and_do_not_block() {
+fn unsendable_datagrams_are_counted_and_do_not_block() {
     let (a, b) = (own_address(), own_address());
     let (mut sender, mut receiver) = (open(a), open(b));
     let (source, destination) = (SocketAddr::new(a, ROCE_PORT), SocketAddr::new(b, ROCE_PORT));
@@ -380,7 +380,7 @@ fn forged_path_mtu_does_not_stop_datagrams() {
 }
 
 #[test]
-fn peer_that_answers_with_errors_disturbs_no_other() {
+fn icmp_errors_of_one_peer_do_not_affect_another_peer() {
     let (a, b, nowhere) = (own_address(), own_address(), own_address());
     let (mut sender, mut receiver) = (open(a), open(b));
     let source = SocketAddr::new(a, ROCE_PORT);

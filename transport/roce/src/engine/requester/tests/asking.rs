@@ -86,7 +86,7 @@ fn dead_peer_is_detected_as_soon_without_ack_request() {
 }
 
 #[test]
-fn packets_that_cannot_be_sent_again_time_out() {
+fn packets_without_retransmission_time_out() {
     let mut rig = Rig::answered(Tuning::default());
     rig.send_unsignaled(1);
     rig.flush();

@@ -213,7 +213,7 @@ fn lost_repeat_is_probed_for() {
 }
 
 #[test]
-fn probe_that_is_answered_alone_shows_that_rest_is_lost() {
+fn probe_answered_alone_repeats_missing_read_packets() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
     assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
@@ -228,7 +228,7 @@ fn probe_that_is_answered_alone_shows_that_rest_is_lost() {
 }
 
 #[test]
-fn probed_request_that_was_lost_is_repeated_in_same_parts() {
+fn lost_probed_read_is_repeated_in_same_parts() {
     // The peer may have taken the probe for the request itself, and then has a READ of one packet.
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 4 * MTU);
@@ -278,7 +278,7 @@ fn answer_beyond(rig: &mut Rig) -> u32 {
 }
 
 #[test]
-fn gap_that_is_never_filled_is_bounded() {
+fn unfilled_gap_is_bounded() {
     let tuning = Tuning { read_piece: 8, read_window: 16, ..Tuning::default() };
     let mut rig = Rig::with(&QpAttributes { max_rd_atomic: 255, ..attributes(QpType::XrcIni) }, tuning);
     for wr_id in 0..8 {
@@ -319,7 +319,7 @@ fn response_beyond_gap_ends_its_measurement() {
 }
 
 #[test]
-fn request_that_response_implies_is_not_measured() {
+fn request_implied_by_response_is_not_measured() {
     let mut rig = reading(4);
     rig.hear_piece(100, 100..101, 104);
     rig.hear_piece(100, 102..104, 104);

@@ -146,7 +146,7 @@ fn probe_requests_one_response() {
 }
 
 #[test]
-fn response_that_ends_piece_elsewhere_is_fatal() {
+fn read_response_with_unexpected_end_is_fatal() {
     // contract rocev2 7.27
     for (operation, psn) in [(Operation::READ_RESPONSE_LAST, 102), (Operation::READ_RESPONSE_MIDDLE, 103)] {
         let mut rig = in_pieces(16);
@@ -186,7 +186,7 @@ fn piece_longer_than_window_goes_alone() {
 }
 
 #[test]
-fn read_that_was_begun_is_finished_before_sqd() {
+fn started_read_completes_before_sqd() {
     let mut rig = in_pieces(1);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
     rig.flush();
@@ -201,7 +201,7 @@ fn read_that_was_begun_is_finished_before_sqd() {
 }
 
 #[test]
-fn reads_that_are_posted_and_not_sent_use_allowance() {
+fn posted_unsent_reads_use_allowance() {
     let tuning = Tuning { read_piece: 4, read_window: 12, ..Tuning::default() };
     let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
     let admit = |rig: &mut Rig, responses| {

@@ -91,7 +91,7 @@ fn probes_are_early_double_and_cost_no_retry() {
 }
 
 #[test]
-fn path_that_rarely_loses_packets_is_probed_later() {
+fn path_with_rare_loss_times_out_before_probe() {
     let mut rig = Rig::new();
     rig.requester.set_loss_rare(true);
     rig.send(1);
@@ -126,7 +126,7 @@ fn slow_peer_is_probed_less_after_measurement() {
 }
 
 #[test]
-fn probe_answered_alone_shows_that_rest_is_lost() {
+fn probe_answered_alone_retransmits_later_packets() {
     let mut rig = Rig::new();
     for wr_id in 1..=3 {
         rig.send(wr_id);
@@ -247,7 +247,7 @@ fn rnr(psn: u32) -> Packet<'static> {
 }
 
 #[test]
-fn rnr_waits_and_sends_all_that_follows_again() {
+fn rnr_nak_waits_and_retransmits_from_its_psn() {
     // contract rocev2 7.21
     let mut rig = Rig::new();
     for wr_id in 1..=3 {

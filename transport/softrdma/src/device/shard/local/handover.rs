@@ -392,7 +392,7 @@ mod tests {
 
     /// The numbers of a member that left are unowned, but its last packets are in the pair.
     #[test]
-    fn pair_of_member_that_left_is_chosen_until_it_is_dropped() {
+    fn pair_of_departed_member_is_chosen_until_dropped() {
         let mut scene = scene();
         let partner = scene.partner();
         scene.local.offer(partner, &mut scene.outbox, Time::default());
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn message_from_shard_that_no_device_has_is_dropped() {
+    fn message_from_invalid_shard_is_dropped() {
         let mut scene = scene();
         for from in [32, u8::MAX] {
             let area = scene.offered_area();
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_is_final_for_peers_that_it_came_from_only() {
+    fn refusal_is_final_only_for_refusing_peer() {
         let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let reason = Refusal::AsksForUdp;

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn member_that_has_pairs_leaves_room_to_those_that_have_none() {
+    fn member_with_pairs_leaves_room_for_members_without_pairs() {
         let room = Room::default();
         let mut taken = 0;
         while room.check(true).is_ok() {

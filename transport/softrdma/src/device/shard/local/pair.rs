@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_that_overwrites_answer_changes_its_target_only() {
+    fn sender_overwriting_answer_changes_only_its_target() {
         answers_arrive(true);
     }
 }

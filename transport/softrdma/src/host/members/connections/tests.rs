@@ -62,7 +62,7 @@ fn messages_arrive_whole_in_order_and_with_their_sender() {
 }
 
 #[test]
-fn message_that_is_too_long_is_refused_by_send() {
+fn too_long_message_is_refused_by_send() {
     let (_runtime, [mut a, mut b]) = members();
     let long = vec![0; MAX_MESSAGE_BYTES + 1];
     assert_eq!(a.send(me(&b), 1, &[&long]), Err(Undelivered::TooLong));
@@ -71,7 +71,7 @@ fn message_that_is_too_long_is_refused_by_send() {
 }
 
 #[test]
-fn messages_to_member_that_does_not_read_are_dropped_and_counted() {
+fn messages_to_non_reading_member_are_dropped_and_counted() {
     let (_runtime, [mut a, mut b]) = members();
     let bytes = vec![1; 4096];
     let mut left = 0;
@@ -106,7 +106,7 @@ fn shortage_does_not_end_connection() {
 }
 
 #[test]
-fn end_of_member_is_reported_once_to_each_that_exchanged_messages_with_it() {
+fn end_of_member_is_reported_once_to_each_peer() {
     let (_runtime, [mut a, mut b, mut c]) = members();
     let gone = me(&b);
     a.watch(gone);
@@ -155,7 +155,7 @@ fn last_messages_of_member_arrive_before_its_end() {
 
 /// A member may end before this side accepts the connection.
 #[test]
-fn messages_of_member_that_left_before_its_connection_was_accepted_arrive_before_its_end() {
+fn messages_of_ended_member_arrive_before_report_of_its_end() {
     // Perhaps this side has a connection to the member, or begins to watch it afterwards.
     for (is_connected, is_watched) in [(false, false), (true, false), (false, true)] {
         let (_runtime, [mut a, mut b]) = members();
@@ -238,7 +238,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
 }
 
 #[test]
-fn member_that_cannot_connect_answers_on_connection_of_other() {
+fn member_unable_to_connect_replies_on_existing_connection() {
     let (runtime, [mut a, mut b]) = members();
     let (of_a, of_b) = (me(&a), me(&b));
     // Same effect as a change of the root directory.
@@ -266,7 +266,7 @@ fn member_that_cannot_connect_answers_on_connection_of_other() {
 }
 
 #[test]
-fn connections_that_send_nothing_are_bounded() {
+fn silent_connections_are_bounded() {
     let (_runtime, [mut a, mut b]) = members();
     let mut silent = Vec::new();
     for _ in 0..3 * MAX_UNNAMED {
@@ -289,7 +289,7 @@ fn path_too_long_for_socket_address_works() {
 }
 
 #[test]
-fn socket_that_is_in_way_is_named_with_remedy() {
+fn obstructed_socket_path_is_named_with_remedy() {
     let runtime = Runtime::new().unwrap();
     let host = Host::join(Some(&runtime.path().join("run"))).unwrap();
     let folder = host.directory().unwrap();
