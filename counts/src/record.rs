@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_compared_by_name_if_both_records_have_them() {
+    fn shapes_are_compared_by_name_if_present_in_both_records() {
         let slow = |record: &mut Record| {
             record.shapes.get_mut("channel").unwrap().client.rpc += 5000.0;
         };

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_mistyped_runtime_directory_are_empty_name_it_and_do_not_create_it() {
+    fn lists_of_absent_runtime_directory_are_empty_and_name_directory() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let mistyped = folder.join("mistyped");
         let nodes: &[&str] = &["nodes", "--json", "--interval-ms", "0"];

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_is_for_one_seed() {
+    fn trace_option_requires_single_seed() {
         assert!(check(&["--trace", "x"]).unwrap_err().contains("add --seed N"));
         assert!(check(&["--trace", "x", "--seed", "1", "--runs", "2"]).is_err());
         assert!(check(&["--trace", "x", "--mutant", "all"]).is_err());

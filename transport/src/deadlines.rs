@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn everything_is_due_at_its_time_unless_it_was_removed(
+        fn deadlines_are_due_at_their_time_unless_removed(
             start in duration(),
             steps in proptest::collection::vec(step(), 1..200),
         ) {
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn one_deadline_wakes_for_itself_and_few_times_before() {
+    fn deadline_causes_few_earlier_wakeups() {
         let mut deadlines = Deadlines::default();
         let (mut now, at) = (Time(123), Time(60_000_000_000));
         // The runs are occupied by others.

@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_ours_and_others_are_not() {
+    fn load_counts_only_processes_of_given_family() {
         let all = [(1, 0, 1000), (5, 1, 1), (6, 5, 20), (7, 6, 300), (8, 1, 5000)];
         let all = all.map(|(number, parent, ticks)| (number, Process { parent, ticks }));
         assert_eq!(of_family(&BTreeMap::from(all), 5), 321);
     }
 
     #[test]
-    fn load_of_other_programs_is_known_on_this_machine() {
+    fn load_of_other_programs_is_measurable() {
         assert!(Others::watch().cores().is_some_and(|cores| cores >= 0.0));
     }
 }

@@ -124,7 +124,7 @@ fn strict_ends_with_verdicts() {
 }
 
 #[test]
-fn nodes_are_free_again_when_coordinator_is_killed() {
+fn nodes_are_freed_after_coordinator_is_killed() {
     let _alone = crate::alone();
     let mut hosts = (0..4).map(|_| Host::start()).collect::<Vec<_>>();
     let mut idle = hosts.split_off(2);

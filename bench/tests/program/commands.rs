@@ -222,7 +222,7 @@ fn results_are_printed_although_disk_is_full() {
 }
 
 #[test]
-fn rest_and_shared_announce_build_of_other_systems_or_leave_them_out() {
+fn rest_and_shared_announce_or_omit_build_of_other_systems() {
     let _alone = crate::alone();
     for line in [
         // Shared memory has no room for 501 idle sessions, which leaves one point.

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_turn_has_something_to_do_and_run_repeats_itself() {
+    fn runs_have_no_idle_turns_and_are_reproducible() {
         let runs = [(Linked::InProcess, 1), (Linked::InProcess, 32), (Linked::Udp, 1), (Linked::Shm, 1)];
         for (linked, outstanding) in runs {
             let (one, other) = (totals(linked, outstanding), totals(linked, outstanding));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_runs_and_repeats_itself() {
+    fn every_shape_has_no_stalls_and_reproducible_turns() {
         let plain = shaped(Shape::Plain, Linked::InProcess, 32);
         for shape in [Shape::Yielding, Shape::Channel, Shape::TwoPollers] {
             let (one, other) = [(); 2].map(|()| shaped(shape, Linked::InProcess, 32)).into();

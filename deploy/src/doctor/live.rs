@@ -406,7 +406,7 @@ mod tests {
     use trunkline_softrdma::link::RuntimeDirectory;
 
     #[test]
-    fn held_port_is_failure_unless_own_node_holds_it() {
+    fn held_port_is_failure_unless_holder_shares_runtime_directory() {
         let at: SocketAddr = "10.0.0.1:4792".parse().unwrap();
         let owner = |who| Some(PortOwner { address: at.ip(), port: at.port(), who });
         let judged = |path: Option<&str>, is_emptied| {

@@ -52,7 +52,7 @@ pub(super) fn is_zero(number: &u8) -> bool {
 }
 
 #[test]
-fn skip_serializing_if_is_refused_when_it_skips() {
+fn skip_serializing_if_is_refused_for_skipped_values() {
     #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default)]
     struct Order {
@@ -248,7 +248,7 @@ fn adjacently_tagged_enums_are_refused() {
 }
 
 #[test]
-fn names_of_one_side_only_are_refused_for_fields() {
+fn fields_with_different_names_per_side_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Renamed {
         #[serde(rename(serialize = "out", deserialize = "in"))]
@@ -415,7 +415,7 @@ fn conversions_of_each_side_with_fields_in_another_order_are_refused() {
 }
 
 #[test]
-fn types_of_one_name_are_checked_each() {
+fn types_with_equal_names_are_checked_separately() {
     {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         enum Kind {

@@ -207,7 +207,7 @@ fn from_u16<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D:
 }
 
 #[test]
-fn fields_of_one_name_and_type_are_compared_in_each_struct() {
+fn equal_fields_are_compared_in_each_struct() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Plain {
         number: Option<u8>,

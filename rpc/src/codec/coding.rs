@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn type_is_taken_if_codec_has_trait_for_it() {
+    fn type_is_accepted_only_with_traits_of_codec() {
         struct Plain;
         #[derive(serde::Serialize, serde::Deserialize)]
         struct Derived(Vec<String>);

@@ -647,7 +647,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "message-pack")]
-    fn message_pack_refuses_deep_newtypes_before_it_reaches_their_end() {
+    fn message_pack_refuses_deep_newtypes_before_reaching_innermost_value() {
         use super::super::MessagePack;
         let refusal = |depth| {
             let chain = deep(depth, |_, below| Newtype(Some(Box::new(below))));

@@ -208,7 +208,7 @@ fn enum_with_one_untagged_variant_is_refused() {
 }
 
 #[test]
-fn named_codecs_compare_what_is_decoded_in_sight_only() {
+fn message_pack_round_trips_untagged_flattened_and_tagged_values() {
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     enum Step {
         Move(u8, u8),
@@ -250,7 +250,7 @@ fn named_codecs_compare_what_is_decoded_in_sight_only() {
 }
 
 #[test]
-fn some_of_empty_value_is_refused_where_it_would_become_none() {
+fn some_of_empty_value_is_refused_if_encoded_as_none() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Newtype(Option<u8>);
     #[derive(Debug, PartialEq, Serialize, Deserialize)]

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_limit_keeps_what_program_sets() {
+    fn memory_limit_keeps_explicit_settings() {
         let own = Limit { per_peer: 70 << 20, in_all: 300 << 20 };
         let options = NodeOptions::new().queued_bytes(own).srq_depth_limit(4_096).rendezvous_bytes(200 << 20);
         let limits =

@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn late_replies_are_found_without_others() {
+    fn expired_replies_are_found_without_scanning_all() {
         let (mut replies, full) = (replies(), peer(1));
         (0..1000).for_each(|call| add(&mut replies, full, call, None, ms(0)));
         add(&mut replies, full, 1000, Some(Time(2_500_000)), ms(0));

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn details_are_of_one_type() {
+    fn details_decode_only_as_encoded_type() {
         let left = Left(vec!["salt".to_owned()]);
         let status = Status::aborted("no").with_typed_details(&left);
         assert_eq!(status.typed_details(), Ok(Some(left)));

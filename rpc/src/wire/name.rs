@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ranges_of_versions_need_one_in_common() {
+    fn version_ranges_match_only_if_overlapping() {
         let fits = |client: (u32, u32), server: (u32, u32)| {
             service(server.0, server.1).has_version_of(service(client.0, client.1).schema())
         };

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_one_name_and_generics_are_told_apart() {
+    fn types_with_equal_names_and_generics_are_distinguished() {
         mod inner {
             #[derive(serde::Deserialize)]
             pub(super) struct Point {

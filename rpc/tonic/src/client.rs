@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_one_frame_travel_whole_and_others_keep_their_frames() {
+    fn single_frame_bodies_are_sent_whole_and_others_by_frame() {
         let task = &mut Context::from_waker(Waker::noop());
         for (frames, whole, sizes) in [
             (vec![], Some(0), vec![]),

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn event_is_possible_from_its_time_on_until_it_is_taken_or_set() {
+    fn event_is_possible_from_its_time_until_taken_or_reset() {
         let mut agenda = Agenda::new();
         assert!(agenda.set('a', Some(Time(30)), Time(10)) && agenda.set('b', Some(Time(20)), Time(10)));
         assert_eq!((agenda.possible(Time(10)), agenda.next()), (0, Some(Time(20))));

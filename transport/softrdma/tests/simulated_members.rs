@@ -154,9 +154,9 @@ fn holder_dies(seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn when_holder_of_port_4791_is_killed_others_continue() {
+fn members_continue_after_holder_of_port_4791_is_killed() {
     // It inspects the descriptors of the process.
-    if !runs_alone(module_path!(), "when_holder_of_port_4791_is_killed_others_continue") {
+    if !runs_alone(module_path!(), "members_continue_after_holder_of_port_4791_is_killed") {
         return;
     }
     let runs = [1, 2, 3].map(holder_dies);
@@ -224,7 +224,7 @@ fn is_told(world: &mut World, channel: &dyn CmChannel) {
 }
 
 #[test]
-fn death_on_host_ends_both_sides_of_connections_and_one_elsewhere_does_not() {
+fn process_death_ends_connections_of_same_host_only() {
     for seed in 0..20 {
         let mut world = World::new(seed);
         let (near, far) = (world.host(NEAR), world.host(FAR));
@@ -340,7 +340,7 @@ fn messages_arrive_once_if_executor_is_killed_between_any_two_stores() {
 }
 
 #[test]
-fn processes_of_host_prove_their_user_and_others_do_not() {
+fn only_processes_of_same_host_prove_user() {
     let mut world = World::new(1);
     let [here, there] = [NEAR, FAR].map(|address| world.host(address));
     let [server, near] = [(); 2].map(|()| world.process(&here));

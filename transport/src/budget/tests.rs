@@ -22,7 +22,7 @@ fn taken(share: &mut Share, peer: PeerKey) -> usize {
 }
 
 #[test]
-fn peer_at_its_limit_leaves_rest_to_others() {
+fn peer_at_its_limit_leaves_remaining_units_to_other_peers() {
     let budget = budget("things", Limit { per_peer: 4, in_all: 6 }, 1);
     let mut share = Share::new(&budget, 0);
     assert_eq!(taken(&mut share, A), 4);
@@ -40,7 +40,7 @@ fn peer_at_its_limit_leaves_rest_to_others() {
 }
 
 #[test]
-fn limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
+fn limit_is_never_exceeded_and_is_usable_to_seven_eighths() {
     for (limit, pollers) in [(1, 1), (7, 3), (1000, 1), (1000, 4), (65_536, 32)] {
         let budget = budget("things", Limit { per_peer: limit, in_all: limit }, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
@@ -137,7 +137,7 @@ fn limit_zero_is_refused_with_name_of_option() {
 const CUT_UP: Limit = Limit { per_peer: 256, in_all: 1024 };
 
 #[test]
-fn host_at_its_limit_leaves_half_to_others() {
+fn host_at_its_limit_leaves_half_to_other_hosts() {
     for pollers in [1, 3] {
         let budget = budget("things", CUT_UP, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
@@ -250,7 +250,7 @@ fn use_larger_than_its_part_is_admitted_alone() {
 }
 
 #[test]
-fn units_left_by_one_use_serve_others() {
+fn units_left_by_one_use_are_available_to_other_uses() {
     let budget = budget("things", Limit { per_peer: 8, in_all: 16 }, 1);
     let mut share = Share::new(&budget, 0);
     let taken =

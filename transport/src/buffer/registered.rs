@@ -189,7 +189,7 @@ mod tests {
     use trunkline_verbs::{Access, Device as _};
 
     #[test]
-    fn buffers_of_node_with_identity_have_key_only_while_they_are_announced() {
+    fn buffers_of_node_with_identity_have_rkey_only_while_announced() {
         let (sources, device) = pool();
         let limit = Limit { per_peer: 1 << 20, in_all: 1 << 20 };
         let buffers = sources.sibling(Access::LOCAL_WRITE, "buffers", limit);

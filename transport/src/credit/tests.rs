@@ -195,7 +195,7 @@ proptest! {
 }
 
 #[test]
-fn greedy_peer_does_not_starve_others() {
+fn greedy_peer_does_not_starve_other_peers() {
     let mut world = World::new(64, 3);
     world.pairs[0].backlog = 20_000;
     let mut sent = [0; 3];
@@ -363,7 +363,7 @@ fn pair_regains_base_credit_despite_other_holders() {
 }
 
 #[test]
-fn one_peer_leaves_half_to_others_however_many_pairs_it_has() {
+fn peer_with_many_pairs_leaves_half_of_credit_to_other_peers() {
     let mut world = World::of_peers(512, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
     world.hoard(0..8);
     let (held, ledger) = (world.available(0..8), world.grantor.ledger());
@@ -461,7 +461,7 @@ fn unused_credit_may_be_kept_without_shortage() {
 }
 
 #[test]
-fn busy_pair_releases_what_it_does_not_use() {
+fn busy_pair_releases_unused_credit() {
     let mut world = World::new(512, 1);
     world.pairs[0].backlog = 200;
     for _ in 0..3 {

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_changes_its_keys_at_most_twice_as_often_as_honest_one() {
+    fn peer_may_change_keys_at_most_twice_as_often_as_specified() {
         let limit = PhaseLimit { frames: 10, time: Duration::from_secs(600) };
         // Returns the number of frames that are opened, and the error that ends them.
         let opened_of = |frames_per_phase, frames: u64, seconds_per_frame: u64| {
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_large_message_open_in_their_order_and_no_others_do() {
+    fn pieces_of_large_message_open_only_in_order() {
         let [mut ours, theirs] = session(1, Aead::ChaCha20Poly1305, NO_LIMIT);
         let message = |ours: &mut LaneSeal| {
             let mut seal = ours.new_content(true);

@@ -401,7 +401,7 @@ fn malformed_alternative_names_are_unusable() {
 }
 
 #[test]
-fn identities_from_wrong_pem_name_mistake() {
+fn identity_errors_of_invalid_pem_name_mistake() {
     let root = authority();
     let own = key();
     let certificate = params(&[NAME]).signed_by(&own, &root).unwrap().pem();

@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_is_named_as_it_was_set() {
+    fn invalid_setting_is_named_by_its_source() {
         let of_builder = NodeOptions::new().faults("drop=2").unwrap_err().to_string();
         assert!(of_builder.contains("setting faults: `2` does not fit drop"), "{of_builder}");
         assert!(!of_builder.contains("TRUNKLINE_"), "{of_builder}");

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn all_spellings_of_address_are_one_peer() {
+    fn ipv4_mapped_address_is_same_peer() {
         assert_eq!(key("[::ffff:10.0.0.1]:7"), key("10.0.0.1:7"));
         assert_ne!(key("10.0.0.1:7"), key("10.0.0.1:8"));
         assert_eq!(key("10.0.0.1:7").host(), key("10.0.0.1:8").host());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_host_are_those_of_all_its_ports() {
+    fn keys_of_host_cover_all_ports_of_address() {
         let all = PeerKey::all_at("10.0.0.1".parse().unwrap());
         let texts = ["10.0.0.1:0", "10.0.0.1:0/1", "10.0.0.1:65535", "10.0.0.1:65535/65535"];
         assert!(texts.map(key).iter().all(|key| all.contains(key)));

@@ -238,7 +238,7 @@ fn flights_go_both_ways_before_session_is_up() {
 }
 
 #[test]
-fn peer_without_receives_holds_one_slot_until_its_session_ends() {
+fn peer_without_receives_holds_one_slot_until_session_ends() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let (b, srq) = (far.key(), far.empty_srq());
     let stuck = near.begin(&far, 1, srq.number().unwrap());

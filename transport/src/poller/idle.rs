@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_come_early_again_only_if_yields_cost_nothing() {
+    fn retry_interval_is_reset_only_after_cheap_yields() {
         let mut run = Run::alone();
         for (more, retry) in [(0, 2), (20, 4), (0, 2)] {
             run.empty_round(false);

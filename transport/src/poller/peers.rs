@@ -492,7 +492,7 @@ mod peer_table_tests {
     use trunkline_machine::Runtime;
 
     #[test]
-    fn key_finds_its_peer_and_no_other_at_its_place() {
+    fn key_finds_only_its_own_peer_at_reused_place() {
         let mut table = PeerTable::<u32>::new(PeerHash::new(&Runtime::threads()));
         let named = PeerKey::numbered;
         for number in 0..10 {

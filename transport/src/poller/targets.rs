@@ -472,7 +472,7 @@ mod early_tests {
     use super::*;
 
     #[test]
-    fn longest_frame_makes_room_and_of_equal_ones_first() {
+    fn longest_and_oldest_early_frame_is_dropped_for_room() {
         let (mut early, long) = (EarlyFrames::default(), MOST_BYTES / 4);
         let qp = QpNumber::new;
         for small in 0..1000 {

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_at_once_then_one_per_second() {
+    fn log_allows_burst_of_eight_lines_then_one_per_second() {
         let (mut limit, start) = (LogLimit::default(), Time(1_000_000));
         let written = (0..1000).filter(|_| limit.line(start).is_some()).count();
         assert_eq!(written, 8);

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_other_programs_are_refused_and_unknown_lines_are_skipped() {
+    fn foreign_status_texts_are_refused_and_unknown_lines_are_skipped() {
         let text = node(2).to_text();
         assert_eq!(NodeStatus::parse(&format!("{text}colour\tblue\n\t\t\n")), Some(node(2)));
         let earlier = NodeStatus::parse(&text.replace("udp port\t4793\n", ""));

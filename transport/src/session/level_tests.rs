@@ -357,7 +357,7 @@ fn live_session_ends_only_for_newcomer_of_same_name() {
 }
 
 #[test]
-fn first_newcomer_to_prove_name_becomes_session_and_others_go_on() {
+fn first_newcomer_with_proven_name_becomes_session_and_others_time_out() {
     let now = Time(1_000_000);
     let (mut machine, mut actions) = (exchanging(now, Levels::Encrypted), Vec::new());
     newcomer(&mut machine, now, 33, 2, &mut actions);

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn half_open_sessions_of_host_are_bounded_until_they_are_given_up() {
+    fn half_open_sessions_of_host_are_bounded_until_given_up() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         for key in 0..8 {
             assert!(!peers.is_crowded(host(1)), "{key}");

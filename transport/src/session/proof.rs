@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn cookie_is_good_for_its_sender_and_for_while() {
+    fn cookie_is_valid_only_for_its_sender_and_limited_time() {
         let clock = VirtualClock::new();
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), Arc::new(Counting::default()));
         let mut cookies = Cookies::new(&runtime);

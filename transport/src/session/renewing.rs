@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn renewals_after_change_are_spread_and_those_of_first_certificates_to_end_come_first() {
+    fn renewals_are_spread_and_ordered_by_certificate_expiry() {
         let pauses = |count: u64| {
             one_by_one((0..count).map(|number| (Time(1_000_000 - number), number)).collect())
                 .collect::<Vec<_>>()

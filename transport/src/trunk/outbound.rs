@@ -218,7 +218,7 @@ mod tests {
     /// Trunks copy different amounts, some less than a piece. Checks the bytes copied by each after a number
     /// of the poller's turns.
     #[test]
-    fn trunks_copy_in_turns_and_poller_one_piece_in_each_of_its_turns() {
+    fn trunks_copy_in_turns_one_piece_per_poller_turn() {
         let mut turns = CopyTurns::new(false);
         let mut left = [5 * PIECE, 3 * PIECE + 1, PIECE / 4, 9 * PIECE];
         let mut order = Vec::new();

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_posted_up_to_allowance_and_one_beyond_it() {
+    fn reads_fit_allowance_unless_none_is_in_flight() {
         let (mut sinks, _device) = sinks(&[7500, 6000]);
         assert_eq!(reads(&mut sinks, 7), [(0, 3000), (0, 3000)]);
         assert_eq!(reads(&mut sinks, 1), [], "the rest has two packets");

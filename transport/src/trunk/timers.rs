@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_depends_on_what_is_awaited() {
+    fn probe_interval_depends_on_awaited_message() {
         for accepted in [false, true] {
             assert_eq!(probed_after(accepted, Awaited::Reply, false), Some(500));
             assert_eq!(probed_after(accepted, Awaited::Item, false), Some(2_000));

@@ -563,7 +563,7 @@ mod tests {
 
     /// The examples of `docs/book/src/why/wire.md` are parsed and emitted as documented.
     #[test]
-    fn examples_of_document_are_right() {
+    fn examples_of_wire_document_parse_and_re_emit() {
         let mut kinds = Vec::new();
         for (name, bytes) in trunkline_testkit::wire_examples() {
             let header = Header::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));

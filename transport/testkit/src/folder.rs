@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropping_folder_removes_it_with_its_content() {
+    fn dropping_folder_removes_directory_and_content() {
         let folder = Folder::new().expect("a temporary directory");
         let path = folder.path().to_owned();
         std::fs::create_dir(folder.join("below")).expect("a directory in it");

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_wrong_line_is_refused() {
+    fn each_malformed_scrape_line_is_refused() {
         let right = "# HELP n_total N.\n# TYPE n_total counter\nn_total{x=\"\\\\1\"} 1\n\
             # HELP t T.\n# TYPE t histogram\nt_bucket{le=\"1\"} 2\nt_bucket{le=\"+Inf\"} 3\nt_sum 1.5\nt_count 3\n";
         assert_eq!(parse_scrape(right)[0].labels["x"], "\\1");

@@ -587,7 +587,7 @@ fn lane_begins_with_settings_or_its_session_ends() {
 
 /// A peer whose session is up before ours may send only its settings.
 #[test]
-fn message_in_half_made_session_ends_it() {
+fn message_in_half_open_session_ends_session() {
     for (sending, options) in [
         (QpType::XrcIni, over_udp().connections(Connections::Xrc)),
         (QpType::Rc, over_udp().connections(Connections::Rc)),

@@ -152,7 +152,7 @@ fn nodes_without_identity_are_refused_unless_accepted() {
 }
 
 #[test]
-fn processes_of_this_user_need_no_handshake_unless_side_demands_it() {
+fn processes_of_same_user_need_no_handshake_unless_required() {
     let [root, other] = ["root", "other"].map(authority);
     let here = issue(&root, &root, "a.example", 4000);
     // The other node does not trust this certificate.
@@ -178,7 +178,7 @@ fn processes_of_this_user_need_no_handshake_unless_side_demands_it() {
 }
 
 #[test]
-fn names_are_proved_again_in_live_session_while_messages_flow() {
+fn live_session_renews_identity_under_traffic() {
     let root = authority("root");
     let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
     for connections in [Connections::Xrc, Connections::Rc] {

@@ -97,7 +97,7 @@ fn message_joining_earlier_frame_keeps_its_time_left() {
 }
 
 #[test]
-fn ipv6_carries_messages_too() {
+fn messages_are_carried_over_ipv6() {
     let hub = Arc::new(Hub::default());
     let options = |address: &str| {
         let device = SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..SoftOptions::default() };

@@ -232,7 +232,7 @@ fn derived() -> impl Iterator<Item = Guess> {
 }
 
 #[test]
-fn no_derived_key_reads_sealed_message_of_others() {
+fn derived_rkeys_do_not_read_sealed_messages_of_other_peers() {
     let guesses = derived().chain(known()).collect::<Vec<_>>();
     let all = guesses.len();
     let results = guess(Level::Encrypted, guesses);

@@ -55,7 +55,7 @@ fn poller_reaches_every_poller_of_its_peer() {
 
 /// A poller that does not run for long delays only peers that need it.
 #[test]
-fn busy_poller_keeps_messages_and_does_not_delay_others() {
+fn busy_poller_receives_queued_messages_and_does_not_delay_other_poller() {
     let mut server = TestNode::start(over_rc().srq_depth(32), 2);
     let mut clients = [2, 2, 1].map(|pollers| TestNode::start(over_rc(), pollers));
     let peers = clients.each_mut().map(|client| client.connect(0, server.address));

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn internal_threads_block_all_signals_but_those_of_faults() {
+    fn internal_threads_block_all_signals_except_faults() {
         let mut mine = SigSet::empty();
         mine.add(Signal::SIGUSR1);
         mine.thread_set_mask().unwrap();

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_this_host_are_one_host_except_those_of_this_user() {
+    fn addresses_of_this_host_are_one_host_except_addresses_of_this_user() {
         let all = ["127.0.0.1", "127.9.9.9", "10.0.0.1", "::1", "fd00::1", "fd00::2"];
         for (index, one) in all.iter().enumerate() {
             for other in &all[..index] {

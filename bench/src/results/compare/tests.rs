@@ -22,7 +22,7 @@ fn verdicts(outcome: &Outcome) -> Vec<Verdict> {
 }
 
 #[test]
-fn run_has_not_changed_from_itself() {
+fn run_compared_with_itself_has_no_change() {
     let same = outcome(run(&[8, 64], 2.0), run(&[8, 64], 2.0), false);
     assert_eq!(verdicts(&same), [Verdict::NoChange; 2]);
     assert_eq!(same.rows[0].key, "rtt_p50_ns / floor_p50_ns");
@@ -76,7 +76,7 @@ fn slower_machine_changes_absolute_values_only() {
 }
 
 #[test]
-fn change_next_to_other_programs_is_undecided() {
+fn change_under_load_of_other_programs_is_undecided() {
     let with = |times, cores: f64| {
         let mut run = run(&[8, 64], times);
         run["others_cores"] = json!(cores);
@@ -95,7 +95,7 @@ fn change_next_to_other_programs_is_undecided() {
 }
 
 #[test]
-fn floor_alone_changes_nothing_unless_machine_is_another() {
+fn changed_floor_counts_only_between_different_machines() {
     let mut fast = run(&[8], 2.0);
     let floor = &mut fast["points"][0]["each_repetition"]["floor_p50_ns"];
     *floor = json!([500.0, 550.0, 450.0, 525.0, 500.0]);
@@ -105,7 +105,7 @@ fn floor_alone_changes_nothing_unless_machine_is_another() {
 }
 
 #[test]
-fn points_of_one_file_only_are_named() {
+fn points_without_counterpart_are_named() {
     let mut before = run(&[8, 64, 64], 2.0);
     before["points"][0]["each_repetition"]["other_ns"] = json!([5.0]);
     let mut after = run(&[8, 64, 512], 2.0);

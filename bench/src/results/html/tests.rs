@@ -113,7 +113,7 @@ fn runs_of_scale_have_charts() {
 }
 
 #[test]
-fn other_systems_are_drawn_as_far_as_they_report() {
+fn other_systems_appear_only_in_charts_of_reported_values() {
     let charts = figures::of_file(&run("rate", &[64, 512], &[1], &json!({})));
     let peers = |title: &str| {
         let chart = charts.iter().find(|chart| chart.title.starts_with(title)).unwrap();

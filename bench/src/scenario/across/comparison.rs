@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_is_low_if_one_caller_has_everything() {
+    fn fairness_is_lowest_if_one_caller_makes_all_calls() {
         assert_eq!(jain(&[4.0, 0.0, 0.0, 0.0]), Some(0.25));
         assert_eq!((jain(&[1.0]), jain(&[0.0, 0.0])), (None, None));
     }

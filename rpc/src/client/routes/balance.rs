@@ -1164,7 +1164,7 @@ mod tests {
     }
 
     #[test]
-    fn draining_server_is_left_out_by_every_policy_until_it_has_started_again() {
+    fn draining_server_is_left_out_by_every_policy_until_next_session() {
         for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
             let (routes, balanced) = connected(policy);
             let peer = address(1);
@@ -1348,7 +1348,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_begin_at_random_servers_unless_they_pick_first() {
+    fn channels_begin_at_random_servers_except_with_pick_first() {
         let firsts = |policy| {
             let (routes, _) = connected(policy);
             let first = || {

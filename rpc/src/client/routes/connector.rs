@@ -593,7 +593,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     #[test]
-    fn rounds_begin_at_random_address_only_if_they_are_spread() {
+    fn rounds_begin_at_random_address_only_with_spread_usage() {
         let addresses = [1, 2, 3].map(|port| PeerKey::new(([127, 0, 0, 1], port).into()));
         let firsts = |usage| {
             let (routes, id) = (opened(), RouteId(NonZeroU32::MIN));

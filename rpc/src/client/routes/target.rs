@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_addresses_first_different_ones_with_port_are_used_and_others_counted() {
+    fn first_distinct_addresses_with_port_are_used_and_omitted_ones_counted() {
         let address = |port| PeerKey::new(([10, 0, 0, 1], port).into());
         let many = (0..100_000_u32).map(|at| address(u16::try_from(at % 2000).unwrap_or(0)));
         let Usable { addresses, omitted } = usable(many, 4791);

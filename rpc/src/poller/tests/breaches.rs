@@ -96,7 +96,7 @@ fn protocol_error_in_stream_ends_call_and_cancels_handler() {
 }
 
 #[test]
-fn stream_has_finished_only_with_its_end_and_good_reply_without_value() {
+fn stream_finishes_only_with_end_and_empty_successful_reply() {
     let mut server = Server::new();
     let options = CallOptions::new();
     let metadata = MetadataBytes { initial: 0, trailing: 5 };

@@ -476,7 +476,7 @@ fn writers_stop_at_their_window() {
 }
 
 #[test]
-fn readers_grant_what_they_have_consumed() {
+fn readers_grant_consumed_window() {
     let mut caller = Caller::new();
     let send = |caller: &Caller, call, numbers: std::ops::Range<u16>| {
         numbers.for_each(|number| caller.part(call, data(number), b"item"));

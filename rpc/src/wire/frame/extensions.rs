@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_extensions_are_skipped_unless_they_are_critical() {
+    fn unknown_extensions_are_skipped_unless_critical() {
         let known = Ok(Extensions { method: Some(METHOD), ..Extensions::default() });
         assert_eq!(Extensions::parse(&with(&[]), false), known);
         assert_eq!(Extensions::parse(&with(&[200, 0, 2, 0, 7, 7, 201, 0, 0, 0]), false), known);

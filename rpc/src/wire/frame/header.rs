@@ -596,7 +596,7 @@ mod tests {
 
     /// The RPC layer's examples of `docs/book/src/why/wire.md`, parsed and emitted.
     #[test]
-    fn examples_of_document_are_right() {
+    fn examples_of_wire_document_parse_and_re_emit() {
         let (mut seen, mut shapes) = (Vec::new(), 0);
         for (name, frame) in
             trunkline_testkit::wire_examples().into_iter().filter(|(_, frame)| frame[0] >= 0x10)

@@ -85,7 +85,7 @@ mod tests {
 
     /// The statuses in the examples of `docs/book/src/why/wire.md`.
     #[test]
-    fn examples_of_document_are_right() {
+    fn examples_of_wire_document_parse_and_re_emit() {
         let mut seen = Vec::new();
         for (name, frame) in
             trunkline_testkit::wire_examples().into_iter().filter(|(_, frame)| frame[0] == 0x30)

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn well_formed_contexts_are_written_as_they_were_read() {
+    fn well_formed_trace_contexts_round_trip() {
         let trace = of(&[PARENT_00], &["a=1", "", "b=2,c=3"]).unwrap();
         assert_eq!(
             (trace.trace_id(), trace.span_id()),

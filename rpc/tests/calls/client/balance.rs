@@ -163,7 +163,7 @@ impl Replicas {
 }
 
 #[test]
-fn hedged_call_is_answered_by_another_server_while_its_own_one_does_not() {
+fn hedged_call_is_answered_by_another_server_while_first_is_silent() {
     let replicas = Replicas::new(2);
     let balance = Balance::from(Policy::RoundRobin).hedge_after(Duration::from_millis(1));
     let client = replicas.client(balance);
@@ -476,7 +476,7 @@ fn channels_share_server_watch_until_last_channel_is_dropped() {
 }
 
 #[test]
-fn watch_does_not_hold_drain_of_its_server_and_begins_again_with_its_next_session() {
+fn watch_does_not_delay_drain_and_restarts_with_next_session() {
     let (mut replicas, health) = Replicas::with_health::<2>();
     let client = replicas.client(Policy::RoundRobin);
     replicas.connect(&client);

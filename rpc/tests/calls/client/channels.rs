@@ -88,7 +88,7 @@ impl Resolve for Directory {
 }
 
 #[test]
-fn channel_is_lazy_and_ready_connects_it() {
+fn channel_connects_lazily_by_ready() {
     let network = InProcessNetwork::new();
     let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
     let channel = caller.channel(there.local_address());
@@ -164,7 +164,7 @@ fn channel_of_failed_or_dropped_builder_fails_at_once() {
 }
 
 #[test]
-fn names_are_resolved_again_when_connecting_fails_and_when_session_ends() {
+fn names_are_resolved_again_after_failed_dial_and_session_end() {
     let network = InProcessNetwork::new();
     let (first, second) = (server(&network, 1), server(&network, 2));
     let caller = node(&network).start().unwrap();
@@ -242,7 +242,7 @@ fn name_is_resolved_by_dns_and_its_error_is_kept() {
 }
 
 #[test]
-fn resolver_may_return_anything() {
+fn hostile_resolver_fails_only_its_own_channel() {
     #[derive(Debug)]
     enum Hostile {
         Many(SocketAddr),
@@ -380,7 +380,7 @@ fn server_calls_its_client_over_same_session() {
 }
 
 #[test]
-fn channel_serves_tasks_of_pollers_too_its_own_nodes_and_others() {
+fn channel_serves_poller_tasks_of_own_and_other_nodes() {
     let network = InProcessNetwork::new();
     let (there, caller) = (server(&network, 7), node(&network).pollers(2).start().unwrap());
     let other = node(&network).start().unwrap();

@@ -111,7 +111,7 @@ fn begin<F: Future>(future: std::pin::Pin<&mut F>) {
 }
 
 #[test]
-fn zero_time_limit_expires_at_once_and_infinite_one_never() {
+fn zero_time_limit_expires_at_once_and_maximum_never() {
     let setting = Setting::new();
     let status = block_on(setting.client().with_timeout(Duration::ZERO).echo(1)).unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");

@@ -48,7 +48,7 @@ fn relay() -> RelayServer {
 }
 
 #[test]
-fn handler_calls_itself_and_others() {
+fn handler_calls_its_own_and_another_node() {
     let [one, two] = [1, 2].map(|pollers| node().pollers(pollers).serve(relay()).start().unwrap());
     let (a, b) = (one.local_address(), two.local_address());
     let client = RelayClient::connect(&one, a).unwrap();

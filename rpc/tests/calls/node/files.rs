@@ -175,7 +175,7 @@ fn roots_change_while_nodes_run() {
 }
 
 #[test]
-fn unusable_files_leave_earlier_ones_in_force() {
+fn unusable_credential_files_leave_previous_ones_in_force() {
     let root = authority("root");
     let peer = || named(node(), &root, "peer.example");
     let files = Files::new(&issue_pem(&root, "first.example", VALID), &root.pem());
@@ -342,8 +342,8 @@ fn threads() -> usize {
 }
 
 #[test]
-fn only_nodes_with_files_have_thread_for_them() {
-    if !runs_alone(module_path!(), "only_nodes_with_files_have_thread_for_them") {
+fn only_nodes_with_credential_or_policy_files_have_watcher_thread() {
+    if !runs_alone(module_path!(), "only_nodes_with_credential_or_policy_files_have_watcher_thread") {
         return;
     }
     let root = authority("root");

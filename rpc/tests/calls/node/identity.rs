@@ -460,7 +460,7 @@ fn address_expects_its_ip_address() {
 }
 
 #[test]
-fn host_name_expects_itself() {
+fn target_host_name_is_expected_name() {
     let root = authority("root");
     let start = |names| {
         let server = named(Node::builder().listen("127.0.0.1:0"), &root, names);
@@ -512,7 +512,7 @@ fn peers_without_name_match_defaults_only() {
 }
 
 #[test]
-fn every_kind_of_call_is_refused_before_it_leaves() {
+fn every_kind_of_call_to_misnamed_server_is_refused_before_sending() {
     let root = authority("root");
     let (service, gate, _names) = service();
     let server = server_with(service, &root, "server.example IP");

@@ -91,7 +91,7 @@ fn bad_setting_is_refused_with_its_name_and_remedy() {
 }
 
 #[test]
-fn wrong_settings_are_refused_by_name_before_anything_is_made() {
+fn invalid_settings_are_refused_by_name_before_handlers_are_created() {
     let limit = |per_peer, in_all| Limit { per_peer, in_all };
     let wrong: Vec<(NodeBuilder, &str)> = vec![
         (node().large_messages(limit(1, usize::MAX)), "large_messages = 18446744073709551615 is out"),

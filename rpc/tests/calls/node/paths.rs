@@ -100,7 +100,7 @@ fn memory_only_node_reaches_peers_through_shared_memory() {
 }
 
 #[test]
-fn report_names_path_of_each_peer_of_one_address_and_its_reason() {
+fn report_has_path_and_reason_for_each_peer_at_one_address() {
     let address = SocketAddr::new(fresh_address().ip(), 0);
     let server = |path| {
         let builder = Node::builder().link(path).listen(address);

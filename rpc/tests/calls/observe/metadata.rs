@@ -176,7 +176,7 @@ fn metadata_travels_both_ways_with_all_kinds_of_calls() {
 }
 
 #[test]
-fn local_calls_carry_metadata_and_nested_calls_do_not_inherit_it() {
+fn metadata_is_carried_by_local_calls_and_not_inherited_by_nested_calls() {
     let rig = rig();
     let mut metadata = one("address", &rig.server.local_address().to_string());
     metadata.insert("token", "outer").unwrap();

@@ -201,7 +201,7 @@ fn refusal_reveals_neither_shape_nor_version() {
 }
 
 #[test]
-fn one_way_calls_and_streams_are_refused_too() {
+fn unauthorized_one_way_calls_and_streams_are_refused() {
     let warnings = Logged::by_all();
     let rig = rig(|_: &IncomingCall<'_>| Err(Status::permission_denied("not one-way, not streamed")));
     let client = GuardedClient::new(rig.channel.clone());
@@ -238,7 +238,7 @@ fn panic_ends_only_its_call() {
 }
 
 #[test]
-fn policy_decides_and_is_read_again_after_change() {
+fn policy_file_is_enforced_and_reread_after_change() {
     let log = Logged::by_all();
     let folder = Folder::new().unwrap();
     let path = folder.join("policy.toml");

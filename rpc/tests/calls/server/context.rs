@@ -94,7 +94,7 @@ fn rig() -> Rig {
 }
 
 #[test]
-fn call_of_handler_has_rest_of_handlers_time() {
+fn nested_call_has_at_most_remaining_time_of_handler() {
     let Rig { nodes, client, .. } = rig();
     // Connects both nodes in both directions.
     block_on(client.ask(0, nodes[1].local_address())).unwrap();

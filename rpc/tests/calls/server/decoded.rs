@@ -162,7 +162,7 @@ fn streams_and_their_items_are_charged_to_caller() {
 }
 
 #[test]
-fn items_of_server_are_charged_to_it() {
+fn decoded_items_are_charged_to_sending_server() {
     let (_server, caller, client, _gate) = small_budget();
     let mut items = block_on(client.feed(vec![40 * KIB])).unwrap();
     until_charged(&caller, 24 * KIB);

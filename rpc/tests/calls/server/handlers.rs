@@ -108,7 +108,7 @@ fn tokio_works_in_handlers_and_tasks_of_node_with_tokio_handle() {
 }
 
 #[test]
-fn tokio_in_handler_of_node_without_it_is_refused_with_remedy() {
+fn tokio_call_in_handler_without_runtime_fails_with_remedy() {
     let (server, caller) = pair(CounterServer::new(SharedCounter::default()));
     let client = CounterClient::connect(&caller, server.local_address()).unwrap();
     let status = block_on(client.sleep()).unwrap_err();

@@ -182,7 +182,7 @@ fn rig(configure: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Rig {
 }
 
 #[test]
-fn methods_run_where_their_attribute_says() {
+fn methods_run_on_thread_chosen_by_attribute() {
     let all = rig(|node| node.workers(2));
     let Rig { client, told, .. } = &all;
     let (poller, on_poller) = block_on(client.here()).unwrap();

@@ -180,7 +180,7 @@ fn each_shape_carries_its_items_once_and_in_order() {
 }
 
 #[test]
-fn tasks_on_poller_stream_as_other_threads_do() {
+fn poller_tasks_can_read_and_send_streams() {
     let pair = pair();
     let address = pair.server.local_address();
     let ended = pair.node.run_on(PollerIndex(0), move |poller| {

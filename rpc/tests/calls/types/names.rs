@@ -284,7 +284,7 @@ mod odd {
     }
 
     #[test]
-    fn odd_traits_are_services_too() {
+    fn traits_with_unusual_signatures_are_services() {
         let (server, node) = pair(OddServer::new(Handler).limit_limit(9));
         let client = OddClient::connect(&node, server.local_address()).unwrap();
         assert_eq!(block_on(client.names(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)), Ok(78));
@@ -372,7 +372,7 @@ impl shadowed::Shadowed for Handler {
 }
 
 #[test]
-fn names_of_prelude_may_mean_something_else_where_service_is() {
+fn service_works_with_shadowed_prelude_names() {
     use shadowed::{Box, ShadowedClient, ShadowedServer, String, Vec};
     let (server, node) = pair(ShadowedServer::new(Handler).limit_join(3));
     let client = ShadowedClient::connect(&node, server.local_address()).unwrap();

@@ -72,7 +72,7 @@ async fn held(node: &Node, calls: &mut JoinSet<Status>) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_streams_are_charged_for_what_their_requests_inflate_to() {
+async fn idle_streams_are_charged_for_inflated_requests() {
     for of_server in SERVED {
         let network = InProcessNetwork::new();
         let server = serve(&network, Interop::default(), of_server).await;
@@ -96,7 +96,7 @@ async fn idle_streams_are_charged_for_what_their_requests_inflate_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_streams_are_charged_for_what_their_responses_inflate_to() {
+async fn idle_streams_are_charged_for_inflated_responses() {
     let network = InProcessNetwork::new();
     let server = serve(&network, Interop::default(), Server::on_pollers).await;
     let node = node(&network).await;

@@ -164,7 +164,7 @@ fn j1_tcp_port_space_makes_every_type_rc_on_wire() {
 }
 
 #[test]
-fn synchronous_calls_report_why_they_failed() {
+fn synchronous_connect_reports_refused_and_timed_out() {
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_TCP, IBV_QPT_RC);
     destroy_all(&[listener]);

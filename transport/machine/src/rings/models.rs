@@ -237,7 +237,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn cell_value_ends_once_although_waker_panics_when_it_is_dropped() {
+fn cell_value_is_dropped_once_despite_panic_in_waker_drop() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     std::panic::set_hook(Box::new(|_expected| {}));
     model(|| {
@@ -267,7 +267,7 @@ impl Wake for Rude {
 }
 
 #[test]
-fn cell_is_completed_although_waker_panics_when_it_is_woken() {
+fn cell_is_completed_despite_panicking_wake() {
     std::panic::set_hook(Box::new(|_expected| {}));
     model(|| {
         let (setter, mut getter) = cell::pair();

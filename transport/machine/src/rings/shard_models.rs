@@ -20,7 +20,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn shard_has_one_owner_at_a_time_and_waiters_get_it() {
+fn shard_has_one_owner_at_a_time_and_waiters_enter_in_turn() {
     model(|| {
         let shard = Arc::new(Owned::new(0));
         let others: Vec<_> = (0..2)
@@ -159,7 +159,7 @@ fn take(stock: &mut Vec<u32>) -> Option<u32> {
 }
 
 #[test]
-fn lent_receives_are_neither_lost_nor_given_twice_nor_refused_while_one_is_left() {
+fn lent_receives_are_each_taken_once_and_none_is_refused_while_available() {
     model(|| {
         // The first take of a borrower borrows two more.
         let lending = Arc::new(Lending::new((0..18).collect::<Vec<u32>>(), 2));

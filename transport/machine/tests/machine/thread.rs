@@ -52,7 +52,7 @@ fn worker() -> (Running, Arc<AtomicUsize>, Waker) {
 }
 
 #[test]
-fn thread_sleeps_until_it_is_woken_and_ends_when_its_machine_is_done() {
+fn thread_sleeps_until_woken_and_ends_with_machine() {
     let (running, work, waker) = worker();
     for _ in 0..3 {
         work.fetch_add(1, Ordering::Release);
@@ -75,7 +75,7 @@ fn machine_missing_join_deadline_is_abandoned_and_continues() {
 }
 
 #[test]
-fn machine_is_waited_for_until_it_ends_or_panics() {
+fn join_waits_until_machine_ends_or_panics() {
     struct Ends(bool);
     impl Machine for Ends {
         fn turn(&mut self) -> Turn {

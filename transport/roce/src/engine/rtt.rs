@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_steady_path_is_late_after_two_round_trips() {
+    fn timeout_of_steady_path_is_two_round_trips() {
         let mut round_trip = RoundTrip::default();
         for step in 0..64 {
             round_trip.sent(Psn::new(step), false, Time(0));

@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_exclude_each_other_by_one_lock() {
+    fn member_lock_excludes_concurrent_threads() {
         let (_folder, [host]) = hosts();
         let inside = AtomicBool::new(false);
         #[expect(clippy::disallowed_methods, reason = "real threads")]

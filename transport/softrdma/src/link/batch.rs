@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_is_filled_in_order_and_as_far_as_it_has_slots() {
+    fn batch_is_filled_in_order_up_to_number_of_slots() {
         let mut from = SendBatch::new();
         let to = |port| SocketAddr::from(([127, 0, 0, 2], port));
         let too_long = vec![0; MAX_DATAGRAM_BYTES + 1];

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_reach_address_they_name() {
+    fn datagrams_reach_their_destination_address() {
         let hub = Hub::new();
         let (mut a, mut b, mut c) = (open(&hub, 1), open(&hub, 2), open(&hub, 3));
         b.open(address(4).ip()).unwrap();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn address_belongs_to_one_link_and_becomes_free_when_it_closes() {
+    fn address_belongs_to_one_link_until_closed() {
         let hub = Hub::new();
         let mut a = open(&hub, 1);
         let mut b = hub.link().unwrap();

@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn another_address_is_suggested_only_if_it_can_be_free() {
+    fn another_address_is_suggested_only_for_specific_address() {
         let owner = |address: &str, who| PortOwner { address: address.parse().unwrap(), port: 4791, who };
         let remedy = |address| owner(address, Owner::Kernel).remedy(false);
         let other_port = format!("stop that one, or {OTHER_PORT}");
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_users_are_escaped() {
+    fn program_and_directory_names_of_port_owner_are_escaped() {
         let directory = |path: &str| Some(RuntimeDirectory { path: path.into(), is_emptied: false });
         let who = Owner::Process {
             pid: 7,

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_check_per_second() {
+    fn stopped_holders_are_checked_once_per_second() {
         let mut check = StoppedHolders::new(Weak::new());
         let due = [1, 2, 1_000_000_000, 1_000_000_001, 1_999_999_999].map(|now_ns| {
             let before = check.next;

@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn f5_depth_above_what_device_announces_is_refused() {
+    fn f5_depth_above_announced_limit_is_refused() {
         let nodes = nodes();
         let most = nodes[0].device.attributes().max_rd_atomic;
         let ini = nodes[0].qp(QpType::XrcIni);

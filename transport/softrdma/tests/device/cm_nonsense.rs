@@ -72,7 +72,7 @@ fn counted_with(hands: &mut ByHand, bytes: Vec<u8>, headers: impl FnOnce(&mut Ip
 }
 
 #[test]
-fn wrong_lengths_and_wrong_packets_are_dropped() {
+fn mads_of_wrong_length_or_kind_are_dropped() {
     let mut hands = ByHand::new(ROCE_PORT);
     for length in (0..=MAD_BYTES + 64).chain([512, 1024, 2048, 4096]) {
         let mut payload = rtu().to_bytes().to_vec();
@@ -99,7 +99,7 @@ fn wrong_lengths_and_wrong_packets_are_dropped() {
 /// On one host, any program can send from any port of a peer's address, but only the peer has port 4791
 /// there.
 #[test]
-fn every_answer_goes_to_port_4791_wherever_message_came_from() {
+fn every_answer_goes_to_port_4791_for_any_source_port() {
     let mut hands = ByHand::new(40_000);
     let mad = rtu().to_bytes();
     assert_eq!(counted(&mut hands, bytes_of(&mad_packet(Psn::new(1), &mad))), ["cm_received"]);

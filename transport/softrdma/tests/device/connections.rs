@@ -41,7 +41,7 @@ fn detached_qp_outlives_its_connection() {
 }
 
 #[test]
-fn dropping_initiators_end_disconnects_other() {
+fn dropping_initiator_id_disconnects_peer() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 64));
     let joined = join(&near, &far);
     drop(joined.near_id);

@@ -66,7 +66,7 @@ fn stopping_qp_repeats_last_acknowledgement() {
 }
 
 #[test]
-fn qp_without_received_packets_does_not_send_when_it_stops() {
+fn qp_without_received_packets_stops_silently() {
     let mut setup = Setup::new();
     setup.0.tgt.destroy().unwrap();
     assert_eq!(setup.acknowledgements(), 0);

@@ -84,7 +84,7 @@ fn packets_out_of_order_are_refused_to_peer() {
 }
 
 #[test]
-fn refused_request_does_not_move_route_even_with_right_psn() {
+fn refused_request_with_expected_psn_does_not_move_route() {
     let mut setup = Setup::new();
     let read = Opcode::new(Service::XRC, Operation::READ_REQUEST);
     let mut forged = Packet::new(read, setup.hands.tgt.number(), setup.psn, &[]);

@@ -119,7 +119,7 @@ fn address_without_members_is_judged_by_its_packets() {
 }
 
 #[test]
-fn peer_of_member_stays_one_when_its_address_is_free() {
+fn forged_packets_from_freed_member_address_are_dropped() {
     let host = Host::new();
     let (near, far) = (Node::open(host.options(), 4096), Node::open(host.options(), 4096));
     let address = near.address;

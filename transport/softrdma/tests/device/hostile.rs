@@ -121,7 +121,7 @@ fn reconnect(qp: &dyn QueuePair, peer: IpAddr) {
 }
 
 #[test]
-fn hostile_peer_harms_only_itself() {
+fn hostile_peer_does_not_harm_other_connections() {
     let hub = Hub::new();
     let options = || SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..common::udp() };
     let node = Node::open(options(), 16_384);

@@ -42,8 +42,8 @@ fn path_mtus(near: &Node, far: &Node) -> [Mtu; 2] {
 }
 
 #[test]
-fn addresses_belong_to_this_user_while_member_has_them() {
-    if !is_inside("addresses_belong_to_this_user_while_member_has_them") {
+fn addresses_belong_to_this_user_while_held_by_member() {
+    if !is_inside("addresses_belong_to_this_user_while_held_by_member") {
         return;
     }
     ip("link set near up");

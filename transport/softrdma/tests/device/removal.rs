@@ -86,7 +86,7 @@ fn i5_calls_on_removed_device_return_gone() {
 }
 
 #[test]
-fn every_endpoint_gets_one_event_when_its_device_is_removed() {
+fn every_endpoint_gets_one_event_on_device_removal() {
     for options in links() {
         let (slot, again, near, far) = pair(options);
         let manager = near.device.connection_manager();

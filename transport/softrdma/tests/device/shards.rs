@@ -98,7 +98,7 @@ fn pollers(node: &Node) -> Vec<Poller> {
 }
 
 #[test]
-fn messages_reach_every_group_in_order_whichever_shard_takes_them() {
+fn messages_reach_every_group_in_order_through_any_shard() {
     let [near, far] = open();
     every_group_sends_to_every_group(&near, &far);
     assert!(far.counter("handed_to_shards") > 0, "first packets come to port 4791");

@@ -198,7 +198,7 @@ fn messages_from_many_threads_all_arrive() {
 }
 
 #[test]
-fn packets_with_right_numbers_from_wrong_address_are_dropped() {
+fn packets_with_valid_qpn_and_psn_from_wrong_address_are_dropped() {
     // A third device uses QPN and PSN of a connection between two others.
     let [near, far] = nodes([common::udp(), common::udp()], 4096);
     let stranger = Node::open(common::udp(), 4096);

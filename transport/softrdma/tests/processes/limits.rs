@@ -308,6 +308,6 @@ fn without_room_for_registry_device_is_refused_with_remedy() {
 }
 
 #[test]
-fn without_room_for_shared_targets_only_they_are_refused() {
+fn lack_of_room_refuses_only_shared_targets() {
     run_on_small_file_system("room for one", 4096);
 }

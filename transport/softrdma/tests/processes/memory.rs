@@ -150,7 +150,7 @@ impl PeeredNode {
 }
 
 #[test]
-fn two_processes_leave_network_as_soon_as_both_share_memory() {
+fn two_processes_send_only_through_memory_once_shared() {
     // After a time-out the sender repeats by UDP. A loaded machine may stop the peer for that long, but not
     // in each attempt.
     wait_until("an attempt without a time-out", || {
@@ -252,7 +252,7 @@ fn ring_without_reader_is_replaced_by_network() {
 }
 
 #[test]
-fn resumed_process_continues_where_it_stopped() {
+fn resumed_process_receives_messages_sent_while_stopped() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);

@@ -159,7 +159,7 @@ fn gap_gets_one_nak() {
 }
 
 #[test]
-fn nak_asks_for_what_is_still_missing() {
+fn nak_names_first_missing_psn() {
     let mut rig = Rig::new();
     rig.send(101);
     rig.send(100);
@@ -363,7 +363,7 @@ fn memory_for_saved_reads_follows_negotiated_depth() {
 }
 
 #[test]
-fn no_receive_means_rnr_and_silence_for_rest() {
+fn missing_receive_gets_one_rnr_nak_and_later_packets_no_answer() {
     // contract rocev2 7.10, G9
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Rnr);

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_yields_0_or_nothing() {
+    fn identification_of_ipv6_packet_is_0_or_none() {
         let address = |text: &str| text.parse().expect("an address with its port");
         let headers = IpUdp::new(address("[fe80::1]:49476"), address("[fe80::2]:4791"));
         let mut packet = vec![0x5a; 16];

@@ -258,7 +258,7 @@ mod tests {
 
     /// The captures in `tests/vectors` hold IPv4 packets of a kernel.
     #[test]
-    fn icrcs_of_other_implementations_are_right() {
+    fn icrcs_match_other_implementations() {
         let congestion = format!("8100ffff 40000118 00000000 {}", "00".repeat(16));
         let cases = [
             // contract rocev2 4.6 B: a kernel's acknowledgement over IPv6

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_of_dead_are_taken_once_and_those_of_others_never() {
+    fn only_connections_of_dead_process_are_taken_once() {
         let [one, other] = [1, 2].map(|generation| MemberId { slot: 7, generation });
         let mut processes = PeerProcesses::default();
         for number in 0..1000 {
@@ -191,7 +191,7 @@ mod tests {
 
     /// Peers that connect all the time do not delay the check of a process that cannot be watched.
     #[test]
-    fn processes_are_watched_again_in_time_however_many_more_cannot_be() {
+    fn unwatched_process_is_retried_in_time_despite_further_unwatched_processes() {
         let mut processes = PeerProcesses::default();
         let mut watched = BTreeSet::new();
         for number in 0..30_u16 {

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_other_shards_are_polled_in_their_order_and_fire_when_armed() {
+    fn completions_of_other_shards_are_polled_in_order_and_fire_armed_event() {
         let channel = Arc::new(Signal::new(&trunkline_machine::Runtime::threads(), 8).unwrap());
         let ring = CqRing::new(HERE, 4, Some(Arc::clone(&channel)), 7);
         let there = ShardIndex(3);

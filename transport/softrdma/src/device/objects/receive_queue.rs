@@ -231,7 +231,7 @@ mod tests {
     use trunkline_verbs::{Access, Lkey, Memory};
 
     #[test]
-    fn requests_leave_in_order_they_came() {
+    fn receive_requests_are_taken_in_posted_order() {
         let mut queue = ReceiveQueue::new(2, 1);
         let mut taken = Taken::default();
         assert!(!queue.take(&mut taken));

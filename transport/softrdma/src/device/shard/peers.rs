@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn one_packet_of_our_kind_makes_peer_soft_for_good() {
+    fn one_trunkline_packet_marks_peer_as_soft() {
         let (mut peers, now) = (Peers::default(), Time(1));
         assert_eq!(peers.judge(pair(), 7, now), Verdict::Unsure);
         assert_eq!(peers.judge(pair(), 0, now), SOFT);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn guid_of_ours_makes_peer_soft() {
+    fn trunkline_guid_marks_peer_as_soft() {
         let mut peers = Peers::default();
         peers.saw_guid(pair(), 0x5054_00ff_fe00_0001);
         assert!(!peers.is_soft(pair()));

@@ -219,7 +219,7 @@ mod tests {
     /// A shard continues its work while everything that it shares is locked, since it does not take those
     /// locks.
     #[test]
-    fn shard_does_not_take_locks_shared_with_others() {
+    fn shard_takes_no_locks_of_device_tables_or_other_shards() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let device =
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_addresses_join_when_they_are_bound() {
+    fn loopback_addresses_join_gid_table_when_bound() {
         let mut table = GidTable::named(vec!["10.0.0.1".parse().unwrap()]);
         assert_eq!(table.index_of("10.0.0.1".parse().unwrap()), Some(0));
         assert_eq!(table.index_of("10.0.0.2".parse().unwrap()), None);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_beyond_limit_are_counted_until_others_make_room() {
+    fn addresses_beyond_limit_are_counted_until_removals_make_room() {
         let of = |range: std::ops::Range<u16>| -> Vec<IpAddr> {
             let address =
                 |number: u16| IpAddr::from([10, 1, number.to_be_bytes()[0], number.to_be_bytes()[1]]);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_addresses_are_reported_once_unless_they_are_back() {
+    fn replaced_addresses_are_reported_once_unless_restored() {
         let of =
             |range: std::ops::Range<u8>| range.map(|number| [10, 1, 0, number].into()).collect::<Vec<_>>();
         let mut table = GidTable { named: None, ..GidTable::named(Vec::new()) };

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn same_address_gives_same_guid_of_ours() {
+    fn equal_addresses_give_equal_trunkline_guids() {
         let one = node_guid(Some(IpAddr::from([127, 0, 0, 1])));
         assert_eq!(one, node_guid(Some(IpAddr::from([127, 0, 0, 1]))));
         assert_ne!(one, node_guid(Some(IpAddr::from([127, 0, 0, 2]))));

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn member_keeps_blocks_it_needs() {
+    fn member_keeps_blocks_with_used_numbers() {
         let (_folder, [host]) = hosts();
         let mut numbers = Numbers::new(&mut Random::new(1), Some(&host));
         let mut take = || numbers.take(0, |_| false).unwrap();

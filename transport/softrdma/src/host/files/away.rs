@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_put_back_those_of_one_address_too() {
+    fn restore_without_address_puts_back_all_devices() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let one: IpAddr = "127.0.0.8".parse().unwrap();

@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the locks of real threads are tested")]
-    fn process_waits_while_another_one_chooses_and_finds_its_choice() {
+    fn process_waits_for_choosing_process_and_finds_its_choice() {
         let Ok(_) = fs::read_to_string(LOCKS) else {
             println!("skipped: {LOCKS} does not show who waits for a lock");
             return;

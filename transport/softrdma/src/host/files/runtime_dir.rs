@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_writable_by_others_is_refused_with_remedy() {
+    fn unusable_runtime_directory_is_refused_with_remedy() {
         let folder = Folder::new().unwrap();
         let open = folder.join("open");
         std::fs::create_dir(&open).unwrap();

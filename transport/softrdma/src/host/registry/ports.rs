@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn other_holders_are_those_at_addresses_of_listeners() {
+    fn other_holders_are_port_holders_at_listening_addresses() {
         let (_folder, [one, two, three]) = hosts();
         let [here, there, v6] = [ip("127.0.0.1"), ip("127.0.0.2"), ip("::1")];
         for (holder, address) in [(&one, here), (&one, v6), (&two, there)] {

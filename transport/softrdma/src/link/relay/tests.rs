@@ -468,7 +468,7 @@ fn origin_survives_its_byte() {
 }
 
 #[test]
-fn flood_by_udp_leaves_room_for_members_and_other_way_round() {
+fn floods_by_udp_and_by_members_leave_room_for_each_other() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut victim = Member::at(&folder, address);
@@ -530,7 +530,7 @@ fn bundles_of_any_bytes_are_parsed_without_panic() {
 }
 
 #[test]
-fn holder_sends_what_leaves_from_its_port_for_other_members() {
+fn holder_sends_datagrams_of_other_members_from_port_4791() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut holder = Member::at(&folder, address);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_may_be_marked_and_marks_of_received_ones_are_seen() {
+    fn ecn_marks_are_sent_and_received() {
         let sockets = SystemSockets::default();
         for address in [own_address(), Ipv6Addr::LOCALHOST.into()] {
             let [mut sender, mut receiver] = [(); 2].map(|()| sockets.bind(address, 0).unwrap());

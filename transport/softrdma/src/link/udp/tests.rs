@@ -91,7 +91,7 @@ fn one_link_serves_both_families() {
 }
 
 #[test]
-fn error_for_taken_address_names_remedy_and_close_frees_it() {
+fn error_for_taken_address_names_remedy_and_close_frees_address() {
     let address = own_address();
     let mut first = open(address);
     let mut second = UdpLink::new();

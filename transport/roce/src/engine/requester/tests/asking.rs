@@ -71,7 +71,7 @@ fn silence_without_ack_request_is_not_loss() {
 }
 
 #[test]
-fn dead_peer_is_detected_as_soon_without_ack_request() {
+fn dead_peer_is_detected_after_four_timeouts_without_ack_request() {
     for is_loss_rare in [false, true] {
         let mut rig = Rig::answered(Tuning::default());
         rig.requester.set_loss_rare(is_loss_rare);
@@ -98,7 +98,7 @@ fn packets_without_retransmission_time_out() {
 }
 
 #[test]
-fn unnoticed_timeout_asks_before_it_charges() {
+fn unnoticed_timeout_requests_ack_before_counting_timeout() {
     let mut rig = Rig::answered(Tuning::default());
     rig.send_unsignaled(1);
     rig.flush();

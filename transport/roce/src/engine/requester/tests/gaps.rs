@@ -243,7 +243,7 @@ fn lost_probed_read_is_repeated_in_same_parts() {
 }
 
 #[test]
-fn going_back_skips_what_has_arrived() {
+fn retransmission_skips_arrived_responses() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
     rig.flush();

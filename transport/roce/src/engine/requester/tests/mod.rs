@@ -335,7 +335,7 @@ fn credits_hold_back_all_but_probe() {
 }
 
 #[test]
-fn draining_finishes_what_was_begun() {
+fn draining_finishes_started_request() {
     let mut rig = Rig::with(&attributes(QpType::XrcIni), Tuning { window: 2, ..Tuning::default() });
     rig.post(1, SendOperation::Send, 3 * MTU);
     rig.send(2);

@@ -35,7 +35,7 @@ fn read_response_acknowledges_earlier_requests() {
 }
 
 #[test]
-fn answers_of_wrong_kind_are_fatal() {
+fn read_responses_of_wrong_kind_or_length_are_fatal() {
     // contract rocev2 7.27
     let wrong: [&dyn Fn() -> Packet<'static>; 4] = [
         &|| response(Operation::READ_RESPONSE_ONLY, 100, b"abc"),

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_for_want_of_room_ends_and_others_do_not() {
+    fn only_refusal_for_lack_of_room_is_temporary() {
         for (reason, ends) in [(Refusal::NoRoom, true), (Refusal::AsksForUdp, false)] {
             let mut scene = scene();
             scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());

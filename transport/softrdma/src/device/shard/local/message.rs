@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_as_they_were_written_and_only_whole() {
+    fn messages_round_trip_and_truncated_messages_are_refused() {
         let mut messages = vec![
             Message::Offer { version: VERSION, area: u64::MAX },
             Message::Accept { version: 7, area: 1, offered: 2 },
