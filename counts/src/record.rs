@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_may_shrink_move_between_layers_and_grow_little() {
+    fn counts_may_shrink_move_between_layers_and_grow_slightly() {
         assert_eq!(verdict(|_| {}), Verdict::Same);
         assert_eq!(verdict(|now| now.outstanding_32.udp.client.device -= 3000.0), Verdict::Same);
         let moved = verdict(|now| {

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proc_files_are_parsed() {
+    fn proc_stat_files_are_parsed() {
         assert_eq!(used("cpu  100 20 3 4000 50 600 700 8 0 0\ncpu0 1 1 1\n"), Some(131));
         assert_eq!(used("cpu 1 2"), None);
         let stat = "7 (a) b (c) S 3 7 3 0 -1 4194304 125 0 0 0 10 20 30 40 20 0 1 0";

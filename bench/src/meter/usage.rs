@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_of_switches_count() {
+    fn voluntary_and_involuntary_switches_are_counted() {
         let status =
             "Name:\tx\nVmRSS:\t     120 kB\nvoluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n";
         assert_eq!((switches(status), field(status, "VmRSS:")), (42, Some(120)));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn repeats_are_bounded_and_last_is_marked() {
+    fn repeats_are_bounded_and_last_one_is_marked_as_drifted() {
         assert_eq!(run(&[100, 200]), Kept { value: 4, dropped: 3, drifted: true });
     }
 }

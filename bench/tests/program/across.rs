@@ -74,7 +74,7 @@ fn told(output: &Output) -> String {
 }
 
 #[test]
-fn pattern_has_results_of_nodes_and_in_sum() {
+fn pattern_run_reports_results_by_node_and_in_total() {
     let _alone = crate::alone();
     let hosts: [Host; 3] = std::array::from_fn(|_| Host::start());
     let folder = Folder::new().expect("a temporary directory");
@@ -107,7 +107,7 @@ fn pattern_has_results_of_nodes_and_in_sum() {
 }
 
 #[test]
-fn strict_ends_with_verdicts() {
+fn strict_run_has_exit_code_of_verdict() {
     let _alone = crate::alone();
     let hosts: [Host; 2] = std::array::from_fn(|_| Host::start());
     let folder = Folder::new().expect("a temporary directory");

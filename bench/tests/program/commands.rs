@@ -148,7 +148,7 @@ fn killed_server_gives_exit_code_3() {
 }
 
 #[test]
-fn rate_by_each_client() {
+fn rate_is_positive_with_each_client() {
     let _alone = crate::alone();
     for client in ["thread", "tokio"] {
         let point = json(&format!("rate --outstanding 8 --client {client}"));
@@ -160,7 +160,7 @@ fn rate_by_each_client() {
 }
 
 #[test]
-fn bandwidth_over_udp() {
+fn bandwidth_over_udp_is_positive() {
     let _alone = crate::alone();
     let point = json("bandwidth --size 256K --verify --link udp");
     assert_positive(&point, &ALWAYS);

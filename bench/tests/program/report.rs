@@ -19,7 +19,7 @@ fn page(path: &Path) -> String {
 }
 
 #[test]
-fn run_writes_page_and_so_do_files_together() {
+fn run_and_report_of_several_files_write_page() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (json, html, all) = (folder.join("out.json"), folder.join("out.html"), folder.join("all.html"));

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_is_message_each_way_with_its_payload_and_header() {
+    fn each_call_sends_payload_and_header_in_both_directions() {
         let in_memory = totals(Linked::Shm, 32);
         assert_eq!([in_memory.client, in_memory.server].map(|side| side.datagrams), [0, 0]);
         let Totals { calls, client, server, .. } = totals(Linked::InProcess, 1);

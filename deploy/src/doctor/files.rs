@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn sound_host_has_no_fault() {
+    fn host_without_faults_has_only_ok_findings() {
         let found = findings(&[]);
         assert!(found.iter().all(|found| found.severity == Severity::Ok), "{found:?}");
         assert_eq!(found.len(), 11, "{found:?}");
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn rdma_devices_are_described_and_their_modules_asked_for() {
+    fn rdma_devices_are_described_and_kernel_modules_checked() {
         let found = findings(&[
             ("sys/class/infiniband/rxe0/fw_ver", "16.1\n"),
             ("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n"),

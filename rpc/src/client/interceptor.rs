@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn interceptors_give_stream_without_time_limit_none() {
+    fn stream_without_time_limit_has_no_deadline() {
         let later = Time(0) + Duration::from_millis(1);
         let deadline = |call: ClientCall, of_client| {
             call.into_parts(later).0.stream_deadline(of_client, Inherited::default(), later)

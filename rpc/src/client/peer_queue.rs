@@ -321,7 +321,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn calls_wait_behind_their_own_size_and_channel_only() {
+    fn calls_wait_only_behind_calls_of_same_size_and_channel() {
         use AdmissionClass::{Reserved, Tries, Waits};
         let mut line = Line::new(100, 0);
         assert!(line.make(true, Waits, None) && line.make(true, Waits, Some(7)));
@@ -373,7 +373,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn calls_keep_order_of_their_size_and_of_their_channel() {
+    fn calls_keep_order_within_size_and_channel() {
         for seed in 0..200 {
             let (mut random, mut line) = (Random(seed), Line::new(0, 0));
             let (mut made, mut left, mut refused) = (Vec::<Made>::new(), Vec::new(), 0);

@@ -120,7 +120,7 @@ fn fields_skipped_by_opposite_sides_are_refused() {
 }
 
 #[test]
-fn skipped_fields_work() {
+fn skipped_fields_round_trip() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Cached {
         #[serde(skip)]
@@ -258,7 +258,7 @@ fn fields_with_different_names_per_side_are_refused() {
 }
 
 #[test]
-fn other_attributes_work() {
+fn supported_attributes_round_trip() {
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     struct Fields {
@@ -312,7 +312,7 @@ fn other_attributes_work() {
 }
 
 #[test]
-fn types_of_standard_library_work() {
+fn types_of_standard_library_round_trip() {
     use std::num::NonZeroU8;
     use std::ops::{Bound, RangeInclusive};
     use std::time::{Duration, SystemTime};
@@ -466,7 +466,7 @@ fn values_changed_by_deserialize_with_arrive_changed() {
 }
 
 #[test]
-fn values_unequal_to_themselves_and_sets_work() {
+fn nan_and_sets_are_encoded_without_refusal() {
     #[derive(Debug, Serialize, Deserialize)]
     struct Numbers {
         #[serde(alias = "double")]

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn type_with_its_own_code_nests_deeper() {
+    fn unbuffered_types_may_nest_deeper() {
         // Its `Deserialize` accepts any value, and decodes it at once.
         assert!(decode::<serde_json::Value>(&nested(LIST, 100, NUMBER)).is_ok());
         #[derive(Debug, Deserialize)]
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_trees_arrive() {
+    fn buffered_tree_of_moderate_depth_round_trips() {
         let text = || Json::Text("a".to_owned());
         let tree = (0..6).fold(text(), |below, _| {
             Json::List(vec![
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn many_values_nest_less_deep() {
+    fn many_buffered_values_lower_depth_limit() {
         let list = |levels: usize, length: u16| {
             let numbers = vec![7; length.into()];
             decode::<Json>(&nested(

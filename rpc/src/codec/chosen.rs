@@ -223,7 +223,7 @@ fn equal_fields_are_compared_in_each_struct() {
 }
 
 #[test]
-fn value_refused_by_its_own_code_does_not_hide_next_fault() {
+fn value_refused_by_decoder_does_not_hide_next_fault() {
     fn below_ten<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
         let number = u8::deserialize(deserializer)?;
         assert!(number < 100, "refused by a panic");

@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_levels_are_encoded_as_are_decoded() {
+    fn encoding_and_decoding_have_same_depth_limit() {
         let encoded = |depth| {
             let chain = deep(depth, |_, below| Node { below: vec![below] });
             let mut bytes = Vec::new();

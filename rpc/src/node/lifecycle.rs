@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_is_drained_when_all_its_pollers_are() {
+    fn node_is_drained_after_all_pollers_drained() {
         let lifecycle = Lifecycle::new(2);
         assert!(!lifecycle.is_draining());
         lifecycle.begin_drain();

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn pollers_add_up() {
+    fn report_sums_counts_of_pollers() {
         let pollers = [(); 2].map(|()| CountedMethods::new("server"));
         for (poller, ns) in pollers.iter().zip([1000, 2000]) {
             let _others = poller.add_others();

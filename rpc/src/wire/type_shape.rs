@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn recursive_types_end() {
+    fn shapes_of_recursive_types_are_finite() {
         #[derive(Deserialize)]
         struct Tree {
             value: u8,

@@ -126,7 +126,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
     }
 
     #[test]
-    fn decoder_reads_examples_of_document() {
+    fn document_decoder_reads_examples() {
         if !has_python() {
             return;
         }
@@ -147,7 +147,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
 
     /// Sizes as in the table of `docs/book/src/why/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.
     #[test]
-    fn call_has_as_many_bytes_as_document_lists() {
+    fn call_sizes_match_document() {
         if !has_python() {
             return;
         }
@@ -231,7 +231,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
     }
 
     #[test]
-    fn decoder_written_from_document_agrees_with_counters_of_nodes() {
+    fn document_decoder_matches_node_counters() {
         if !has_python() {
             return;
         }

@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_found_however_body_is_cut() {
+    fn message_sizes_are_checked_for_any_frame_boundaries() {
         let body =
             |sizes: &[usize]| sizes.iter().flat_map(|size| message(0, &vec![9; *size])).collect::<Vec<_>>();
         for cut in 1..=12 {

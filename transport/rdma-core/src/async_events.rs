@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_event_goes_to_its_opening_and_ports_to_all() {
+    fn object_event_reaches_its_opening_and_port_event_all_openings() {
         let device = two_openings();
         assert!(device.table.deliver(RawEvent { element: 0x1000, event_type: 1 }));
         // The port's number is the union's `int`. The other bytes have no meaning.

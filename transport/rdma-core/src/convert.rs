@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn change_goes_to_c_and_back_whole() {
+    fn qp_modify_round_trips_through_c_attributes() {
         let change = QpModify {
             state: Some(QpState::ReadyToReceive),
             current_state: Some(QpState::Init),

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn all_forms_of_failure_are_understood() {
+    fn negative_and_positive_errnos_become_errors() {
         assert_eq!(check(Doing::Query, 0), Ok(()));
         assert_eq!(check(Doing::Query, libc::EIO), Err(VerbsError::Gone));
         assert_eq!(check(Doing::Query, -libc::EIO), Err(VerbsError::Gone));

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_widths_differ() {
+    fn permutations_differ_by_key_and_width() {
         let of = |bits, keys| Permutation::new(bits, keys).number_of(5);
         let all = [of(32, [1, 2]), of(32, [2, 1]), of(32, [1, 3]), of(24, [1, 2]), of(30, [1, 2])];
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");

@@ -217,7 +217,7 @@ fn replies_keep_set_aside_room_after_general_units_are_used_up() {
 
 /// Two replies of the largest size, which their peer READs, leave room by default for replies to small calls.
 #[test]
-fn large_replies_do_not_keep_small_calls_out() {
+fn two_largest_replies_leave_room_for_small_replies() {
     let mut shares = Shares::new(&NodeBudgets::new(NodeLimits::default(), 1, &Arc::default()), 0);
     for _ in 0..2 {
         shares.queue(A, 60 << 20, Leaves::Nothing).unwrap();
@@ -361,7 +361,7 @@ proptest! {
 }
 
 #[test]
-fn message_is_charged_with_its_bytes_or_not_at_all() {
+fn message_and_its_bytes_are_charged_together() {
     let queued_bytes = Limit { per_peer: 3, in_all: 3 };
     for peer in [A, A.at(0)] {
         let budgets =

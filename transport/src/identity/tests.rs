@@ -301,7 +301,7 @@ fn ambiguous_and_malformed_spiffe_uris_are_unusable() {
 }
 
 #[test]
-fn names_match_as_in_webpki() {
+fn name_matching_agrees_with_webpki() {
     let certificates = [
         &[NAME][..],
         &["SHOP.Example", "10.0.0.1"],

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn only_raised_parts_are_kept() {
+    fn footprint_difference_has_only_raised_parts() {
         let raised =
             sum(&[("a", 1), ("b", 40), ("c", 3)]).raised_from(&sum(&[("a", 1), ("b", 39), ("c", 4)]));
         assert_eq!(raised.bytes(), 40 << 20);

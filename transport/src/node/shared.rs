@@ -373,7 +373,7 @@ mod tests {
     use crate::identity::tests::node_credentials;
 
     #[test]
-    fn end_of_certificate_is_announced_once_tenth() {
+    fn certificate_expiry_is_warned_of_once_per_stage() {
         let mut own = OwnCredentials::new(Arc::new(node_credentials("a.example")));
         let life = own.credentials.not_after.as_secs() - own.credentials.not_before.as_secs();
         assert_eq!(life, 4 * 365 * 86_400 + 86_400, "it is valid from 2026 to 2030");

@@ -427,7 +427,7 @@ fn handshake_frames_are_unknown_to_node_without_handshakes() {
 /// A trunk that is being taken down still takes messages, because they were reported as delivered to their
 /// sender. The sender may have switched to the keys of a renewal before them.
 #[test]
-fn dying_trunk_takes_messages_behind_switch() {
+fn closing_trunk_accepts_messages_after_key_switch() {
     use crate::command::SessionUp;
     use crate::identity::keys::{Aead, Exported, PollerKeys, Pollers as Numbers, RenewedKeys};
     use crate::identity::seal::{LaneSeal, OVERHEAD, PhaseLimit};

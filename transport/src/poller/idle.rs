@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn poller_with_short_gaps_polls_and_sleeps_when_none_follows() {
+    fn poller_with_short_gaps_polls_until_first_long_gap() {
         let mut run = Run::new();
         assert!((0..100).all(|_| !run.gap(Duration::from_micros(300))));
         let begin = run.now;
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_adapts_to_pattern_of_call_and_answer() {
+    fn poller_sleeps_before_calls_and_polls_for_answers() {
         let mut run = Run::new();
         let mut call = || {
             let slept = [run.gap(Duration::from_millis(10)), run.gap(Duration::from_micros(50))];
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn no_poller_sleeps_in_middle_of_transfer_nor_waits_for_ever() {
+    fn poller_waits_limited_time_for_transfer() {
         let mut run = Run::alone();
         let begin = run.now;
         let mut rest = Rest::Spin;
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn time_asleep_is_not_taken() {
+    fn sleep_does_not_count_as_taken_core() {
         let mut run = Run::alone();
         for _ in 0..20 {
             run.gap(Duration::from_millis(5));

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn events_without_room_are_counted_and_calls_give_way_first() {
+    fn omitted_events_are_counted_and_calls_are_omitted_first() {
         let calls = std::iter::repeat_n(EventKind::Call, 4000);
         let failures = std::iter::repeat_n(EventKind::CallFailed, 100);
         let text = record(failures.chain(calls)).to_text(&Clock::monotonic());

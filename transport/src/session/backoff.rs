@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_while_caller_waits_let_request_leave_once_second() {
+    fn waiting_caller_has_attempt_each_second() {
         // Time between the last request of an attempt that fails and its end.
         let causes = [(PeerDown::NotListening, 0), (PeerDown::Unreachable, 600)];
         for (cause, request_ms) in causes {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn early_attempts_of_node_are_at_most_64_in_any_second() {
+    fn node_makes_at_most_64_early_attempts_per_second() {
         let mut pace = Pace::default();
         let mut now = START;
         let mut all = Vec::new();

@@ -196,7 +196,7 @@ fn dial_keeps_features_unless_handshake_is_optional() {
 }
 
 #[test]
-fn reply_has_features_of_its_request() {
+fn reply_with_other_features_than_request_ends_session() {
     let now = Time(1_000_000);
     for (levels, reply) in [(Levels::None, secure_welcome(2)), (Levels::Either, welcome(PEER, 5, 2))] {
         let (mut machine, mut actions) = (dialling_at(now, levels), Vec::new());

@@ -126,7 +126,7 @@ fn cookie_makes_all_pollers_dial_with_limited_repeats() {
 }
 
 #[test]
-fn requests_are_judged_by_name() {
+fn requests_are_accepted_or_refused_by_session_name() {
     let now = Time(1_000_000);
     // (request, answer, whether session 1 stays up)
     let rows = [

@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn only_due_peers_are_visited_and_former_peers_are_kept_for_while() {
+    fn only_due_peers_are_visited_and_former_peers_are_kept_until_timeout() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         let early = half_make(&mut peers, 0, 1, now);
         let late = half_make(&mut peers, 1, 1, now + Duration::from_secs(1));

@@ -287,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn keepalive_may_be_half_of_its_interval_early() {
+    fn keepalive_may_be_early_by_half_of_interval() {
         assert_eq!(probed_after(true, Awaited::Reply, true), Some(250));
         assert_eq!(probed_after(true, Awaited::Nothing, true), Some(5_000));
     }
 
     #[test]
-    fn check_is_not_repeated_before_keepalive_can_be_due() {
+    fn silence_check_waits_until_keepalive_can_be_due() {
         let mut silence = Silence { check_ms: 600, ..Silence::new(100, true) };
         assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false, || 0));
         assert_eq!(silence.check_ms, 10_100);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn second_of_silence_is_long() {
+    fn silence_is_long_after_one_second() {
         let silence = Silence::new(40, true);
         assert!(!silence.is_long(1_040) && silence.is_long(1_041));
     }

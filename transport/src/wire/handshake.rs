@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_not_associated() {
+    fn associated_data_excludes_positions() {
         let frame = (0..40).collect::<Vec<u8>>();
         assert_eq!(associated(&frame), [0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]);
         assert_eq!(associated(&frame[..19]), [0; 16]);

@@ -226,7 +226,7 @@ fn message_announced_beyond_budget_is_reported_to_receiver() {
 /// The interfaces carry packets of 4,096 bytes, the path between them at most 1,024. Each session that ends lowers the path
 /// MTU by one step.
 #[test]
-fn sessions_come_down_to_mtu_of_path() {
+fn sessions_lower_mtu_to_path_mtu() {
     let narrow = || SoftOptions { faults: Some("longest=1990".parse().unwrap()), ..SoftOptions::default() };
     let lost = |mtu, is_told| PeerDown::PathMtu { mtu, is_told };
     let too_large = [Mtu::Mtu4096, Mtu::Mtu2048];

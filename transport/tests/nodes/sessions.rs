@@ -35,7 +35,7 @@ fn end_of_client_is_reported_to_server() {
 
 /// A poller that was busy finds the end of a session, and the messages before it, at once.
 #[test]
-fn messages_before_goodbye_are_delivered() {
+fn messages_before_shutdown_of_sender_are_delivered() {
     for connections in [Connections::Xrc, Connections::Rc] {
         let mut server = TestNode::start(over_udp().connections(connections), 1);
         let mut client = TestNode::start(over_udp().connections(connections), 1);
@@ -178,7 +178,7 @@ fn message_without_free_memory_at_receiver_fails_alone() {
 /// A request may be answered long after the session that delivered it, when the successor's request numbers
 /// are the same.
 #[test]
-fn answer_does_not_reach_later_incarnation_of_caller() {
+fn answer_does_not_reach_next_incarnation_of_caller() {
     let address = fresh_address();
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(NodeOptions::new().listen(address), 1);

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_is_kept_to_last_kib_and_named() {
+    fn limit_is_exact_to_one_kib_and_named() {
         assert_eq!(Limit::AddressSpace.judge(100_000, 60_000, 40_000), Ok(()));
         let refused = Limit::AddressSpace.judge(100_000, 60_000, 40_001).unwrap_err();
         assert_eq!(

@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri isolates files")]
-    fn without_limited_group_machine_bounds() {
+    fn memory_is_bounded_by_machine_without_limited_group() {
         let root = Root::new("machine", &[MACHINE, ("proc/self/cgroup", "0::/a\n9:pids:/\n")]);
         assert_eq!(read_below(&root.0), memory("the machine", 720 * KIB, 1050 * KIB));
         let none = Root::new("none", &[("proc/self/cgroup", "nonsense\n0::\n")]);
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri isolates files")]
-    fn tightest_control_group_bounds() {
+    fn memory_is_bounded_by_tightest_control_group() {
         let root = Root::new(
             "second",
             &[
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri isolates files")]
-    fn this_machine_has_memory() {
+    fn free_memory_of_this_machine_is_positive() {
         let HostMemory { free, whole } = read();
         let (free, whole) = (free.unwrap().bytes, whole.unwrap().bytes);
         assert!(0 < free && free <= whole, "{free} of {whole}");

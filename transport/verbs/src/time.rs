@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_saturates() {
+    fn time_arithmetic_saturates() {
         assert_eq!(Time::MAX + Duration::from_secs(1), Time::MAX);
         assert_eq!(Time(1) - Time(2), Duration::ZERO);
         assert_eq!(Time(5).since(Time(2)), 3);

@@ -30,7 +30,7 @@ fn run_compared_with_itself_has_no_change() {
 }
 
 #[test]
-fn slower_is_regression_and_faster_is_not() {
+fn slower_run_is_regression_and_faster_run_is_improvement() {
     let worse = outcome(run(&[8], 2.0), run(&[8], 2.5), false);
     assert_eq!(verdicts(&worse), [Verdict::Worse]);
     let failure = worse.verdict().unwrap_err();

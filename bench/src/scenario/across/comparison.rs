@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_of_repetitions_only() {
+    fn losses_count_only_within_repetitions() {
         let of = |retransmits| BTreeMap::from([(0, Losses { retransmits, drops: 1, ..Losses::default() })]);
         let mut comparison = Comparison::default();
         for (before, after) in [(5, 8), (10, 11), (7, 0)] {

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_of_nodes_of_pairs_and_in_sum() {
+    fn figures_are_reported_by_node_by_pair_and_in_total() {
         let outcome = outcome();
         let json = json(&outcome);
         assert_eq!((&json["calls_per_s"], &json["bytes_per_s"]), (&4000.0.into(), &400_000.0.into()));

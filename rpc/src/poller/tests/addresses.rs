@@ -104,7 +104,7 @@ pub(super) fn options(connect: Connect) -> CallOptions {
 }
 
 #[test]
-fn next_address_is_tried_when_last_has_failed_or_does_not_answer() {
+fn next_address_is_tried_after_failure_or_silence() {
     let mut rig = Rig::new();
     let channel = rig.node.channel([silent(), rig.dead(9), rig.peer.address()]);
     let options = options(Connect::FailFast);

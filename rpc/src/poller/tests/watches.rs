@@ -154,7 +154,7 @@ fn calls_under_way(node: &Node) -> u64 {
 }
 
 #[test]
-fn refused_watch_is_not_repeated_in_its_session() {
+fn refused_watch_is_not_repeated_in_same_session() {
     for code in [Code::Unimplemented, Code::PermissionDenied, Code::Unauthenticated] {
         let mut world = World::new();
         let (node, channel, [peer, _other], [watch, _]) = watched(&mut world, Policy::RoundRobin);
@@ -189,7 +189,7 @@ fn ended_watch_counts_as_serving_and_is_repeated_after_growing_pauses() {
 }
 
 #[test]
-fn changes_of_server_are_taken_few_at_a_time() {
+fn health_changes_of_server_are_rate_limited() {
     let mut world = World::new();
     let (node, _channel, [peer, _other], [watch, _]) = watched(&mut world, Policy::RoundRobin);
     let changes = [NOT_SERVING, SERVING].repeat(30);

@@ -178,7 +178,7 @@ fn hedged_call_is_answered_by_another_server_while_first_is_silent() {
 }
 
 #[test]
-fn round_robin_uses_all_20_servers_of_list_alike() {
+fn round_robin_uses_all_20_servers_equally() {
     let replicas = Replicas::new(20);
     let list = Target::resolver(ServerList::new("workers", replicas.addresses.iter().copied()));
     let channel = replicas.caller.channel(list).balanced(Policy::RoundRobin);
@@ -268,7 +268,7 @@ fn lost_call_is_retried_only_if_safe() {
 }
 
 #[test]
-fn retry_budget_bounds_further_attempts() {
+fn retry_budget_limits_retries() {
     let replicas = Replicas::limited(3, 1);
     let client = replicas.client(Balance::from(Policy::RoundRobin).retry_budget(5, 0));
     replicas.connect(&client);

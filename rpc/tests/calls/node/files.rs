@@ -143,7 +143,7 @@ fn calls_succeed_during_ten_replacements_under_load() {
 }
 
 #[test]
-fn roots_change_while_nodes_run() {
+fn trusted_roots_change_in_running_nodes() {
     let [old, new] = ["old", "new"].map(authority);
     let both = old.pem() + &new.pem();
     let all: Vec<_> = ["a.example", "b.example"]
@@ -249,7 +249,7 @@ fn revocation_list_takes_effect() {
 }
 
 #[test]
-fn changed_policy_decides_without_restart() {
+fn changed_policy_file_takes_effect_without_restart() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "server.example", VALID), &root.pem());
     let server = files.node().serve(service().0).start().unwrap();

@@ -114,8 +114,8 @@ fn calls_and_tasks_in_forked_child_end_at_once() {
 }
 
 #[test]
-fn node_in_forked_child_ends_at_once_and_its_parents_stays() {
-    if !runs_alone(module_path!(), "node_in_forked_child_ends_at_once_and_its_parents_stays") {
+fn node_in_forked_child_ends_at_once_and_node_of_parent_stays() {
+    if !runs_alone(module_path!(), "node_in_forked_child_ends_at_once_and_node_of_parent_stays") {
         return;
     }
     let nodes = Nodes::start();

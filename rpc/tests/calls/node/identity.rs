@@ -437,7 +437,7 @@ fn runs(node: &Node, target: impl Into<Target>) {
 }
 
 #[test]
-fn address_expects_its_ip_address() {
+fn target_address_is_expected_name() {
     let root = authority("root");
     let right = server(&root, "server.example IP");
     let [wrong, unnumbered] =
@@ -477,7 +477,7 @@ fn target_host_name_is_expected_name() {
 }
 
 #[test]
-fn given_name_holds_for_all_addresses() {
+fn given_name_is_expected_at_all_addresses() {
     let root = authority("root");
     let server = server(&root, "spiffe://prod/shop server.example IP");
     let client = named(node(), &root, "a.example").start().unwrap();

@@ -68,7 +68,7 @@ fn in_process_nodes_run_without_udp_port_and_writable_directory() {
 }
 
 #[test]
-fn networks_are_apart_and_keep_ports() {
+fn in_process_networks_are_separate_and_keep_ports() {
     let networks = [InProcessNetwork::new(), InProcessNetwork::new()];
     let listen = fresh_address();
     let start = |network| {

@@ -70,7 +70,7 @@ fn shutting_down_ends_calls_of_this_node() {
 }
 
 #[test]
-fn bad_setting_is_refused_with_its_name_and_remedy() {
+fn invalid_address_or_setting_is_refused_with_remedy() {
     for address in ["nonsense", "7000"] {
         let error = Node::builder().listen(address).start().unwrap_err();
         assert!(matches!(error, StartError::BadAddress { .. }), "{error}");

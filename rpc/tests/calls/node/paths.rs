@@ -124,7 +124,7 @@ fn report_has_path_and_reason_for_each_peer_at_one_address() {
 }
 
 #[test]
-fn builders_link_comes_before_devices_and_does_not_go_with_faults() {
+fn builder_link_overrides_device_and_excludes_faults() {
     let device = SoftOptions { path: PathChoice::Udp, ..SoftOptions::from_env().unwrap() };
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let builder = Node::builder().transport(NodeOptions::new().device(device)).listen(fresh_address());
@@ -135,7 +135,7 @@ fn builders_link_comes_before_devices_and_does_not_go_with_faults() {
 }
 
 #[test]
-fn node_at_another_udp_port_reaches_servers_at_usual_port_and_at_its_own() {
+fn node_at_another_udp_port_reaches_servers_at_default_and_own_port() {
     let device = SoftOptions { udp_port: NonZeroU16::new(4801), ..SoftOptions::from_env().unwrap() };
     let at_4801 =
         || node(PathChoice::Udp).transport(NodeOptions::new().device(device.clone())).link(PathChoice::Udp);

@@ -81,7 +81,7 @@ fn all_pollers_have_one_handler() {
 }
 
 #[test]
-fn each_poller_has_handler_of_its_own_by_name() {
+fn per_poller_service_has_one_handler_per_poller() {
     let counts = count(CounterServer::per_poller(|context| {
         assert_eq!(PollerContext::current().unwrap().poller(), context.poller());
         Ok::<_, Status>(Own::default())

@@ -311,7 +311,7 @@ impl FeedCalls for Mock {
 }
 
 #[test]
-fn mocks_stream_as_clients_do() {
+fn mock_and_client_stream_alike() {
     assert_eq!(block_on(sum(&Mock)), Ok(305));
     assert_eq!(block_on(sum(&pair().client)), Ok(8));
 }

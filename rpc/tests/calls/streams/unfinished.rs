@@ -192,7 +192,7 @@ fn panic_of_callers_stream_is_error_at_both_ends_after_items() {
 }
 
 #[test]
-fn stream_of_another_crate_ends_when_its_feeder_has_succeeded() {
+fn forwarded_foreign_stream_ends_only_after_feeder_succeeded() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let outcomes = [Ok(()), Err(Status::aborted("no more rows"))];
     for (outcome, end) in outcomes.into_iter().zip([Ok(None), Err(Some(Reason::SenderDropped))]) {

@@ -403,7 +403,7 @@ mod quiet {
 
     #[test]
     #[expect(deprecated, reason = "the author's attribute is for callers")]
-    fn deprecated_method_warns_its_callers_only() {
+    fn deprecated_method_is_callable() {
         let (server, node) = pair(DeprecatedServer::new(Handler));
         let client = DeprecatedClient::connect(&node, server.local_address()).unwrap();
         assert_eq!(block_on(client.old()), Ok(5));
@@ -441,7 +441,7 @@ mod quiet {
     }
 
     #[test]
-    fn trait_may_come_from_macro() {
+    fn trait_generated_by_macro_is_service() {
         let (server, node) = pair(MadeServer::new(Handler));
         let client = written::MadeClient::connect(&node, server.local_address()).unwrap();
         assert_eq!(block_on(client.back("raw".into())), Ok("raw".into()), "both send it as raw bytes");

@@ -476,7 +476,7 @@ async fn layers(fixture: &Fixture) {
 
 /// tonic's own server takes the same layers. The first is the outermost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_take_layers() {
+async fn tower_layers_are_applied_in_order() {
     let tags = |tag: &'static str| {
         tower::util::MapRequestLayer::new(move |mut request: http::Request<tonic::body::Body>| {
             request.headers_mut().append("tag", http::HeaderValue::from_static(tag));
@@ -528,7 +528,7 @@ async fn unknown_errors_of_layers_are_statuses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn time_limit_of_server_ends_when_response_begins() {
+async fn server_time_limit_applies_until_response_begins() {
     let limit = Duration::ZERO;
     for fixture in [
         Fixture::served(|server| server.timeout(limit).runtime(Handle::current())).await,

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_stored_with_its_end_or_not_at_all() {
+    fn text_is_stored_only_with_terminator() {
         let mut memory = [0xff_u8; 4];
         // SAFETY: the array is this test's own.
         let bytes = unsafe { OutBytes::new(memory.as_mut_ptr(), 4) }.unwrap();

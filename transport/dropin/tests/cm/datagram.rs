@@ -86,7 +86,7 @@ fn id_resolves_service_to_qp_number() {
 }
 
 #[test]
-fn rejection_is_reported_as_unreachable_with_its_status() {
+fn datagram_rejection_is_reported_as_unreachable_with_status() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_UDP);
     let near = near_channel.resolved(address(), at, RDMA_PS_UDP);

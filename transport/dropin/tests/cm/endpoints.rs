@@ -180,7 +180,7 @@ fn synchronous_connect_reports_refused_and_timed_out() {
 }
 
 #[test]
-fn address_has_length_of_its_family() {
+fn address_of_invalid_length_is_refused() {
     // As in the kernel, any other length is invalid, even a larger one.
     let mut own = [c_address(address(), 0); 2];
     let length = u32::try_from(size_of_val(&own[0])).unwrap();

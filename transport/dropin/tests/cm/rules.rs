@@ -82,7 +82,7 @@ fn flow_control_and_type_of_service_reach_peer() {
 }
 
 #[test]
-fn unknown_numbers_are_invalid() {
+fn unknown_port_spaces_and_options_are_invalid() {
     let channel = Channel::new();
     let mut id = null_mut();
     // SAFETY: the channel is not destroyed yet, and null is refused.
@@ -103,7 +103,7 @@ fn unknown_numbers_are_invalid() {
 }
 
 #[test]
-fn steps_of_id_are_in_order() {
+fn cm_id_steps_out_of_order_are_refused() {
     let channel = Channel::new();
     let id = channel.id(RDMA_PS_TCP);
     let (mut source, mut destination) = (c_address(address(), 0), c_address(address(), 7));

@@ -94,7 +94,7 @@ fn gid_queries_return_by_their_conventions() {
 }
 
 #[test]
-fn registrations_are_checked() {
+fn invalid_memory_registrations_are_refused() {
     let lab = Lab::open();
     let mut bytes = [0_u8; 64];
     let address: *mut c_void = bytes.as_mut_ptr().cast();

@@ -119,7 +119,7 @@ fn crossing_item_is_seen_or_notified() {
 }
 
 #[test]
-fn each_sender_keeps_order_and_all_items_arrive_despite_lack_of_room() {
+fn crossing_items_arrive_in_order_despite_lack_of_room() {
     model(|| {
         let crossing = Arc::new(Crossing::new(2));
         let theirs = Arc::clone(&crossing);

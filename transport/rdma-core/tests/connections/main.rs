@@ -208,7 +208,7 @@ fn initiator_can_reject_reply() {
 
 /// As when the RTU is lost: the first packet on the QP establishes the connection instead.
 #[test]
-fn packet_establishes_connection_without_rtu() {
+fn communication_established_replaces_rtu() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let made = answered(&lab, types);

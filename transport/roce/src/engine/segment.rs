@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_answers_do_not_mix() {
+    fn requests_are_distinguished_from_responses() {
         for operation in (0..0x20).map(Operation) {
             let opcode = Opcode::new(Service::XRC, operation);
             assert!(classify(operation).is_none() || is_request(opcode), "{operation:?}");

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_slots_is_survived() {
+    fn garbage_in_slots_does_not_prevent_join() {
         let (folder, [one]) = hosts();
         let root = folder.join("run");
         for (offset, garbage) in [(LAST_GENERATION, u64::MAX), (layout::slot(1), u64::MAX)] {

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeper_is_woken_and_poller_is_not() {
+    fn only_armed_receiver_is_woken() {
         let hub = Hub::new();
         let (mut a, mut b) = (open(&hub, 1), open(&hub, 2));
         let mut got = ReceiveBatch::new(8);

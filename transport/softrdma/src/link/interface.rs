@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_127_8_belongs_to_loopback() {
+    fn loopback_network_has_interface_and_foreign_addresses_are_refused() {
         let interface = Interface::of("127.45.6.7".parse().unwrap()).unwrap();
         assert!(interface.mtu("127.45.6.7".parse().unwrap()).unwrap() >= 1280);
         let link_local = "fe80::1".parse().unwrap();

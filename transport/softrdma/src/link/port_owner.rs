@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn kernels_table_is_read() {
+    fn kernel_udp_table_is_parsed() {
         let at = |table: &str, text: &str| {
             let at = SocketAddr::new(text.parse().unwrap(), 4791);
             sockets_of(table).filter(|socket| socket.receives_at(at)).collect::<Vec<_>>()

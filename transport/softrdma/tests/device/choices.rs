@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn write_of_no_bytes_counts_as_received_packet() {
+    fn empty_write_counts_as_received_packet() {
         let nodes = nodes();
         let (ini, tgt) = connect(&nodes[0], &nodes[1]);
         assert_eq!((tgt.received_packets(), ini.received_packets()), (Some(0), None));

@@ -56,7 +56,7 @@ impl Setup {
 }
 
 #[test]
-fn duplicates_do_not_move_route_and_are_answered_to_peer() {
+fn duplicates_are_acknowledged_to_peer_without_moving_route() {
     let mut setup = Setup::new();
     let live = setup.psn;
     for back in [1, 2, 1000, 1 << 20, (1 << 23) - 1] {

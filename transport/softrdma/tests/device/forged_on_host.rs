@@ -106,7 +106,7 @@ fn packets_of_other_programs_from_address_of_members_are_dropped() {
 }
 
 #[test]
-fn address_without_members_is_judged_by_its_packets() {
+fn packets_from_address_without_members_are_accepted() {
     let host = Host::new();
     let node = Node::open(host.options(), 4096);
     let (address, tgt) = (common::address(), node.qp(QpType::XrcTgt));

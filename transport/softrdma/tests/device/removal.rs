@@ -140,7 +140,7 @@ fn every_endpoint_gets_one_event_on_device_removal() {
 
 /// Tests the operation of `trunkctl device`.
 #[test]
-fn operator_can_take_removable_device_away() {
+fn operator_can_remove_removable_device() {
     let host = common::host::Host::new();
     let runtime = host.runtime();
     let options = SoftOptions { removable: true, ..host.options() };

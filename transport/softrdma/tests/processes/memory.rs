@@ -194,7 +194,7 @@ fn memory_only_device_refuses_udp_peers() {
 
 /// The faults apply to packets, so a device with faults uses UDP, although shared memory is the default.
 #[test]
-fn faults_keep_packets_on_wire() {
+fn device_with_faults_uses_udp() {
     let host = Host::new();
     let faulty = |path| SoftOptions { faults: "delay=1us,seed=3".parse().ok(), ..options(&host, path) };
     let refused = SoftDevice::open(faulty(PathChoice::Shm)).unwrap_err().to_string();
@@ -230,7 +230,7 @@ fn process_with_small_file_size_limit_stays_on_udp() {
 
 /// The ring is not full, so the sender does not wait for room. Time-outs show that the peer does not read.
 #[test]
-fn ring_without_reader_is_replaced_by_network() {
+fn unread_ring_is_replaced_by_udp() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);

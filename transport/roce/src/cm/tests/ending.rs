@@ -58,7 +58,7 @@ fn death_of_peer_ends_connection_once_without_messages() {
 }
 
 #[test]
-fn both_sides_disconnect_at_once() {
+fn simultaneous_disconnects_end_both_sides() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Rc);
     let now = network.now;
     network.nodes[A].machine.disconnect(now, active, &[]).unwrap();
@@ -101,7 +101,7 @@ fn end_of(network: &mut Network, node: usize, id: ConnectionId) -> (u64, bool) {
 }
 
 #[test]
-fn unanswered_dreq_ends_after_kernel_s_time_outs() {
+fn unanswered_dreq_ends_after_timeouts_of_kernel() {
     // contract rocev2 12.1, 12.6: 16 times 6.144 s on the active side, 4.096 s on the passive one.
     for (side, due_ms) in [(A, 98_304), (B, 65_536)] {
         for lost in [Attribute::DREQ, Attribute::DREP] {
@@ -146,7 +146,7 @@ fn released_connection_is_freed_within_2500_ms() {
 }
 
 #[test]
-fn timewait_lasts_as_long_as_packet_may_travel() {
+fn timewait_lasts_about_100_ms() {
     let (mut network, active, _) = connected(Network::new(), Transport::Rc);
     network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
     network.run(milliseconds(90));
@@ -184,7 +184,7 @@ fn releasing_target_sends_no_dreq() {
 }
 
 #[test]
-fn released_target_is_forgotten_and_still_answers() {
+fn released_target_is_forgotten_and_still_answers_dreq() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     network.nodes[B].machine.release(network.now, passive);
     network.run(milliseconds(40_000));

@@ -31,7 +31,7 @@ fn listening() -> CmMachine {
 }
 
 #[test]
-fn endless_timeout_is_cut() {
+fn peer_ack_timeout_is_limited() {
     for (asked, given) in [(0, 19), (31, 21), (14, 14)] {
         let mut machine = listening();
         machine.handle_mad(0, address(A), address(B), &spoiled(|req| req.primary.ack_timeout = asked));
@@ -137,7 +137,7 @@ fn full_queue_drops_and_counts() {
 }
 
 #[test]
-fn any_bytes_at_any_state() {
+fn random_bytes_in_any_state_do_not_panic() {
     // A fixed seed, so that a failure repeats.
     let mut random = 0x1234_5678_9abc_def1_u64;
     for round in 0..2_000 {

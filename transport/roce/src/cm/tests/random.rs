@@ -97,7 +97,7 @@ fn connections_end_or_establish_over_lossy_networks() {
 /// Without restarts, and with a network that is rough but never cut, both sides agree in the end: connected,
 /// or not.
 #[test]
-fn both_sides_agree() {
+fn both_sides_agree_on_connection_over_lossy_network() {
     let mut established = 0;
     for seed in 0..3_000_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);

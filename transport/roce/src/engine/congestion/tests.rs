@@ -235,7 +235,7 @@ fn congestion_control_shares_link_with_reno() {
 }
 
 #[test]
-fn random_losses_cost_less_than_half() {
+fn one_percent_random_loss_keeps_half_of_throughput() {
     let link = Link { packet_ns: 8_800, queue: 300, lost_of: 100, ..LINK };
     let outcome = run(link, ours(1), Time(0), 3);
     assert!(outcome.used > 0.5, "{outcome:?}");

@@ -335,7 +335,7 @@ fn more_reads_than_promised_are_refused() {
 }
 
 #[test]
-fn as_many_reads_are_kept_as_were_negotiated() {
+fn responder_keeps_negotiated_number_of_reads() {
     // contract rocev2 7.6
     for depth in [1, 16, 128] {
         let mut rig = Rig::with(&QpAttributes { max_dest_rd_atomic: depth, ..attributes(QpType::XrcTgt) });
@@ -397,7 +397,7 @@ fn fatal_nak_is_repeated_for_repeated_request() {
 }
 
 #[test]
-fn error_by_modify_is_silent() {
+fn packets_after_modify_to_error_are_dropped_silently() {
     // contract I2
     let mut rig = Rig::new();
     rig.send(100);
@@ -501,7 +501,7 @@ fn malformed_requests_are_refused_in_sequence_only() {
 }
 
 #[test]
-fn late_placement_delays_later_packets() {
+fn deferred_placement_blocks_later_packets() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     assert_eq!(rig.send(100), Handled::Waiting);
@@ -518,7 +518,7 @@ fn late_placement_delays_later_packets() {
 }
 
 #[test]
-fn late_atomic_brings_its_value() {
+fn deferred_atomic_returns_its_value() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.take(&fetch_add(100, 8));
@@ -529,7 +529,7 @@ fn late_atomic_brings_its_value() {
 }
 
 #[test]
-fn late_refusal_is_not_proof_of_peer() {
+fn deferred_refusal_is_not_proof_of_peer() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.send(100);
@@ -540,7 +540,7 @@ fn late_refusal_is_not_proof_of_peer() {
 }
 
 #[test]
-fn answer_after_end_is_ignored() {
+fn placement_after_qp_error_is_ignored() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.send(100);
@@ -552,7 +552,7 @@ fn answer_after_end_is_ignored() {
 }
 
 #[test]
-fn dropping_is_silent() {
+fn packets_dropped_by_policy_are_unanswered() {
     // contract G7
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Drop);
@@ -564,7 +564,7 @@ fn dropping_is_silent() {
 }
 
 #[test]
-fn first_packet_in_rtr_is_event() {
+fn first_packet_in_rtr_raises_communication_established() {
     // contract rocev2 7.15, H3
     let mut rig = Rig::with(&in_state(QpType::XrcTgt, QpState::ReadyToReceive));
     assert_eq!(rig.events(), []);
@@ -593,7 +593,7 @@ fn packets_before_rtr_are_dropped() {
 }
 
 #[test]
-fn reset_forgets_all_but_counts() {
+fn reset_clears_all_state_except_counters() {
     let mut rig = Rig::new();
     rig.send(100);
     rig.state.modify(&in_state(QpType::XrcTgt, QpState::Reset));

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_any_length_have_icrc_of_their_bytes_in_row() {
+    fn flow_icrc_matches_icrc_of_whole_packet_at_any_length() {
         for headers in
             [headers("[fe80::1]:49476", "[fe80::2]:4791", 0), headers("10.0.0.1:50000", "10.0.0.2:4791", 7)]
         {

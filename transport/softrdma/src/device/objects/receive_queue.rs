@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_receives_return_although_queue_was_refilled() {
+    fn lent_receives_return_to_refilled_queue() {
         let mut queue = ReceiveQueue::new(4, 1);
         let post = |queue: &mut ReceiveQueue, wr_id| {
             queue.post(&ReceiveRequest { wr_id, scatter: &[Sge::default()] })

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn qps_get_room_in_turn() {
+    fn qps_get_window_room_in_turn() {
         let mut way = direction(&[]);
         assert_eq!(way.room_of(7, Time(0)), 4, "nobody waits");
         way.served(7, true, true, Time(0));

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_our_addresses_has_its_own_count() {
+    fn identification_count_is_kept_per_local_address() {
         let (mut peers, now) = (Peers::default(), Time(1));
         let other = (pair().0, IpAddr::from([10, 0, 0, 3]));
         for step in 0..10 {

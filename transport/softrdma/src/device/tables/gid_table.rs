@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_addresses_come_in_order_of_design() {
+    fn gid_table_ranks_addresses_by_kind() {
         let ranks: Vec<_> = ["10.0.0.1", "fd00::1", "169.254.0.1", "127.0.0.1", "::1"]
             .iter()
             .map(|text| rank(text.parse().unwrap()))
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_loopback() {
+    fn gid_table_of_host_has_loopback() {
         let table = GidTable::of_host().unwrap();
         assert!(table.addresses().contains(&"127.0.0.1".parse().unwrap()), "{table:?}");
     }

@@ -105,7 +105,7 @@ mod tests {
     /// epoll reports an edge only once. If it is lost, packets wait for the next one.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "another real thread has the turn")]
-    fn wake_up_by_packets_is_recorded_although_another_thread_has_turn() {
+    fn wake_up_by_packets_is_recorded_while_another_thread_owns_shard() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let options = SoftOptions { addresses: vec![address], ..SoftOptions::default() };
         let device = SoftDevice::open(options).unwrap();

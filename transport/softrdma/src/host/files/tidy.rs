@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_without_members_are_removed_after_while() {
+    fn old_folders_without_members_are_removed() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let names =

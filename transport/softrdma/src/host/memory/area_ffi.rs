@@ -277,8 +277,8 @@ mod tests {
 
     /// The only free number is 0, standard input, where no descriptor may stay.
     #[test]
-    fn descriptor_without_number_is_lost_and_its_message_is_not() {
-        if !runs_alone(module_path!(), "descriptor_without_number_is_lost_and_its_message_is_not") {
+    fn message_arrives_without_descriptor_if_no_number_is_free() {
+        if !runs_alone(module_path!(), "message_arrives_without_descriptor_if_no_number_is_free") {
             return;
         }
         let (sender, receiver) = UnixStream::pair().unwrap();

@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_opened_and_closed_while_stopped_process_has_lock() {
+    fn ports_are_opened_and_closed_while_stopped_process_holds_lock() {
         let (_folder, [one, stopped]) = hosts();
         let (address, lock) = (ip("127.0.0.1"), stopped.lock().unwrap());
         let file = std::fs::read_dir(one.directory().unwrap()).unwrap().count();
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn last_packets_are_taken_for_limited_time_however_many_come() {
+    fn last_packets_of_released_port_are_accepted_for_100_ms() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();

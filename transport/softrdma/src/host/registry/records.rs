@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_process_of_simulation_waits_for_no_place() {
+    fn killed_simulated_process_does_not_block_in_registry() {
         let memory = HostMemory::new(Runtime::threads());
         let (done, waits) = mpsc::channel();
         #[expect(clippy::disallowed_methods, reason = "without the bound it never returns")]
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn old_record_does_not_take_out_its_successor() {
+    fn removing_old_record_keeps_its_successor() {
         let (_folder, [host]) = hosts();
         let old = host.put(&PORTS, [1, 0, 0]).unwrap();
         host.remove(&PORTS, &old);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_takes_places_of_dead() {
+    fn full_table_reuses_records_of_dead_members() {
         let (_folder, [host]) = hosts();
         let dead = MemberId { slot: 700, generation: 9 };
         std::fs::write(host.directory().unwrap().join("slot-700"), "").unwrap();

@@ -264,7 +264,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 
 /// A thread that polls shared memory receives rarely.
 #[test]
-fn other_members_are_polled_in_time_however_rarely_link_receives() {
+fn other_members_are_polled_in_time_despite_rare_receives() {
     let (_folder, [host, other]) = hosts();
     let [members, others] = [&host, &other].map(|host| Members::new(Arc::clone(host)).unwrap());
     let mut relay = Relay::new(members, None);
@@ -287,7 +287,7 @@ fn other_members_are_polled_in_time_however_rarely_link_receives() {
 }
 
 #[test]
-fn when_holder_leaves_another_holds_port_and_keeps_its_own() {
+fn member_takes_over_port_of_leaving_holder_and_keeps_its_own_port() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut peer = Member::at(&folder, own_address());
@@ -458,7 +458,7 @@ fn malformed_bundles_of_member_reach_no_batch() {
 
 /// Neither datagrams from UDP nor datagrams from members starve the other kind.
 #[test]
-fn origin_survives_its_byte() {
+fn datagram_origin_round_trips_through_byte() {
     for verdict in VERDICTS {
         for (is_member, is_marked) in [(false, false), (false, true), (true, false), (true, true)] {
             let origin = Origin { is_member, verdict, is_marked };

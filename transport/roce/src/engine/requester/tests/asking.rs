@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn request_without_completion_requests_acks_until_peer_has_answered() {
+fn unsignaled_request_requests_acks_until_peer_answered() {
     let mut rig = Rig::new();
     rig.send_unsignaled(1);
     rig.send_unsignaled(2);
@@ -25,7 +25,7 @@ fn request_without_completion_requests_acks_until_peer_has_answered() {
 }
 
 #[test]
-fn quarter_of_window_and_half_of_queue_ask() {
+fn ack_is_requested_each_quarter_of_window_or_half_of_queue() {
     let mut rig = Rig::answered(Tuning { window: 24, ..Tuning::default() });
     (1..=13).for_each(|wr_id| rig.send_unsignaled(wr_id));
     assert_eq!(rig.asking(), [106, 112]);

@@ -89,7 +89,7 @@ fn late_responses_are_given_more_time_until_repeats_are_needed_again() {
 }
 
 #[test]
-fn silence_beyond_gap_is_loss() {
+fn silence_after_gap_retransmits_missing_read() {
     let mut rig = reading(4);
     rig.hear_piece(100, 100..102, 104);
     rig.hear_piece(100, 103..104, 104);
@@ -199,7 +199,7 @@ fn responses_of_another_form_beyond_gap_are_fatal() {
 }
 
 #[test]
-fn lost_repeat_is_probed_for() {
+fn lost_read_repeat_is_probed() {
     let mut rig = reading(16);
     rig.hear_piece(100, 100..102, 116);
     rig.hear_piece(100, 104..116, 116);
@@ -291,7 +291,7 @@ fn unfilled_gap_is_bounded() {
 }
 
 #[test]
-fn no_more_reads_are_sent_than_peer_keeps() {
+fn reads_in_flight_do_not_exceed_max_rd_atomic() {
     // contract rocev2 7.6
     let mut rig = in_pieces(3);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 40 * MTU);

@@ -129,7 +129,7 @@ fn death_after_losses_is_not_attributed_to_mtu() {
 
 /// The peer dies after it has answered this number of timeouts.
 #[test]
-fn death_in_middle_is_told_from_lost_packet_by_two_answered_timeouts() {
+fn large_packet_loss_is_named_only_after_two_answered_timeouts() {
     for (answered, is_named) in [(0, false), (1, false), (2, true), (6, true)] {
         let mut path = Path::new(6);
         path.rig.post(1, SendOperation::Send, 1024);
@@ -140,7 +140,7 @@ fn death_in_middle_is_told_from_lost_packet_by_two_answered_timeouts() {
 }
 
 #[test]
-fn peer_without_receive_has_packet() {
+fn rnr_nak_excludes_large_packet_loss() {
     let mut path = Path::new(6);
     path.rig.post(1, SendOperation::Send, 1024);
     path.run(Time(TIMEOUT * 4), |payload| payload < 1024);

@@ -372,7 +372,7 @@ fn error_flushes_and_reset_forgets() {
 }
 
 #[test]
-fn bad_local_key_fails_in_its_turn() {
+fn invalid_lkey_fails_after_earlier_requests() {
     let mut rig = Rig::new();
     rig.send(1);
     let bad = Sge { lkey: BAD_LKEY, ..sge(0, 1) };
@@ -393,7 +393,7 @@ fn bad_local_key_fails_in_its_turn() {
 }
 
 #[test]
-fn psns_wrap() {
+fn psns_wrap_at_24_bits() {
     let mut rig = Rig::with(
         &QpAttributes { sq_psn: Psn::new(0xff_ffff), ..attributes(QpType::XrcIni) },
         Tuning::default(),

@@ -59,7 +59,7 @@ fn read_responses_of_wrong_kind_or_length_are_fatal() {
 }
 
 #[test]
-fn atomics_bring_old_value_in_host_order() {
+fn atomics_return_old_value_in_host_order() {
     let mut rig = Rig::new();
     rig.try_post(
         1,
@@ -105,7 +105,7 @@ fn fence_waits_for_reads() {
 }
 
 #[test]
-fn long_read_is_asked_for_in_pieces() {
+fn long_read_is_requested_in_pieces() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 14 * MTU - 1);
     assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
@@ -174,7 +174,7 @@ fn each_piece_is_one_of_max_rd_atomic() {
 }
 
 #[test]
-fn piece_longer_than_window_goes_alone() {
+fn read_piece_longer_than_window_is_sent_alone() {
     let tuning = Tuning { read_piece: 4, read_window: 2, ..Tuning::default() };
     let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);

@@ -53,7 +53,7 @@ fn peer_may_take_up_to_four_timeouts_to_start_and_fewer_later() {
 }
 
 #[test]
-fn retry_count_7_is_finite() {
+fn retry_count_7_ends_after_eight_transmissions() {
     let mut rig = Rig::with(
         &QpAttributes { retry_count: 7, ..attributes(QpType::XrcIni) },
         Tuning { probe_floor_ns: 0, ..Tuning::default() },
@@ -68,7 +68,7 @@ fn retry_count_7_is_finite() {
 }
 
 #[test]
-fn probes_are_early_double_and_cost_no_retry() {
+fn probes_double_their_interval_and_cost_no_retry() {
     let mut rig = Rig::new();
     rig.send(1);
     rig.send(2);
@@ -169,7 +169,7 @@ fn timeout_0_never_expires() {
 }
 
 #[test]
-fn progress_gives_all_retries_back() {
+fn progress_resets_retry_count() {
     // contract rocev2 7.23
     let mut rig = Rig::patient();
     rig.send(1);
@@ -189,7 +189,7 @@ fn progress_gives_all_retries_back() {
 }
 
 #[test]
-fn sequence_nak_acknowledges_and_goes_back() {
+fn sequence_nak_acknowledges_earlier_and_retransmits_later_packets() {
     // contract rocev2 7.20
     let mut rig = Rig::new();
     for wr_id in 1..=4 {
@@ -265,7 +265,7 @@ fn rnr_nak_waits_and_retransmits_from_its_psn() {
 }
 
 #[test]
-fn rnr_retries_are_counted_and_seven_is_for_ever() {
+fn rnr_retries_are_limited_except_with_count_7() {
     let mut rig = Rig::new();
     rig.send(1);
     for _ in 0..2 {
@@ -290,7 +290,7 @@ fn rnr_retries_are_counted_and_seven_is_for_ever() {
 }
 
 #[test]
-fn fatal_naks_end_in_their_status() {
+fn fatal_naks_complete_request_with_matching_status() {
     // contract rocev2 6.2
     let statuses = [
         (NakCode::INVALID_REQUEST, S::RemoteInvalidRequest),
@@ -313,7 +313,7 @@ fn fatal_naks_end_in_their_status() {
 }
 
 #[test]
-fn refusal_behind_lost_read_answer_names_refused() {
+fn nak_behind_lost_read_response_fails_only_refused_request() {
     let mut rig = Rig::new();
     rig.post(1, SendOperation::RdmaRead(remote(0)), 1);
     rig.send(2);

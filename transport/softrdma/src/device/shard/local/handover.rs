@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn acceptance_without_its_descriptor_ends_offer_for_while() {
+    fn acceptance_without_descriptor_ends_offer_temporarily() {
         let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let offered = scene.local.last_number;
@@ -344,7 +344,7 @@ mod tests {
     /// Otherwise a process that was stopped, or ended some pairs, stays on the network after the next lost
     /// message.
     #[test]
-    fn offers_are_repeated_as_often_after_answer() {
+    fn answered_offer_restarts_number_of_repeats() {
         let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();

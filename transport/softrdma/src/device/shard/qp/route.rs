@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_go_to_known_port_of_peer_and_in_turn_to_4791() {
+    fn requests_alternate_between_known_port_of_peer_and_4791_after_silence() {
         let mut route = route();
         let mut after_silence = || {
             route.silent();

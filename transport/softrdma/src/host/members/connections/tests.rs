@@ -91,7 +91,7 @@ fn messages_to_non_reading_member_are_dropped_and_counted() {
 
 /// A wrong end of a connection would end everything that two members share.
 #[test]
-fn shortage_does_not_end_connection() {
+fn resource_shortage_does_not_end_connection() {
     let (_runtime, [mut a, mut b]) = members();
     a.send(me(&b), 1, &[b"first"]).unwrap();
     for (errno, outcome) in [
