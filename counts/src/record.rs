@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_named() {
+    fn grown_counts_are_named() {
         let grown = |change: fn(&mut Record)| match verdict(change) {
             Verdict::Grown(grown) => grown.join("; "),
             other => panic!("{other:?}"),

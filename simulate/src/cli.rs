@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_numbers_are_refused() {
+    fn invalid_option_values_are_refused() {
         for wrong in
             [["--runs", "0"], ["--minutes", "0"], ["--minutes", "nan"], ["--jobs", "0"], ["--jobs", "100000"]]
         {

@@ -63,7 +63,7 @@ fn closed_pipe_does_not_fail() {
 }
 
 #[test]
-fn wrong_usage_has_its_own_exit_code() {
+fn invalid_usage_gives_exit_code_2() {
     for wrong in [
         &["--runs", "0"][..],
         &["--mutant", "unknown", "--seed", "1"],

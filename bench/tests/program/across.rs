@@ -142,7 +142,7 @@ fn nodes_are_freed_after_coordinator_is_killed() {
 }
 
 #[test]
-fn refusals_name_node_and_reason() {
+fn failed_runs_name_node_and_reason() {
     let _alone = crate::alone();
     let host = Host::start();
     let address = host.address.clone();

@@ -186,7 +186,7 @@ fn open_loop_call_rate_is_bounded_by_arrivals() {
 }
 
 #[test]
-fn wrong_usage_has_exit_code_2_and_reason() {
+fn invalid_usage_has_exit_code_2_and_reason() {
     let _alone = crate::alone();
     for (line, word) in [
         ("latency --size 65M", "67108864"),

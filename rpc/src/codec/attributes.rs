@@ -554,7 +554,7 @@ fn unnamed_variant_fields_skipped_by_one_side_are_refused() {
 }
 
 #[test]
-fn equal_fields_of_two_variants_are_told_apart() {
+fn equal_fields_of_two_variants_are_distinguished() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Event {
         First {

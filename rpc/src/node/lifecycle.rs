@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn unserved_names_are_logged_once_and_limited_in_number() {
+    fn unserved_service_names_are_logged_once_up_to_limit() {
         let lifecycle = Lifecycle::new(1);
         assert!(lifecycle.count_not_served(7) && !lifecycle.count_not_served(7));
         let logged = (0..1000).filter(|hash| lifecycle.count_not_served(*hash)).count();

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_sender_within_adapter_is_error_whatever_adapter_returns() {
+    fn dropped_sender_within_adapter_is_error_for_any_adapter_result() {
         for (items, is_finished) in [(0, true), (0, false), (2, true), (2, false)] {
             let (dropped, first) = channel(1);
             drop(dropped);

@@ -90,7 +90,7 @@ pub fn is_on(name: &'static str) -> bool {
 mod tests {
     #[cfg(feature = "mutants")]
     #[test]
-    fn one_fault_is_on_at_a_time() {
+    fn only_chosen_mutant_is_active() {
         use super::choose;
         assert!(!mutant!(first));
         choose(Some("first"));

@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn index_survives_round_trip(keys: [u64; 2], half_bits in 1_u32..=16, word: u32) {
+        fn permutation_index_round_trips(keys: [u64; 2], half_bits in 1_u32..=16, word: u32) {
             let permutation = Permutation::new(2 * half_bits, keys);
             let word = word & u32::MAX >> (32 - 2 * half_bits);
             let number = permutation.number_of(word);

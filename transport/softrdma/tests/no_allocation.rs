@@ -47,8 +47,8 @@ fn round(near: &Node, far: &Node, ini: &dyn QueuePair) {
 }
 
 #[test]
-fn message_costs_no_allocation() {
-    if !runs_alone(module_path!(), "message_costs_no_allocation") {
+fn message_exchange_does_not_allocate() {
+    if !runs_alone(module_path!(), "message_exchange_does_not_allocate") {
         return;
     }
     for options in [common::in_process(), [(); 2].map(|()| common::udp()), [(); 2].map(|()| common::memory())]

@@ -270,7 +270,7 @@ fn death_of_requesting_peer_withdraws_its_request() {
 
 /// The connection to a TGT that several processes share ends when the last of them has died.
 #[test]
-fn connection_survives_executor_while_another_process_has_handle() {
+fn connection_outlives_executor_while_another_process_has_handle() {
     let mut world = World::new(1);
     let near = world.host(NEAR);
     let file = Folder::new().unwrap().create("domain").unwrap();

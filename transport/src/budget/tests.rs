@@ -241,7 +241,7 @@ fn part_of_every_limit_above_one_is_left() {
 }
 
 #[test]
-fn use_larger_than_its_part_is_admitted_alone() {
+fn use_larger_than_its_portion_is_admitted_alone() {
     assert_eq!(Leaves::Quarter.limit(64, 60), 60);
     assert_eq!(Leaves::Quarter.limit(64, 100), 64);
     assert_eq!(Leaves::ThreeEighths.limit(64, 40), 40);
@@ -266,7 +266,7 @@ fn units_left_by_one_use_are_available_to_other_uses() {
 }
 
 #[test]
-fn units_reserved_by_pollers_count_as_left() {
+fn units_reserved_by_pollers_count_as_free() {
     // Large enough for portions: the poller keeps some of the units that it has put back.
     let budget = budget("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
     let mut share = Share::new(&budget, 0);

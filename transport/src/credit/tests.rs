@@ -277,7 +277,7 @@ fn invalid_credit_positions_are_refused() {
 }
 
 #[test]
-fn positions_survive_wrap() {
+fn credit_positions_continue_after_wrap() {
     let mut grantor = Grantor::new(64);
     let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
     let mut spender = Spender::new(0);

@@ -240,7 +240,7 @@ fn revoked_certificates_are_refused() {
 }
 
 #[test]
-fn either_use_for_authentication_suffices() {
+fn client_or_server_authentication_usage_suffices() {
     use ExtendedKeyUsagePurpose::{ClientAuth, CodeSigning, ServerAuth};
     let root = authority();
     let verifier = verifier(&trust(&root));
@@ -258,7 +258,7 @@ fn either_use_for_authentication_suffices() {
 }
 
 #[test]
-fn first_end_in_chain_counts() {
+fn earliest_expiry_in_chain_counts() {
     let root = authority();
     let mut params_2028 = authority_params("issuer");
     params_2028.not_after = date_time_ymd(2028, 1, 1);

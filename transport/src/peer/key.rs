@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn address_survives_round_trip() {
+    fn peer_address_round_trips() {
         for text in ["10.1.2.3:7471", "[fe80::1:2:3]:1", "[::10.0.0.1]:65535", "0.0.0.0:0"] {
             assert_eq!(key(text).address(), text.parse().unwrap());
         }

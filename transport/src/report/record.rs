@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn text_survives_round_trip_with_calendar_time() {
+    fn record_text_round_trips_with_calendar_time() {
         let (written, clock) = (record(EventKind::ALL), Clock::monotonic());
         let text = written.to_text(&clock);
         let mut read = NodeRecord::parse(&text).unwrap();
@@ -477,7 +477,7 @@ mod tests {
 
     /// Any process of the user can claim to be a node, and a peer may cause a long text.
     #[test]
-    fn lines_are_short_and_plain() {
+    fn record_lines_are_bounded_and_have_no_control_characters() {
         let long = "\u{1b}[2J\u{85}".repeat(1000);
         let event = RecordedEvent { method: long.clone(), cause: long, ..record([]).events.remove(0) };
         let line = event.to_line();

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn text_survives_round_trip() {
+    fn status_text_round_trips() {
         for peers in [0, 1, 5] {
             assert_eq!(NodeStatus::parse(&node(peers).to_text()), Some(node(peers)));
         }
@@ -375,7 +375,7 @@ mod tests {
 
     /// Any process of the user can claim to be a node.
     #[test]
-    fn values_of_text_are_short_and_plain() {
+    fn status_values_are_bounded_and_have_no_control_characters() {
         let long = "\u{1b}[31m".repeat(MAX_NODE_BYTES / 8);
         let head = format!("{MAGIC}\naddress\t[::1]:1\npollers\t1\n");
         let text = format!("{head}link\t{long}\nconnections\tx\u{202e}\u{2028}\u{85}rc\n");

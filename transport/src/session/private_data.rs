@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_round_trip_within_fields() {
+    fn private_data_messages_round_trip() {
         for (echo, cookie) in [(None, None), (hello().echo, None), (None, hello().cookie)] {
             let hello = Hello { echo, cookie, ..hello() };
             let mut bytes = hello.emit();
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_by_cause() {
+    fn malformed_hellos_are_refused_by_cause() {
         let good = hello().emit();
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();

@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_its_lengths() {
+    fn frames_of_each_kind_need_matching_length() {
         let announces = flags::ANNOUNCES;
         for (kind, set, word, length, expected) in [
             (0x40, flags::TIME_LEFT, 9, 12, FrameKind::Message),
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn time_left_fits_its_field() {
+    fn time_left_is_rounded_and_saturated_to_field() {
         let (now, after) = (Time(1_000_000), |time| Time(1_000_000) + Duration::from_micros(time));
         let cases = [
             (Time::MAX, u32::MAX),
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_messages_survive_round_trip() {
+    fn message_headers_round_trip() {
         let header = MessageHeader { kind: 0x40, flags: 0x81, word: 0x1234 };
         for (set, left, kind, left_us) in [
             (0, None, FrameKind::Message, 0),
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_survive_round_trip() {
+    fn frame_bodies_round_trip() {
         let request = Announcement { id: 1, body: u64::MAX, address: 3, rkey: 4, patience_ms: 5 };
         assert_eq!(Announcement::parse(&request.emit()), request);
         let fins = [Fin { id: 9, status: FinStatus::Read }, Fin { id: 10, status: FinStatus::Exhausted }];

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn flights_survive_round_trip_in_full_frames() {
+    fn flights_round_trip_in_full_frames() {
         for (part, is_sealed, length, count) in [
             (Part::Tls, false, 1, 1),
             (Part::Tls, false, 2028, 1),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn only_length_of_fragment_is_accepted() {
+    fn fragments_of_unexpected_length_are_refused() {
         for (is_sealed, last) in [(false, 20 + 72), (true, 36 + 88)] {
             for frame in frames(is_sealed, Part::Tls, 2100) {
                 let is_last = Fragment::parse(&frame).unwrap().offset > 0;

@@ -566,7 +566,7 @@ fn malformed_frame_for_another_poller_ends_session() {
 
 /// Bytes that may not begin a lane: the cause names them. Each is sent in place of the peer's settings.
 #[test]
-fn lane_begins_with_settings_or_its_session_ends() {
+fn lane_without_initial_settings_ends_session() {
     let mut node = TestNode::start(over_udp(), 1);
     let rows = [
         (message(b"hello"), "before the settings"),

@@ -275,9 +275,9 @@ fn holdings() -> (usize, usize) {
 }
 
 #[test]
-fn many_removals_do_not_leak() {
+fn repeated_device_removals_do_not_leak() {
     // It counts what the process holds.
-    if !runs_alone(module_path!(), "many_removals_do_not_leak") {
+    if !runs_alone(module_path!(), "repeated_device_removals_do_not_leak") {
         return;
     }
     let slot = Slot::new();

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn error_and_reset_take_state_alone() {
+    fn transitions_to_error_and_reset_accept_only_state() {
         // contract E2
         let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
         let reset = QpModify { state: Some(QpState::Reset), ..QpModify::default() };

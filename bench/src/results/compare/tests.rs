@@ -41,7 +41,7 @@ fn slower_run_is_regression_and_faster_run_is_improvement() {
 }
 
 #[test]
-fn p99_has_twice_bound() {
+fn p99_is_compared_with_twice_bound() {
     let tail = |ns: f64| {
         json!({"command": "latency", "settings": {}, "machine": {}, "outstanding": 1,
             "each_repetition": {"rtt_p99_ns": vec![ns; 5], "floor_p50_ns": vec![100.0; 5]}})

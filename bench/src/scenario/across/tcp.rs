@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_bounded() {
+    fn tcp_lengths_beyond_limits_are_refused() {
         let of = |chunk: u32, reply: u32| lengths([chunk, reply].map(u32::to_le_bytes));
         assert_eq!((of(1, 1), of(65_536, 65_536)), (Some((1, 1)), Some((CHUNK, CHUNK))));
         for wrong in [of(0, 0), of(1, 0), of(1, 2), of(65_537, 1), of(u32::MAX, u32::MAX)] {

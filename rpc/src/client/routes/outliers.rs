@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn few_slow_calls_are_not_slow_server() {
+    fn server_with_few_slow_calls_is_not_slow() {
         let tail = |slow: usize| answered((0..20).map(|at| if at < slow { 1000 * MS } else { MS }));
         let judge = |server: Recent| {
             let all = [server, answered([MS; 20]), answered([MS; 20])];

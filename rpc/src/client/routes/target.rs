@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_names_are_told_apart() {
+    fn addresses_are_distinguished_from_names() {
         let is_address = |text: &str| Target::from(text).address().is_some();
         assert!(is_address("10.0.0.1:7") && is_address("[::1]:7"));
         assert!(Target::from(("10.0.0.1", 7)).address().is_some());

@@ -486,7 +486,7 @@ mod tests {
     const NUMBERED: Number = Number { number: 3, schema: SCHEMA, method: 12 };
 
     #[test]
-    fn headers_survive_round_trip() {
+    fn headers_round_trip() {
         let all = [
             REQUEST_HEADER,
             Header::Request(RequestHeader {

@@ -61,7 +61,7 @@ fn handler_calls_its_own_and_another_node() {
 }
 
 #[test]
-fn task_runs_on_its_poller_and_calls_from_there() {
+fn task_runs_and_makes_calls_on_its_poller() {
     let server = node().serve(relay()).start().unwrap();
     let node = node().pollers(2).start().unwrap();
     let address = server.local_address();

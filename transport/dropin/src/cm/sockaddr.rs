@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_both_conversions() {
+    fn addresses_round_trip_through_conversions() {
         for address in ["127.1.2.3:4711", "[fe80::1]:9", "0.0.0.0:0"] {
             let address: SocketAddr = address.parse().unwrap();
             assert_eq!(load(&stored(address)), Some(address));

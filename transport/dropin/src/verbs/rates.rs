@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_survive_both_conversions() {
+    fn rates_round_trip_through_conversions() {
         for (code, mult, mbps) in RATES {
             assert_eq!(ibv_rate_to_mbps(code), mbps);
             assert_eq!(mbps_to_ibv_rate(mbps), code);

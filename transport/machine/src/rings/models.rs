@@ -210,7 +210,7 @@ fn cell_wakes_its_future() {
 }
 
 #[test]
-fn cell_survives_changed_waker() {
+fn cell_wakes_last_registered_waker() {
     model(|| {
         let (setter, mut getter) = cell::pair();
         let answering = thread::spawn(move || setter.set(5).unwrap());

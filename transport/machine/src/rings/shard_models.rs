@@ -179,7 +179,7 @@ fn lent_receives_are_each_taken_once_and_none_is_refused_while_available() {
 }
 
 #[test]
-fn exact_stock_does_not_lend() {
+fn kept_home_lends_no_receives() {
     model(|| {
         let lending = Arc::new(Lending::new((0..18).collect::<Vec<u32>>(), 2));
         lending.take(Some(0), take, |_| {});

@@ -54,7 +54,7 @@ mod tests {
     use libc::{sockaddr_in, sockaddr_in6};
 
     #[test]
-    fn addresses_survive_both_conversions() {
+    fn addresses_round_trip_through_conversions() {
         for text in ["127.1.2.3:4791", "0.0.0.0:0", "[fd00::1:2]:65535", "[::]:1"] {
             let address: SocketAddr = text.parse().unwrap();
             let c = CAddress::from(address);

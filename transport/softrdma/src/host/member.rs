@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn child_after_fork_closes_but_does_not_leave() {
+    fn member_dropped_in_forked_child_stays_registered() {
         let (_folder, [one, mut two]) = hosts();
         let member = two.me();
         let Presence::Folder { process, .. } = &mut Arc::get_mut(&mut two).unwrap().presence else {

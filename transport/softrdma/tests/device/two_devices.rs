@@ -242,7 +242,7 @@ fn listen(node: &Node) -> Result<(), VerbsError> {
 }
 
 #[test]
-fn ipv6_carries_traffic() {
+fn messages_are_exchanged_over_ipv6() {
     let hub = trunkline_softrdma::link::Hub::new();
     let options = ["fd00::71", "fd00::72"].map(|address| SoftOptions {
         addresses: vec![address.parse().unwrap()],

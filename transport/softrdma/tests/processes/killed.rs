@@ -283,7 +283,7 @@ fn request_to_address_of_exited_process_is_refused() {
 }
 
 #[test]
-fn stopped_process_is_not_dead() {
+fn stopped_process_is_not_reported_as_dead() {
     let host = Host::new();
     let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
     let [mut stopped, mut killed] = [(); 2].map(|()| Peer::start(&host, &node, "auto", 2));

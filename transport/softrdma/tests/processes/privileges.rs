@@ -152,7 +152,7 @@ fn holder_with_changed_user_serves_later_members() {
 }
 
 #[test]
-fn processes_meet_although_another_user_has_taken_default_directory() {
+fn processes_meet_despite_default_directory_of_another_user() {
     let (host, address) = (Host::new(), common::address());
     let parent = host.path("tmp");
     fs::create_dir(&parent).unwrap();
@@ -198,7 +198,7 @@ fn sessions_are_created_after_change_of_root() {
 }
 
 #[test]
-fn umask_does_not_deny_own_user() {
+fn runtime_files_have_private_modes_despite_umask() {
     let host = Host::new();
     run(&host, "umask");
     let directory = host.namespace_directory();

@@ -68,7 +68,7 @@ fn incomplete_message_is_flushed_when_its_target_fails() {
 }
 
 #[test]
-fn target_survives_when_packets_for_dead_process_are_dropped() {
+fn target_stays_usable_after_dropped_packets_for_dead_process() {
     let mut cast = Cast::new(3, soft().dropping_unknown());
     let (doomed, other) = (cast.srq(2), cast.srq(1));
     let Cast { sender, actors, .. } = &mut cast;

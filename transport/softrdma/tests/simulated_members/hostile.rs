@@ -112,7 +112,7 @@ fn post(ini: &dyn QueuePair, operation: SendOperation, data: &[trunkline_verbs::
 }
 
 #[test]
-fn random_words_in_shared_memory_harm_only_their_writer() {
+fn random_words_in_shared_memory_affect_only_writer() {
     let mut world = World::new(31);
     let host = world.host(HOST);
     let [victim, bystander, process] = [(); 3].map(|()| world.process_with(&host, PathChoice::Auto));

@@ -295,7 +295,7 @@ fn peer_dies(seed: u64, stores: u64) -> bool {
 }
 
 #[test]
-fn process_killed_between_any_two_stores_harms_its_own_connections_only() {
+fn process_killed_between_any_two_stores_ends_only_its_connections() {
     let mut deaths = 0;
     for stores in (0..900).step_by(13) {
         deaths += u32::from(peer_dies(11 + stores, stores));

@@ -18,7 +18,7 @@ fn ended(network: &Network, node: usize, id: ConnectionId) -> bool {
 }
 
 #[test]
-fn either_side_disconnects() {
+fn disconnect_by_either_side_ends_both() {
     for transport in [Transport::Rc, Transport::Xrc] {
         for first in [A, B] {
             let (mut network, active, passive) = connected(Network::new(), transport);

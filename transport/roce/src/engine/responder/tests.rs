@@ -179,7 +179,7 @@ fn duplicates_are_acknowledged_and_not_executed() {
 }
 
 #[test]
-fn sequence_works_across_wrap() {
+fn psn_sequence_continues_after_wrap() {
     let mut attributes = attributes(QpType::XrcTgt);
     attributes.rq_psn = Psn::new(0xff_ffff);
     let mut rig = Rig::with(&attributes);
@@ -192,7 +192,7 @@ fn sequence_works_across_wrap() {
 }
 
 #[test]
-fn reads_come_in_packets_after_explicit_acknowledgement() {
+fn read_responses_follow_explicit_acknowledgement_in_packets() {
     // contract rocev2 7.13, 7.19
     let mut rig = Rig::new();
     let mut send = request(Operation::SEND_ONLY, 100, b"hi");
@@ -321,7 +321,7 @@ fn atomics_are_replayed_not_repeated() {
 }
 
 #[test]
-fn more_reads_than_promised_are_refused() {
+fn reads_beyond_max_dest_rd_atomic_are_refused() {
     let mut rig = Rig::new();
     for psn in [100, 101] {
         rig.take(&read_request(psn, 0, 1));
@@ -442,7 +442,7 @@ fn srq_may_not_change_inside_message() {
 }
 
 #[test]
-fn lengths_must_fit_opcode_and_announcement() {
+fn payload_lengths_contrary_to_opcode_or_reth_are_refused() {
     // contract rocev2 3.1, 7.9
     let full = [0; MTU as usize];
     let long = [0; MTU as usize + 1];
@@ -465,7 +465,7 @@ fn lengths_must_fit_opcode_and_announcement() {
 }
 
 #[test]
-fn rights_of_qp_come_before_target() {
+fn rights_of_qp_are_checked_before_target() {
     // contract E5, G4
     let none = QpAttributes { access: Access::empty(), ..attributes(QpType::XrcTgt) };
     let mut write = request(Operation::WRITE_ONLY, 100, b"four");
@@ -577,7 +577,7 @@ fn first_packet_in_rtr_raises_communication_established() {
 }
 
 #[test]
-fn other_services_and_answers_are_dropped() {
+fn packets_of_other_services_and_acknowledgements_are_dropped() {
     // contract rocev2 2.4
     let mut rig = Rig::with(&attributes(QpType::Rc));
     assert_eq!(rig.send(100), Handled::Dropped);

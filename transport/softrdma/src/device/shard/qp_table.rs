@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_qp_leaves_service_list() {
+    fn removed_qp_is_absent_from_service_list() {
         let directory = QpDirectory::new(Numbers::new(&mut Random::new(1), None));
         let mut qps = QpTable::new(ShardIndex::FIRST, Neighbours::new(directory));
         qps.insert(5, qp(5));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_survive_round_trip() {
+    fn attributes_round_trip() {
         let source = IpAddr::from([127, 4, 5, 6]);
         for (attributes, source) in [(connected(), Some(source)), (QpAttributes::new(QpType::XrcTgt), None)] {
             let mut words = Vec::new();

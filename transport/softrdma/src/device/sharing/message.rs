@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_round_trip() {
+    fn messages_round_trip() {
         for message in samples() {
             let mut bytes = Vec::new();
             let kind = message.write(&mut bytes);

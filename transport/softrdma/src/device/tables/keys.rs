@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_of_access_can_fail() {
+    fn access_outside_range_rights_domain_or_generation_is_refused() {
         let keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let key = keys.keys.insert(all(&memory), memory.address(0), PD, Access::REMOTE_READ).unwrap();

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_name_in_another_use_is_passed_over() {
+    fn unusable_plain_name_is_passed_over() {
         let target = Folder::new().unwrap();
         fs::set_permissions(target.path(), Permissions::from_mode(0o700)).unwrap();
         for kind in ["file", "link", "dangling link", "fifo", "open directory"] {

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn names_survive_round_trip() {
+    fn folder_names_round_trip() {
         let folder = Folder::new().unwrap();
         let made = namespace_folder(Some(&folder.join("run"))).unwrap();
         let made = FolderName::parse(made.file_name().unwrap().to_str().unwrap()).unwrap();

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_proved_in_both_ways() {
+    fn user_of_this_process_is_proved_with_and_without_pidfd() {
         let (socket, _other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
         let (own, later) = (geteuid().as_raw(), Ticks(u64::MAX));
         let user = Some(own).filter(|uid| *uid != 65534);

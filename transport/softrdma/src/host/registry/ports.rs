@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_dead_are_void() {
+    fn port_records_of_dead_members_are_ignored() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();

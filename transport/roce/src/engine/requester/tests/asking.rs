@@ -48,7 +48,7 @@ fn limited_credit_requests_more_acknowledgements() {
 }
 
 #[test]
-fn without_probes_every_request_requests_acknowledgement() {
+fn every_request_requests_ack_without_probes() {
     let mut rig = Rig::answered(Tuning { probe_floor_ns: 0, ..Tuning::default() });
     rig.send_unsignaled(1);
     assert_eq!(rig.asking(), [101]);

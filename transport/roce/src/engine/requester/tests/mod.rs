@@ -292,7 +292,7 @@ fn window_bounds_unacknowledged_packets() {
 }
 
 #[test]
-fn credits_count_pieces_as_peer_does() {
+fn credits_count_each_read_piece_as_message() {
     // contract rocev2 6.6: the peer's MSN grows with each READ request.
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
@@ -309,7 +309,7 @@ fn credits_count_pieces_as_peer_does() {
 }
 
 #[test]
-fn credits_hold_back_all_but_probe() {
+fn exhausted_credits_allow_one_unacknowledged_packet() {
     // contract rocev2 6.6
     let mut rig = Rig::new();
     for wr_id in 1..=2 {
@@ -354,7 +354,7 @@ fn draining_finishes_started_request() {
 }
 
 #[test]
-fn error_flushes_and_reset_forgets() {
+fn error_flushes_requests_and_reset_discards_requests() {
     let mut rig = Rig::new();
     rig.try_post(1, SendOperation::Send, &[], SendFlags::empty()).expect("room");
     rig.send(2);

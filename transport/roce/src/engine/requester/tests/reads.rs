@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn acknowledgement_beyond_read_shows_its_answer_lost() {
+fn acknowledgement_beyond_read_retransmits_read() {
     // contract rocev2 7.18
     let mut rig = Rig::new();
     rig.send(1);
@@ -80,7 +80,7 @@ fn atomics_return_old_value_in_host_order() {
 }
 
 #[test]
-fn reads_wait_for_their_turn() {
+fn reads_beyond_max_rd_atomic_wait() {
     // contract rocev2 7.17
     let mut rig = Rig::new();
     for wr_id in 1..=3 {
