@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_take_three_quarters_of_time_to_all_of_it() {
+    fn retries_take_three_quarters_to_whole_session_loss_time() {
         let millis =
             |(retry_count, code): (u8, u8)| (u128::from(retry_count) + 1) * (4096_u128 << code) / 1_000_000;
         for time_ms in 500..=60_000_u64 {

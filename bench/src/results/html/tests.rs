@@ -191,7 +191,7 @@ fn page_opens_with_date_version_machine_and_one_table() {
 }
 
 #[test]
-fn page_has_at_most_eight_charts_and_lists_them() {
+fn page_has_and_links_at_most_eight_charts() {
     let many = run("latency", &[0, 64, 512, 4096], &[1, 2, 4, 8], &json!({}));
     let few = run("rate", &[64], &[1], &json!({}));
     for (files, charts) in

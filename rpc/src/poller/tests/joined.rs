@@ -68,7 +68,7 @@ impl Peer {
 }
 
 #[test]
-fn message_joins_only_what_is_staged_for_its_own_poller_and_session() {
+fn message_joins_only_messages_staged_for_same_poller_and_session() {
     let mut world = World::new();
     let [from, to, other] = [world.peer(), world.peer(), world.peer()];
     for peer in [&to, &other] {

@@ -157,7 +157,7 @@ fn arrived(server: &Peer) -> Option<(Origin, u64)> {
 }
 
 #[test]
-fn failing_server_is_left_out_within_20_calls_until_it_recovers() {
+fn failing_server_is_left_out_within_20_calls_until_recovery() {
     for policy in [Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut rig = Rig::new(4, policy.into());
         rig.calls(1000 * MS, |_| Answer::Success);
@@ -291,7 +291,7 @@ fn by_node(reason: Reason) -> RepliedBy {
 }
 
 #[test]
-fn only_faults_of_server_leave_it_out() {
+fn server_is_left_out_only_for_its_own_faults() {
     let refused = RepliedBy::Node { reason: Some(Reason::Overloaded), ran: false };
     for (answer, expected) in [
         (Answer::Failure(Code::NotFound, RepliedBy::Handler), 0),

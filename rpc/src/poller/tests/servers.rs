@@ -53,7 +53,7 @@ fn all_servers_are_kept_connected_without_call_unless_first_is_picked() {
 }
 
 #[test]
-fn silent_servers_of_balanced_channel_do_not_delay_others() {
+fn silent_servers_do_not_delay_calls_to_other_servers() {
     let mut rig = Rig::new();
     let silent = (1..=100).map(|port| SocketAddr::new(silent().ip(), port)).collect::<Vec<_>>();
     let all = silent.iter().copied().chain([rig.peer.address()]);

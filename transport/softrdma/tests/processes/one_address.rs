@@ -193,7 +193,7 @@ fn capture_of_receiver_has_forwarded_datagrams_with_port_4791() {
 }
 
 #[test]
-fn wildcard_listener_is_reachable_at_every_address_held_by_others() {
+fn wildcard_listener_is_reachable_at_addresses_held_by_another_device() {
     let (host, addresses) = (Host::new(), [common::address(), common::address()]);
     let holder = devices(&host, &addresses, 1).remove(0);
     let held = addresses.map(|address| join_at(&holder, &holder, address, address));

@@ -286,7 +286,7 @@ fn invalid_values_in_every_attribute_and_header_field_are_dropped() {
 }
 
 #[test]
-fn messages_of_strangers_and_in_wrong_state_are_dropped() {
+fn messages_from_unknown_peers_and_in_wrong_state_are_dropped() {
     let mut target = Target::new();
     let unknown = 0x7777_7777;
     let (req, id) = target.half_made();

@@ -198,7 +198,7 @@ fn ours(count: usize) -> Vec<Box<dyn Sender>> {
 }
 
 #[test]
-fn senders_fill_link_share_it_and_lose_little() {
+fn senders_fill_and_share_link_with_less_than_0_3_percent_loss() {
     for (count, link) in [
         (1, LINK),
         (4, LINK),

@@ -244,7 +244,7 @@ fn repeated_read_restarts_at_requested_packet() {
 }
 
 #[test]
-fn repeat_within_unfinished_answer_cuts_nothing_off() {
+fn duplicate_read_within_unfinished_response_keeps_rest_of_response() {
     // contract rocev2 7.24
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, 4 * MTU));

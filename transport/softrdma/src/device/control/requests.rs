@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_with_many_requests_leave_places_to_others() {
+    fn hosts_with_many_requests_leave_places_to_other_hosts() {
         let mut requests = Requests::default();
         for transaction in 0..300 {
             (1..=254).for_each(|host| requests.add(request(host, transaction)));

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn number_is_reused_after_all_others() {
+    fn freed_number_is_not_reused_within_100000_allocations() {
         let mut numbers = Numbers::new(&mut Random::new(1), None);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100_000 {

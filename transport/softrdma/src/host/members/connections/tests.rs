@@ -279,7 +279,7 @@ fn silent_connections_are_bounded() {
 }
 
 #[test]
-fn path_too_long_for_socket_address_works() {
+fn runtime_directory_longer_than_socket_address_works() {
     let runtime = Runtime::new().unwrap();
     let deep = runtime.path().join("a".repeat(120));
     std::fs::DirBuilder::new().mode(0o700).create(&deep).unwrap();
