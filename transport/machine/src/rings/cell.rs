@@ -122,12 +122,13 @@ impl<T> Setter<T> {
     /// Completes the cell; returns the value if the getter was dropped.
     fn finish(&mut self, value: Option<T>, wake: impl FnOnce(Waker)) -> Option<T> {
         self.finished = true;
-        // SAFETY: before DONE the value is the setter's.
+        // SAFETY: until DONE is set, the setter owns the value.
         unsafe { self.shared.replace_value(value) };
         // SYNC: cell-word
         let before = self.shared.word.fetch_or(DONE, Ordering::AcqRel);
         if before & ABANDONED != 0 {
-            // SAFETY: the getter left before DONE, so the value stayed the setter's.
+            // SAFETY: ABANDONED was set before DONE, so the getter no longer accesses the value and the
+            // setter still owns it.
             return unsafe { self.shared.replace_value(None) };
         }
         if before & WAKER != 0 {

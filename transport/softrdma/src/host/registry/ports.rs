@@ -91,7 +91,8 @@ impl Host {
             let other = others.find(|record| record.owner != self.me() && self.is_alive(record.owner));
             match other.filter(|_| !matches!(holder, PortHolder::Alive(_))) {
                 None => return Err(PortRefused::Bind(error, holder)),
-                // The other member was stopped while it bound the port.
+                // Binding or closing takes microseconds, so the other member is probably stopped. Report it
+                // as the holder.
                 Some(other) if attempts == ATTEMPTS => {
                     return Err(PortRefused::Bind(error, PortHolder::Alive(other.owner)));
                 }

@@ -152,7 +152,8 @@ fn packet_to_port_4791_reaches_member_that_owns_its_qp_number() {
     assert_eq!((holder.counter("relayed_to_members"), holder.counter("drop_not_relayed")), (80, 0));
     assert_eq!(others[0].counter("relayed_from_members"), 40);
 
-    // A datagram can also be sent to a member directly, from its true port.
+    // Members also exchange datagrams directly: from the sender's own port to the receiver's own port, not to
+    // port 4791.
     let to = others[0].link.source(address);
     others[1].send(address, to, &[packet(1, 1)]);
     let [arrived] = gather([&mut others[0]], [1]);
