@@ -9,8 +9,7 @@
 //!
 //! | datagram for | is passed to |
 //! |---|---|
-//! | the peer of a connection of one flow of this member | the holder, which sends it from the device's port
-//! |
+//! | the peer of a connection of one flow of this member | the holder, which sends it from the device's port |
 //! | a TGT that processes share | the member that executes the TGT |
 //! | another QP | the member that owns the QP's number |
 //! | QP 1, with a REQ or SIDR_REQ | the member that listens for the service at the address |

@@ -6,10 +6,8 @@
 //!
 //! | role of the dead member | consequence |
 //! |---|---|
-//! | executor of a TGT on which this process has a handle | the first process to swap the record's executor
-//! continues from the published state |
-//! | owner of an SRQ for which a placement is pending | the packet is acknowledged if it was placed,
-//! otherwise answered by contract G7 |
+//! | executor of a TGT on which this process has a handle | the first process to swap the record's executor continues from the published state |
+//! | owner of an SRQ for which a placement is pending | the packet is acknowledged if it was placed, otherwise answered by contract G7 |
 //! | last process with handles on a TGT executed here | the TGT is destroyed |
 #![forbid(unsafe_code)]
 

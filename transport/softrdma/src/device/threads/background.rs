@@ -7,10 +7,8 @@
 //!
 //! | the machine | sleeps on | [`Watcher`] |
 //! |---|---|---|
-//! | leaves the work to a poller that is awake | the waker, for one tick | nobody: a deadline is missed by
-//! two ticks at most |
-//! | leaves the work to a poller that sleeps for the shard | the waker, for a tick that doubles | the poller
-//! |
+//! | leaves the work to a poller that is awake | the waker, for one tick | nobody: a deadline is missed by two ticks at most |
+//! | leaves the work to a poller that sleeps for the shard | the waker, for a tick that doubles | the poller |
 //! | does the work | the waker and the descriptors | the machine, until the shard's next deadline |
 //!
 //! In a simulation threads do not wait on descriptors: a bell wakes the machine, and the simulation checks

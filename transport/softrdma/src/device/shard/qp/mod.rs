@@ -7,8 +7,7 @@
 //! |---|---|
 //! | `traffic` | the QP's packets |
 //! | `path`, `route` | the path of the QP's packets, and their addresses |
-//! | `reception`, `receives` | the receives in progress, and the queue that a message takes its receive from
-//! |
+//! | `reception`, `receives` | the receives in progress, and the queue that a message takes its receive from |
 //! | `target`, `memory` | memory that the peer accesses, and memory of the QP's own requests |
 
 pub(super) mod memory;
