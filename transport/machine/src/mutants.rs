@@ -33,7 +33,7 @@ pub struct Sealed {
     pub nonce: [u8; 12],
     /// Kind of the sealed data.
     pub what: &'static str,
-    /// Number of the sealed data, among those of its kind.
+    /// Number of the sealed data within its kind.
     pub number: u64,
 }
 

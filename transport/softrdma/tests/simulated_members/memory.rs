@@ -161,8 +161,8 @@ fn gather_list_that_is_refused_half_way_leaves_nothing_in_ring() {
 #[test]
 fn error_of_qp_that_may_only_use_memory_names_peers_address() {
     let errors = Log::new(Level::ERROR);
-    // With one subscriber, the thread that reaches a line first decides whether the line is enabled, and threads of other
-    // tests have none. With two, `tracing` asks both.
+    // With one subscriber, the thread that reaches a line first decides if the line is enabled, and threads
+    // of other tests have no subscriber. With two subscribers, `tracing` checks both.
     let _other = Dispatch::new(Log::new(Level::ERROR));
     tracing::subscriber::with_default(errors.clone(), || {
         let mut world = World::new(1);

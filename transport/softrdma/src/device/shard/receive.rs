@@ -214,7 +214,7 @@ impl Shard {
             local.note_silence(pair, now);
         }
         let source = || Heard { from: datagram.source, is_member: origin.is_member };
-        // Members are software devices, and so are peers that share an address with us.
+        // Members are software devices, and so are peers at an address of this device.
         let soft = || {
             let (from, to) = (datagram.source.ip(), datagram.destination.ip());
             origin.is_member || peers.is_soft((from, to)) || link.is_open(from)

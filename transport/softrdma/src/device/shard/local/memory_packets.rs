@@ -130,8 +130,8 @@ impl Shard {
         self.local.descriptor()
     }
 
-    /// Parks all rings after another thread's work, for the thread that sleeps. Returns true if packets have
-    /// arrived in the meantime.
+    /// Parks all rings again, for a thread that sleeps while another thread has done work. Returns true if
+    /// packets have arrived before the rings were parked.
     pub(in crate::device) fn has_control_events_more_in_memory(&mut self) -> bool {
         self.local.park_again()
     }

@@ -254,7 +254,7 @@ impl<'a> Here<'a, '_> {
         let Ok(to) = self.destination(range, offset, payload.len()) else {
             return Placement::Nak(NakCode::REMOTE_ACCESS);
         };
-        // Another shard may have taken the last receive in the meantime.
+        // Another shard may have taken the last receive after the check above.
         if notifies && !self.take(request.srq) {
             return Placement::Rnr;
         }
