@@ -8,8 +8,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`SimulatedHost`] | addresses, ports and shared memory |
-//! | [`SimulatedProcess`] | the process in which a device is opened; it can be killed, also between two
-//! stores |
+//! | [`SimulatedProcess`] | the process in which a device is opened; it can be killed, also between two stores |
 //! | [`Network`] | carries datagrams from host to host; the simulation provides it |
 #![forbid(unsafe_code)]
 

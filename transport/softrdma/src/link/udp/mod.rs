@@ -50,8 +50,8 @@ pub(crate) struct UdpLink {
     losses: transfer::Losses,
     /// Forwards datagrams to the other processes at the addresses of this one.
     relay: Option<Relay>,
-    /// For a further shard: passes datagrams whose source is the device's port to the process that holds the
-    /// port.
+    /// Passes datagrams whose source is the device's port to the process that holds the port. Set for a
+    /// further shard only.
     outward: Option<Relay>,
     /// Datagrams that this process sends for other processes.
     sent_for_others: SendBatch,
