@@ -7,7 +7,7 @@ use std::time::Duration;
 use trunkline_machine::{Machine, NotJoined, Running, Runtime, Sleeper, Turn, Waker};
 use trunkline_verbs::Time;
 
-/// A machine that ends after it was brought three pieces of work.
+/// A machine that ends after three pieces of work.
 struct Worker {
     sleeper: Sleeper,
     work: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! The state diagram of the hand-over. Loom models in the crate check it under two threads.
+//! The states of the hand-over. Loom models in the crate check it with two threads.
 
 #[cfg(test)]
 mod tests {

@@ -131,7 +131,7 @@ fn peer_of_unreachable_family_is_reported_as_event() {
     let id = near.id(QpType::XrcIni);
     id.resolve_address(None, "[::1]:9".parse().unwrap()).unwrap();
     assert!(matches!(near.next().kind, CmEventKind::AddressError(VerbsError::AddressNotAvailable(_))));
-    // The id can still try another address.
+    // The program can still try another address with the id.
     id.resolve_address(None, near.at(9)).unwrap();
     assert!(matches!(near.next().kind, CmEventKind::AddressResolved));
 }

@@ -8,7 +8,7 @@ use trunkline_roce::wire::{Opcode, Operation, Packet, ROCE_PORT, Service, Syndro
 use trunkline_softrdma::link::{Link, ReceiveBatch};
 use trunkline_verbs::{Psn, QpModify, QpState};
 
-/// A peer that builds its packets itself, so that only the test requests acknowledgements.
+/// A peer whose packets the test builds, so that only the test requests acknowledgements.
 struct Setup(ByHand);
 
 impl Setup {
@@ -29,7 +29,7 @@ impl Setup {
         assert_eq!(came, 1);
     }
 
-    /// Returns the number of acknowledgements of the message that wait. No other packet may wait.
+    /// Returns the number of waiting acknowledgements of the message. No other packet may be waiting.
     fn acknowledgements(&mut self) -> usize {
         let mut batch = ReceiveBatch::new(64);
         self.0.link.receive(&mut batch);
@@ -58,7 +58,7 @@ fn stopping_qp_repeats_last_acknowledgement() {
             "reset" => setup.change(QpState::Reset),
             _ => setup.change(QpState::Error),
         }
-        // They have been sent when the call returns.
+        // The copies were sent when the call returns.
         assert_eq!(setup.acknowledgements(), 3, "{end}");
         let _destroyed_before = setup.0.tgt.destroy();
         assert_eq!(setup.acknowledgements(), 0, "{end}: once is enough");

@@ -20,7 +20,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// Creates a TGT that has taken one message from its peer.
+    /// Creates a TGT that has received one message from its peer.
     fn new() -> Self {
         let mut setup = Self { hands: ByHand::new(PEER), psn: Psn::new(FIRST_PSN) };
         let message = setup.hands.message(setup.psn, true);

@@ -10,7 +10,7 @@ use trunkline_verbs::{
     SendOperation, SendRequest, VerbsError, XrcdFlags,
 };
 
-/// Opens two devices, of which the first can be removed.
+/// Opens two devices. The first is in the returned slot, from which it can be removed.
 fn pair(options: [SoftOptions; 2]) -> (Slot, SoftOptions, Node, Node) {
     let slot = Slot::new();
     let [near, far] = options;

@@ -25,12 +25,13 @@ pub(super) fn options(host: &Host, path: PathChoice) -> SoftOptions {
     SoftOptions { path, ..host.options() }
 }
 
-/// Returns the place of a message in a node's memory.
+/// Returns the offset of a message in a node's memory.
 fn place(index: u64) -> usize {
     usize::try_from(index).unwrap() * SIZE as usize
 }
 
-/// Entry point of the peer: an SRQ for which it sleeps, and a TGT for the INI that the variable names.
+/// Entry point of the peer. It has an SRQ, on which it waits for messages, and a TGT for the INI that the
+/// variable names.
 #[test]
 fn peer() {
     if part().as_deref() != Some("peer") {
@@ -122,8 +123,8 @@ impl PeeredNode {
         }
     }
 
-    /// Returns true if a stopped peer takes as many messages after it has been resumed. On a loaded machine
-    /// it may continue too late, since the sender abandons the path after half a second.
+    /// Returns true if a stopped peer receives as many messages as before after it is resumed. On a loaded
+    /// machine it may continue too late, since the sender leaves the path after half a second.
     fn continues(&self, messages: usize) -> bool {
         for _ in 0..messages {
             match self.node.completion().status {
@@ -215,7 +216,7 @@ fn device_with_faults_uses_udp() {
     drop(tgt);
 }
 
-/// Writing beyond the limit on file size kills the process by SIGXFSZ.
+/// Writing beyond the limit on file sizes kills the process with SIGXFSZ.
 #[test]
 fn process_with_small_file_size_limit_stays_on_udp() {
     let pair = pair(PathChoice::Auto, "small files");
@@ -259,7 +260,7 @@ fn resumed_process_receives_messages_sent_while_stopped() {
         wait_until("the path is memory", || pair.path().0 == "shm");
         pair.exchange(50..60);
         pair.peer.stop();
-        // More than the ring holds, so that some go by UDP meanwhile.
+        // Send more than the ring holds, so that some messages go by UDP.
         for number in 60..60 + 40 {
             pair.send(number);
         }
@@ -301,7 +302,7 @@ fn killed_process_is_reported_and_its_memory_released() {
         pair.node.cq.poll(&mut nothing);
         pair.pairs() == 0
     });
-    // A successor follows at once.
+    // Another process takes its place at once.
     let (ini, peer, srq) = start_peer(&pair.host, &pair.node, "auto");
     let next = PeeredNode { ini, peer, srq, ..pair };
     next.exchange(0..20);
@@ -309,7 +310,7 @@ fn killed_process_is_reported_and_its_memory_released() {
     next.exchange(20..30);
 }
 
-/// Its socket file is gone, so offers of shared memory are rare, and messages go by UDP.
+/// The peer's socket file is gone, so shared memory is offered rarely, and messages go by UDP.
 #[test]
 fn unreachable_process_is_offered_memory_at_limited_rate() {
     let host = Host::new();

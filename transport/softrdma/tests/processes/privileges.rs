@@ -1,6 +1,6 @@
 //! Programs that change their user, their root directory or their umask.
 //!
-//! Each of these belongs to a whole process, so the tests start this binary again (`play`).
+//! Each of these settings belongs to a whole process, so the tests start this binary again (`play`).
 
 use crate::common;
 use crate::common::host::{Host, listen, open, part};
@@ -166,7 +166,7 @@ fn processes_meet_despite_default_directory_of_another_user() {
     let variables =
         [default[0], default[1], default[2], (ADDRESSES[0], &*address), (ADDRESSES[1], &*address)];
     let start = || host.start("hold as another user", &mut same_test(module_path!(), "play"), &variables);
-    // Two processes share an address only in one runtime directory.
+    // Two processes can share an address only if they have the same runtime directory.
     let mut holders = [start(), start()];
     for holder in &mut holders {
         println!("port {}", holder.after("PORT ").unwrap());

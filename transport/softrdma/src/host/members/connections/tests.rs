@@ -17,7 +17,7 @@ fn members<const N: usize>() -> (Runtime, [Connections; N]) {
     (runtime, members)
 }
 
-/// Returns the next message, as owned bytes. A sender in this process has finished before.
+/// Returns the next message as owned bytes. The sender is in this process, and has sent it before the call.
 fn next(link: &mut Connections) -> Option<(MemberId, u8, Vec<u8>)> {
     match link.receive()? {
         Arrived::Message { from, kind, bytes } => Some((from, kind, bytes.to_vec())),
@@ -89,7 +89,7 @@ fn messages_to_non_reading_member_are_dropped_and_counted() {
     assert_eq!(next(&mut b).unwrap().2, b"again");
 }
 
-/// A wrong end of a connection would end everything that two members share.
+/// If a connection ended by mistake, everything that the two members share would end.
 #[test]
 fn resource_shortage_does_not_end_connection() {
     let (_runtime, [mut a, mut b]) = members();
@@ -118,7 +118,7 @@ fn end_of_member_is_reported_once_to_each_peer() {
     assert_eq!((lost(&mut a), lost(&mut a)), (Some(gone), None));
     assert_eq!((lost(&mut c), lost(&mut c)), (Some(gone), None));
     assert_eq!(a.send(gone, 1, &[b"x"]), Err(Undelivered::Gone));
-    // A member that starts to watch after the end gets the report as well.
+    // A member that starts to watch after the end also gets the report.
     a.watch(gone);
     assert_eq!(lost(&mut a), Some(gone));
     assert_eq!(a.connections.len() + c.connections.len(), 0);
@@ -153,10 +153,10 @@ fn last_messages_of_member_arrive_before_its_end() {
     assert_eq!(lost(&mut a), Some(gone));
 }
 
-/// A member may end before this side accepts the connection.
+/// A member may end before this side has accepted its connection.
 #[test]
 fn messages_of_ended_member_arrive_before_report_of_its_end() {
-    // Perhaps this side has a connection to the member, or begins to watch it afterwards.
+    // This side may have a connection to the member, or begin to watch it later.
     for (is_connected, is_watched) in [(false, false), (true, false), (false, true)] {
         let (_runtime, [mut a, mut b]) = members();
         let gone = me(&b);
@@ -187,7 +187,7 @@ fn messages_on_earlier_connection_of_member_arrive() {
     let newer = b.folder.connect(me(&a).slot).unwrap();
     socket::send(&newer, &[IoSlice::new(&hello(of_b, me(&a)))]).unwrap();
     socket::send(&newer, &[IoSlice::new(b"\x03third")]).unwrap();
-    // The newer connection is read first.
+    // Read the newer connection first.
     a.readable.clear();
     a.readable.push_back(LISTENER);
     let mut kinds = [next(&mut a), next(&mut a)].map(|message| message.unwrap().1);
@@ -223,7 +223,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
         assert_eq!(count(&b, "drop_local_nonsense"), index as u64 + 1);
         assert!(b.connections.is_empty());
     }
-    // A member sends too much, on the connection that it opened and on the other one.
+    // A member sends a message that is too long, on the connection that it opened and on the other one.
     let socket = b.folder.connect(of_b.slot).unwrap();
     socket::send(&socket, &[IoSlice::new(&hello(of_a, of_b))]).unwrap();
     socket::send(&socket, &[IoSlice::new(&vec![1; MAX_MESSAGE_BYTES + 2])]).unwrap();
@@ -241,7 +241,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
 fn member_unable_to_connect_replies_on_existing_connection() {
     let (runtime, [mut a, mut b]) = members();
     let (of_a, of_b) = (me(&a), me(&b));
-    // Same effect as a change of the root directory.
+    // Has the same effect as a change of the root directory.
     let hidden = runtime.path().join("hidden");
     let hide = || std::fs::rename(runtime.path().join("run"), &hidden).unwrap();
     let show = || std::fs::rename(&hidden, runtime.path().join("run")).unwrap();
