@@ -74,8 +74,8 @@ impl Reservation {
         self.used -= units;
     }
 
-    /// Completes any other change. From now on [`Reservation::keeps`] allows counting only while at most two
-    /// portions are unused. If `is_watched`, it never does.
+    /// Updates the limits of the fast path after any other change. Then [`Reservation::keeps`] returns true
+    /// only while at most two portions are unused, and never if `is_watched`.
     pub(super) fn settle(&mut self, is_watched: bool) {
         self.least = if is_watched { usize::MAX } else { self.reserved.saturating_sub(2 * self.portion) };
     }

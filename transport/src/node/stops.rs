@@ -42,8 +42,8 @@ impl Stops {
         }
     }
 
-    /// Returns the cause of the end of a session that began at `began`: the process's stop if it began later, has just ended and
-    /// explains `cause`.
+    /// Returns the cause of the end of a session that began at `began`: the latest stop of the process if it came after `began`,
+    /// ended less than [`LASTS`] ago and explains `cause`; else `cause`.
     pub(crate) fn explain(&self, cause: PeerDown, began: Time, now: Time) -> PeerDown {
         let may_be_ours = matches!(
             cause,
