@@ -51,7 +51,7 @@ impl Transport {
             worked = true;
             self.perform(command);
         }
-        // The TGTs of these frames no longer exist, or were never announced.
+        // The TGTs of these frames are destroyed, or were never announced.
         self.targets.forget_unannounced();
         worked
     }

@@ -98,7 +98,7 @@ impl EventKind {
         }
     }
 
-    /// Returns the kind's place in the order of removal when the record is full.
+    /// Returns the kind's rank: when the record is full, events of higher ranks are removed first.
     fn rank(self) -> u8 {
         match self {
             Self::Call => 3,

@@ -15,7 +15,7 @@
 //! attempts of a node.
 //!
 //! Each pause is lengthened by up to a quarter, which differs between nodes and attempts. An established
-//! session ends the row of failed attempts.
+//! session resets the count of failed attempts.
 #![forbid(unsafe_code)]
 
 use crate::PeerDown;

@@ -678,7 +678,7 @@ fn incarnation_with_unknown_critical_setting_is_refused_by_name_until_it_is_rest
         panic!("{actions:?}");
     };
     assert_eq!(told, cause);
-    // All callers have failed, so none waits for the next attempt.
+    // All callers have failed, so callers do not wait for the next attempt.
     for connect in [Connect::FailFast, Connect::Wait] {
         actions.clear();
         machine.want(now, connect, &mut actions);
