@@ -33,7 +33,7 @@ pub(super) struct QuestionKey {
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) id: ConnectionId,
-    /// For a request of this node, `request_id` is its `id`.
+    /// Key of the request. In requests of this node, `request_id` equals `id`.
     pub(super) key: QuestionKey,
     pub(super) stage: Stage,
     /// Time at which the timer fires: it always runs.
