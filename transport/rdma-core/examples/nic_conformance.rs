@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     run_program(&wanted, &[Arc::new(sides)], &processes)
 }
 
-/// The device and its addresses, as the arguments name them.
+/// The device and its addresses, from the arguments.
 #[derive(Debug, Default)]
 struct Asked {
     device: Option<String>,

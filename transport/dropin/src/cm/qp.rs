@@ -135,7 +135,7 @@ pub(super) fn create_cqs(id: Id<'_>, send: u32, receive: u32) -> Result<(), Errn
             return Ok(None);
         }
         let context = id.get(VERBS);
-        // SAFETY: an id's context is null or never closed. The channel was made by the line before, and
+        // SAFETY: an id's context is null or never closed. The channel was created by the line before, and
         // is destroyed only if no CQ uses it.
         unsafe {
             let channel = made(verbs::ibv_create_comp_channel(context))?;
@@ -172,8 +172,8 @@ pub(super) fn destroy_cqs(id: Id<'_>) {
     }
     for (cq, channel) in [(RECEIVE_CQ, RECEIVE_CHANNEL), (SEND_CQ, SEND_CHANNEL)] {
         let (cq, channel) = (id.replace(cq, null_mut()), id.replace(channel, null_mut()));
-        // SAFETY: `create_cqs` made them and stored them in the id. They are removed from it here, so
-        // they are destroyed once.
+        // SAFETY: `create_cqs` created the CQs and stored them in the id. They are removed from the id
+        // here, so they are destroyed once.
         unsafe {
             if !cq.is_null() {
                 verbs::ibv_destroy_cq(cq);

@@ -29,7 +29,7 @@ fn device_has_xrc_and_no_paging() {
     lab.close();
 }
 
-/// Fields that Linux fills and that programs divide by, print or use as an index.
+/// Checks fields that Linux fills and that programs divide by, print or use as an index.
 #[test]
 fn attributes_have_no_zero_that_kernel_would_fill() {
     let lab = Lab::open();

@@ -35,8 +35,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The older XRC calls on one device, for one process. Create one per device and keep it.
 ///
-/// A receive QP is identified by its number only. Dropping this, or the end of the process, unregisters from
-/// all.
+/// A receive QP is identified by its number only. Dropping this value, or the end of the process, ends all
+/// registrations.
 #[derive(Debug)]
 pub struct LegacyXrc {
     device: Arc<dyn Device>,
