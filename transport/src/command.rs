@@ -123,7 +123,7 @@ pub(crate) enum CmCommand {
     Released { poller: PollerIndex },
     /// A poller has drained, after the command to shut down.
     Drained { poller: PollerIndex },
-    /// The node shuts down, and its grace period ends at the deadline. Close everything soon after it, even
+    /// The node shuts down, and its grace period ends at the deadline. Close everything 50 ms after it, even
     /// if not every poller has reported.
     ShutDownBy { deadline: Time },
     /// Close everything now.

@@ -124,7 +124,7 @@ pub(crate) unsafe fn create_qp_ex(
 ) -> *mut ibv_qp {
     if attributes.comp_mask == ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 {
         let pd = attributes.pd;
-        // SAFETY: the first fields of the extended structure are those of the plain one; this
+        // SAFETY: the extended structure begins with the fields of the plain one; this
         // function's contract for the objects.
         return unsafe { ibv_create_qp(pd, std::ptr::from_mut(attributes).cast()) };
     }

@@ -68,7 +68,7 @@ pub(crate) struct Shares {
     bytes: Share,
     /// Large messages that the peer has not READ yet. Each pins registered memory.
     pinned: Share,
-    /// Large messages of the peer that we have not READ yet.
+    /// Large messages of the peer that this node has not READ yet.
     announced: Share,
     /// Room reserved for refusals, in messages and in bytes.
     refusals: [Room; 2],
@@ -193,7 +193,7 @@ impl Counted {
         add(&mut self.bytes, peer, bytes);
     }
 
-    /// Counts messages of the peer that we have not READ yet.
+    /// Counts messages of the peer that this node has not READ yet.
     pub(crate) fn announced(&mut self, peer: PeerKey, messages: usize) {
         add(&mut self.announced, peer, messages);
     }

@@ -104,7 +104,7 @@ impl Reservation {
     }
 
     /// Returns true if the reserved units of all pollers are within the limit of a use with these `leaves`,
-    /// not counting those that this poller leaves unused after taking `units`. The poller's units may have
+    /// not counting units that this poller leaves unused after taking `units`. The poller's units may have
     /// been reserved under the higher limit of other uses, so their number alone is not sufficient.
     #[inline]
     pub(super) fn is_below(&self, units: usize, leaves: Leaves) -> bool {

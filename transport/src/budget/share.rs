@@ -162,7 +162,7 @@ impl Share {
         self.put_back(peer, 1);
     }
 
-    /// Publishes the units in use, without those in the cache. Called at the end of a turn.
+    /// Publishes the units in use, without the units in the cache. Called at the end of a turn.
     #[inline]
     pub fn settle_cache(&self) {
         if self.cache.units > 0 {

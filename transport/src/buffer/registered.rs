@@ -162,7 +162,7 @@ struct FrozenBuffer {
 
 impl AsRef<[u8]> for FrozenBuffer {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: after `freeze` the block is only read, by us and by peers; its region gives no
+        // SAFETY: after `freeze` the block is only read, by this node and by peers; its region gives no
         // right to write.
         unsafe { self.block.slice() }
     }

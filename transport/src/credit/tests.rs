@@ -379,7 +379,7 @@ fn one_peer_leaves_half_to_others_however_many_pairs_it_has() {
     assert!(rest >= ledger.per_peer - 8, "{rest} are left to the others of {ledger:?}");
 }
 
-/// Lets honest pairs send without pause for this time. Returns the pairs that were found to hoard.
+/// Lets honest pairs send without pause for `over_ms`. Returns the pairs that were found to hoard.
 fn hoarding_while_busy(world: &mut World, busy: Range<usize>, over_ms: u64) -> Vec<QpNumber> {
     let mut found = Vec::new();
     let until = world.now + over_ms;
@@ -470,7 +470,7 @@ fn busy_pair_releases_what_it_does_not_use() {
         world.exchange();
     }
     assert!(world.available(0..1) > 100);
-    // The other messages were cancelled, and another follows every few milliseconds.
+    // The other messages were cancelled, and a new message follows every few milliseconds.
     for _ in 0..60 {
         world.now += 5;
         world.pairs[0].backlog = 1;

@@ -1,4 +1,4 @@
-//! The handshake of two nodes, without I/O: frames and time go in, frames and the proof come out.
+//! The handshake of two nodes, without I/O: takes frames and time, and returns frames and the proof.
 //!
 //! TLS runs in the QUIC form of rustls: handshake bytes without records, which this file cuts into frames,
 //! and seals once there are keys. `docs/book/src/why/security.md`, *States*, has the states of both roles.

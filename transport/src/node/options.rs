@@ -70,10 +70,10 @@ impl std::str::FromStr for ProviderChoice {
 /// The CPUs that the pollers run on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Pinning {
-    /// Pollers are not pinned. They yield after a short time of polling, and soon sleep.
+    /// Pollers are not pinned. They yield and sleep after a short time of polling.
     #[default]
     Off,
-    /// One CPU per poller, from those that the process may use, if it has more CPUs than pollers. Otherwise as
+    /// One CPU per poller, from the CPUs of the process, if it may use more CPUs than it has pollers. Otherwise as
     /// `Off`.
     Auto,
     /// One CPU per poller, by index.

@@ -29,7 +29,7 @@ struct Stop {
 }
 
 impl Stops {
-    /// Creates the record of a node whose sessions end after this time of silence.
+    /// Creates the record of a node whose sessions end after `session_loss_time` of silence.
     pub(crate) fn new(session_loss_time: Duration) -> Self {
         Self { latest: Mutex::default(), least: session_loss_time.min(LEAST) }
     }

@@ -1,6 +1,6 @@
 //! Rings between the pollers of a node, which hand frames to the poller that they are for.
 //!
-//! Over RC a peer's connection ends at one of our pollers, the *home* of all frames that come through it, and
+//! Over RC a peer's connection ends at one of this node's pollers, the *home* of all frames that come through it, and
 //! each frame names its target poller. The home reads only the target and forwards the frame through a ring,
 //! one per pair of pollers, and wakes the target poller. The frame lends the home's receive slot, which is
 //! returned there when the message is dropped. Credit bounds the frames that a session has in flight. A
@@ -156,7 +156,7 @@ impl Crossings {
         rings.saturating_mul(ring.saturating_mul(entry))
     }
 
-    /// Returns the number of SRQs that receive our messages.
+    /// Returns the number of SRQs that receive messages for this poller.
     pub(crate) fn homes(&self) -> u16 {
         self.homes
     }

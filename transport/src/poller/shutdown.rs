@@ -132,7 +132,7 @@ impl Transport {
         self.shutdown.has_begun()
     }
 
-    /// Returns true, once, when open work should end soon. Messages may still be sent, also to new peers, until the
+    /// Returns true, once, when the shutdown begins: open work should end. Messages may still be sent, also to new peers, until the
     /// sessions are closed: when every poller's driver is drained, or the grace period is over.
     pub fn begins_shutdown(&mut self) -> bool {
         self.shutdown.must_tell()

@@ -381,7 +381,7 @@ impl Targets {
         }
     }
 
-    /// Takes the targets whose spenders may need a credit frame, including those with new grants. Return the
+    /// Takes the targets whose spenders may need a credit frame, including targets with new grants. Return the
     /// list to [`Targets::put_back`].
     pub(super) fn take_untold(&mut self, grants: &mut Grants) -> Vec<QpNumber> {
         grants.take_granted(&mut self.untold);

@@ -56,7 +56,7 @@ impl Trunks {
         self.0.iter().map(|(_, trunk)| trunk).filter(|trunk| trunk.is_live())
     }
 
-    /// Iterates over all trunks, including those that are being taken down.
+    /// Iterates over all trunks, including trunks that are being taken down.
     pub(super) fn all(&self) -> impl Iterator<Item = &Trunk> {
         self.0.iter().map(|(_, trunk)| trunk)
     }

@@ -69,7 +69,7 @@ fn open_from(
     Ok(chosen)
 }
 
-/// Decides from the NICs of the host, and adds those that it opened to `opened`.
+/// Decides from the NICs of the host, and adds opened NICs to `opened`.
 fn decide(
     options: &NodeOptions,
     listen: &[SocketAddr],

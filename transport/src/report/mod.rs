@@ -216,7 +216,7 @@ pub struct PathReport {
     pub path: &'static str,
     /// Reason why it is not shared memory; empty if that does not apply.
     pub why: &'static str,
-    /// Number of QPs, including those that receive.
+    /// Number of QPs, including receiving ones.
     pub qps: u32,
 }
 
@@ -235,7 +235,7 @@ pub struct ServerReport {
     pub calls: usize,
     /// Calls of the channel, at all its servers, that ended because its retry budget was used up.
     pub unretried: u64,
-    /// Servers of the target that the channel does not use: those after the first 1,024.
+    /// Servers of the target that the channel does not use: all servers after the first 1,024.
     pub omitted: usize,
 }
 

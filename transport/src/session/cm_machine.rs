@@ -521,7 +521,7 @@ impl CmMachine {
             let _unwatched = self.sleeper.unwatch(|| channel.as_fd());
             return Err(error);
         }
-        // Ports chosen at first are kept, so that peers find us again.
+        // Ports chosen at first are kept, so that peers find this node again.
         self.listening = listeners.iter().map(|listener| listener.local_address()).collect();
         self.endpoints.attach(device, channel, listeners);
         Ok(())

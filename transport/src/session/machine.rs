@@ -31,24 +31,24 @@
 //! Requests are matched by names. A node numbers its sessions and has an epoch for each peer; a pair of epoch
 //! and number is never reused. A dial-back echoes the name that it answers. So:
 //!
-//! | request | our session | done |
+//! | request | this node's session | done |
 //! |---|---|---|
-//! | echo of another session than ours | any | refused as stale, ours lives on |
+//! | echo of another session than this node's | any | refused as stale, the session continues |
 //! | any | none | accepted, a new session dials back |
 //! | any | peer's session not known yet | accepted: simultaneous connects are one session |
 //! | same peer session, poller not there yet | that one | accepted |
 //! | same peer session, poller there already | that one | refused as nonsense |
-//! | same epoch, later number, no echo | older | ours is over, a new one accepts |
+//! | same epoch, later number, no echo | older | the session ends, a new one accepts |
 //! | same epoch, earlier number | later | refused as stale (it was in flight too long) |
-//! | from an incarnation with a setting that we must not ignore and do not know | any | refused by the setting's number, and so ends our own dial |
+//! | from an incarnation with an unknown critical setting | any | refused with the setting's number; this node's dial ends |
 //! | without HANDSHAKE, and this node requires names | any | refused as one without identity, unless it is local |
 //! | without HANDSHAKE, from another user or host | a local one, of another name | refused as one without identity |
-//! | with HANDSHAKE and our own epoch | any | refused as nonsense, ours lives on |
+//! | with HANDSHAKE and this node's own epoch | any | refused as nonsense, the session continues |
 //! | with HANDSHAKE, of a poller after the first | names not proved | refused as nonsense |
 //! | without HANDSHAKE | with it | refused: as stale before the proof, as one without identity after it |
-//! | with HANDSHAKE | our own dial without it | ours is over, a new one accepts and dials with it |
+//! | with HANDSHAKE | this node's dial without it | the session ends, a new one accepts and dials with it |
 //! | with HANDSHAKE | that one, without it | refused as stale |
-//! | other epoch, no echo | any | the peer was restarted: ours is over, a new one accepts |
+//! | other epoch, no echo | any | the peer was restarted: the session ends, a new one accepts |
 #![forbid(unsafe_code)]
 
 use super::backoff::Backoff;

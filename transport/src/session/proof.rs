@@ -2,7 +2,7 @@
 //!
 //! A request may carry any source address and port. So the first request of an unknown peer is refused with a
 //! cookie, which goes only to the claimed address and port. Only a request that returns the cookie is
-//! processed further. A dial-back does not need a cookie: it echoes our epoch, which is secret from other
+//! processed further. A dial-back does not need a cookie: it echoes the epoch of this node, which is secret from other
 //! peers ([`crate::peer::epochs`]). Requests leave no state, except the address of a few hosts: a host that
 //! returns no cookie is reported, since packets to it may be blocked. The CM machine owns the cookies. This
 //! module does no I/O.

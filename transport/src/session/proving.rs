@@ -32,7 +32,7 @@ pub(super) struct PeerProof {
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub(super) stage: Stage,
-    /// Number of frames that poller 0 was given, and of those that the peer has acknowledged.
+    /// Number of frames given to poller 0, and number of frames that the peer has acknowledged.
     pub(super) given: u32,
     pub(super) acknowledged: u32,
     /// True if the handshake waits for its turn.

@@ -156,7 +156,7 @@ impl MessageQueue {
         }
     }
 
-    /// Fails the messages for this peer, except those that wait for a session.
+    /// Fails the messages for this peer, except messages that wait for a session.
     pub(crate) fn fail_fast(
         &mut self,
         peer: PeerKey,

@@ -191,7 +191,7 @@ impl Sinks {
         self.unfed.push_back(key);
     }
 
-    /// Returns the size of the oldest message that waits for memory, among those that `is_it` selects by
+    /// Returns the size of the oldest message that waits for memory, among the messages that `is_it` selects by
     /// their first part.
     pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&Message) -> bool) -> Option<usize> {
         let waiting = self.unfed.iter().filter_map(|&key| self.open.get(key));

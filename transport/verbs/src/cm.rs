@@ -224,7 +224,7 @@ impl RejectReason {
     pub const INVALID_TRANSPORT_TYPE: Self = Self(9);
     /// The peer still has an earlier connection of the same QP.
     pub const STALE_CONNECTION: Self = Self(10);
-    /// The addresses in the request differ from those of its packet.
+    /// The addresses in the request differ from the addresses of its packet.
     pub const INVALID_PRIMARY_GID: Self = Self(12);
     /// The path MTU is invalid, or the peer does not support it.
     pub const INVALID_PATH_MTU: Self = Self(26);

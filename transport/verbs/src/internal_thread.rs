@@ -93,7 +93,7 @@ impl Drop for Blocked {
     }
 }
 
-/// Starts a thread that blocks all signals except those of faults. The caller's signal mask is unchanged on
+/// Starts a thread that blocks all signals except fault signals. The caller's signal mask is unchanged on
 /// return.
 ///
 /// # Errors

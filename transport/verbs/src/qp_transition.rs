@@ -53,7 +53,7 @@ pub enum TransitionError {
     Excess(AttributeMask),
 }
 
-/// Returns the attributes of a change, without those that the kernel silently drops for the type
+/// Returns the attributes of a change, without attributes that the kernel silently drops for the type
 /// (contract E3).
 #[must_use]
 pub fn effective_mask(qp_type: QpType, change: &QpModify) -> AttributeMask {

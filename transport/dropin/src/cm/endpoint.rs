@@ -19,8 +19,8 @@ use std::ptr::null_mut;
 ///
 /// # Safety
 /// `id` points to memory for a pointer; `info` points to a result of `rdma_getaddrinfo` or the like;
-/// `pd` is null or not deallocated; `init` is null, or points to attributes that are the library's
-/// during the call and name objects that are not destroyed.
+/// `pd` is null or not deallocated; `init` is null, or points to attributes that only the library
+/// uses during the call and name objects that are not destroyed.
 #[unsafe(export_name = "trunkline_rdma_create_ep")]
 pub unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,

@@ -98,7 +98,7 @@ fn registrations_are_checked() {
     let lab = Lab::open();
     let mut bytes = [0_u8; 64];
     let address: *mut c_void = bytes.as_mut_ptr().cast();
-    // SAFETY: the memory is the test's own, or is refused.
+    // SAFETY: the memory belongs to the test, or is refused.
     unsafe {
         let errno = || std::io::Error::last_os_error().raw_os_error();
         assert!(ibv_reg_mr(lab.pd, address, 0, 1).is_null());

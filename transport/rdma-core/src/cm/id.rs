@@ -179,7 +179,7 @@ impl CmId for Id {
             }
             let mut conn = parameters_for_c(parameters, entry)?;
             // SAFETY: the lock is held, so the id is not destroyed; the parameters and their private data
-            // are the caller's. The id is not synchronous, so the call does not wait.
+            // belong to the caller. The id is not synchronous, so the call does not wait.
             check(Asked::Connect, unsafe { rdma_connect(entry.raw.pointer(), &raw mut conn) })
         })
     }

@@ -49,7 +49,7 @@ pub(super) fn request(
         }
         Err(error) => {
             tracing::debug!(%error, "connection request not adopted");
-            // This makes the kernel reject the request.
+            // The kernel then rejects the request.
             // SAFETY: the new id is not shared, and its event is acknowledged, or kept by the id.
             unsafe { new.destroy() };
             Taken::Ignored

@@ -36,7 +36,7 @@ pub struct CmConfig {
     /// Target ACK delay of this side, sent in a REP: 4.096 us * 2^n until a packet is acknowledged; 0 to
     /// 31.
     pub ack_delay: u8,
-    /// Maximum number of connections, including those in timewait.
+    /// Maximum number of connections, including connections in timewait.
     pub connections: usize,
     /// Maximum number of passive connections from one [`PeerHost`](trunkline_verbs::PeerHost) that are not
     /// established yet.

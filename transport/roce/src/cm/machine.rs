@@ -200,7 +200,7 @@ impl CmMachine {
         &self.counters
     }
 
-    /// Returns the number of connections, including those in timewait, and of SIDR requests.
+    /// Returns the number of connections, including connections in timewait, and of SIDR requests.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.table.len() + self.questions.len()

@@ -212,7 +212,7 @@ impl Process {
         }
     }
 
-    /// Returns the next line that `is_wanted` accepts, if one comes in time. Lines before it are dropped.
+    /// Returns the next line that `is_wanted` accepts, if one arrives in time. Lines before it are dropped.
     pub fn find(&mut self, within: Duration, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
         let end = Instant::now() + within;
         loop {

@@ -59,7 +59,7 @@ const NOT_REGISTERED: VerbsError =
     VerbsError::Invalid("this process is not registered with an XRC receive QP of that number");
 
 impl LegacyXrc {
-    /// Provides the older calls on a device. A device without XRC refuses each of them.
+    /// Provides the older calls on a device. A device without XRC refuses these calls.
     #[must_use]
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self { device, registered: Mutex::default() }

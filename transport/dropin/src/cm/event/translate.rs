@@ -21,7 +21,7 @@ use trunkline_verbs::{
 /// Converts an endpoint's event to the program's event; `None` if the program gets none.
 pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     let Some(id) = host().report(event.id) else {
-        // The program has destroyed the id in the meantime. If it was a listener and this is a request, the
+        // The program has destroyed the id since. If the id was a listener and the event is a request, the
         // new endpoint is dropped here, which rejects it.
         return None;
     };

@@ -218,7 +218,7 @@ impl ResponderState {
                     _ => return Err(NakCode::INVALID_REQUEST),
                 };
                 let end = self.received(class).checked_add(payload).ok_or(NakCode::INVALID_REQUEST)?;
-                // contract rocev2 7.9: the bytes must be those that RETH announced.
+                // contract rocev2 7.9: the bytes must match the length in RETH.
                 if length > self.max_message
                     || (class.last && end != length)
                     || (!class.last && end >= length)

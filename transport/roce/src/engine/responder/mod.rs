@@ -208,7 +208,7 @@ fn count(counter: &mut u64) {
 }
 
 impl ResponderState {
-    /// Creates a responder in RESET. `number` is the QP's own.
+    /// Creates a responder in RESET. `number` is the number of the QP.
     #[must_use]
     pub fn new(number: QpNumber) -> Self {
         Self {

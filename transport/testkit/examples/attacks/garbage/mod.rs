@@ -2,7 +2,7 @@
 //!
 //! A run starts two pairs of processes that exchange SENDs, WRITEs, READs and atomics over XRC and RC and
 //! compare every byte. One of each pair writes a capture; from it the run takes the packets that it forges and
-//! sends to the other. Those two share an address: one of them forwards packets to port 4791 for the other.
+//! sends to the other. The two victims share an address: one of them forwards packets to port 4791 for the other.
 //! Some connections are bystanders: no forged packet ever names their QPs.
 //!
 //! | flood | sent | must hold |

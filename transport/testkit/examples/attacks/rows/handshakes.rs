@@ -14,7 +14,7 @@ use trunkline_testkit::{Claims, Folder, Hello, Numbers, Random};
 
 /// Number of rounds, each with every [`Arm`].
 const ROUNDS: usize = 3;
-/// Addresses of the strangers: each may hold 64 unproven sessions, and all of them 1,024.
+/// Number of addresses of the strangers: each may hold 64 unproven sessions, and all together 1,024.
 const STRANGERS: usize = 64;
 /// Maximum number of a stranger's requests without an answer, and the time after which it abandons them.
 const AWAITED: usize = 4;

@@ -6,7 +6,7 @@ use crate::{Outcome, Plan};
 use std::time::Duration;
 use trunkline_testkit::Claims;
 
-/// Number of rounds, each of which measures the caller alone, beside a busy honest peer, and beside the attacker.
+/// Number of rounds. Each round measures the caller alone, beside a busy honest peer, and beside the attacker.
 const ROUNDS: usize = 5;
 /// Time of each measurement.
 const COUNTED: Duration = Duration::from_secs(1);
