@@ -80,7 +80,7 @@ pub(crate) enum Command {
     /// ring. They arrived after the frames in the ring.
     HandedOn(Vec<Crossing>),
     /// All pollers have taken their frames. Sent before the sessions are closed: take the frames that other
-    /// pollers handed on.
+    /// pollers forwarded.
     TakeHandedOn,
     /// The device was removed, and all sessions are closed: release everything on it and report that.
     ReleaseDevice,

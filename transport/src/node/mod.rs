@@ -53,7 +53,7 @@ const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// Time for which dropping a node waits for work in progress.
 const DROP_GRACE: Duration = Duration::from_millis(200);
 /// Time after the grace period at which a running thread is abandoned. Sessions, device and pollers need up
-/// to 1.5 s, if peers do not answer or a poller cannot hand on its frames.
+/// to 1.5 s, if peers do not answer or a poller cannot forward its frames.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
 /// A running node. Dropping it shuts it down.

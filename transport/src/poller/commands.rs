@@ -57,7 +57,7 @@ impl Transport {
     }
 
     /// Performs commands while completions are being taken. A command that would itself take completions or
-    /// handed-on frames is held back for [`Transport::commands`], with all commands after it.
+    /// forwarded frames is held back for [`Transport::commands`], with all commands after it.
     pub(super) fn commands_amid_completions(&mut self) {
         while let Some(command) = self.inbox.next() {
             if matches!(command, Command::DeviceLost | Command::HandedOn(_) | Command::SessionClosed { .. }) {

@@ -8,7 +8,7 @@
 //! full.
 //!
 //! When a session is closed, its senders assume that everything in a home's CQ has arrived. So each poller
-//! takes the frames that arrived through its own QPs, hands on the frames for others, and then sends the end
+//! takes the frames that arrived through its own QPs, forwards the frames for others, and then sends the end
 //! of the session through every ring.
 //!
 //! Over XRC, and with one poller, there are no rings.
@@ -242,7 +242,7 @@ impl Crossings {
         self.from.len()
     }
 
-    /// Takes the oldest item that one of the [`Crossings::others`] has handed on.
+    /// Takes the oldest item that one of the [`Crossings::others`] has forwarded.
     pub(crate) fn pop(&mut self, other: usize) -> Option<Crossing> {
         self.from.get_mut(other)?.pop()
     }
@@ -308,7 +308,7 @@ impl Transport {
         }
     }
 
-    /// Takes frames handed on by other pollers. Returns true if there were any.
+    /// Takes frames forwarded by other pollers. Returns true if there were any.
     pub(super) fn take_crossed(&mut self) -> bool {
         let mut worked = false;
         for other in 0..self.crossings.others() {
@@ -372,7 +372,7 @@ impl Transport {
         }
     }
 
-    /// Takes everything other pollers have handed on for known sessions, before these sessions end.
+    /// Takes all items that other pollers have forwarded for known sessions, before these sessions end.
     pub(super) fn take_handed_on(&mut self) {
         for other in 0..self.crossings.others() {
             while let Some(crossing) = self.crossings.pop(other) {
@@ -381,7 +381,7 @@ impl Transport {
         }
     }
 
-    /// Takes a frame or an end handed on by another poller, if its session is known.
+    /// Takes a forwarded frame, or the end of a session, from another poller, if its session is known.
     pub(super) fn take_last(&mut self, crossing: Crossing) {
         match crossing {
             Crossing::Frame { target, peer, number, frame } => {

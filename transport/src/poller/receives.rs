@@ -29,11 +29,11 @@ pub(super) struct Receiving {
     count: usize,
     taken: usize,
     taken_frames: usize,
-    /// Bundle whose messages are being handed out.
+    /// Bundle whose messages are being returned to the driver.
     bundle: Option<(Part, Bytes, Bundle)>,
-    /// Place of the TGT of the frame that is being handed out, if it came from the CQ.
+    /// Place of the TGT of the frame whose messages are being returned, if it came from the CQ.
     place: Option<usize>,
-    /// True if a message was handed out whose handling is not counted yet.
+    /// True if a message was returned whose handling is not counted yet.
     is_handling: bool,
 }
 
@@ -73,7 +73,7 @@ impl Receiving {
         self.taken < self.count
     }
 
-    /// Returns true if messages of a bundle remain that arrived with those handed out.
+    /// Returns true if messages of a bundle remain that arrived with messages returned before.
     #[inline]
     pub(super) fn is_amid_bundle(&self) -> bool {
         self.bundle.is_some()
@@ -114,7 +114,7 @@ impl Transport {
         }
     }
 
-    /// Counts the message that was handed out last, after it was handled.
+    /// Counts the last returned message, after it was handled.
     #[inline]
     pub(super) fn message_handled(&mut self) {
         if !mem::take(&mut self.receiving.is_handling) {
@@ -126,7 +126,7 @@ impl Transport {
         }
     }
 
-    /// Ends a frame whose messages were handed out.
+    /// Ends a frame whose messages were returned to the driver.
     #[inline]
     fn frame_ends(&mut self) {
         if let Some(target) = self.receiving.place.take().and_then(|place| self.targets.at(place)) {
@@ -134,7 +134,7 @@ impl Transport {
         }
     }
 
-    /// Hands out a message, after the events that precede it.
+    /// Returns a message to the driver, after the events that precede it.
     #[inline]
     fn hand_out(&mut self, from: Origin, message: Message) -> Option<Event> {
         if !self.res.events.is_empty() {
@@ -149,7 +149,7 @@ impl Transport {
         Some(Event::Message(from, message))
     }
 
-    /// Hands out the first message of a frame.
+    /// Returns the first message of a frame.
     #[inline]
     fn open(&mut self, target: QpNumber, frame: Received) -> Option<Event> {
         match self.frame_received(target, frame) {
@@ -165,7 +165,7 @@ impl Transport {
         }
     }
 
-    /// Hands out the next message of the open bundle, within the turn of its peer.
+    /// Returns the next message of the open bundle, within the turn of its peer.
     #[inline]
     fn next_bundled(&mut self) -> Option<Event> {
         let Some((part, bytes, bundle)) = &mut self.receiving.bundle else { return None };
@@ -446,7 +446,7 @@ impl Transport {
         count
     }
 
-    /// Queues the messages of a frame that came through a TGT, or hands the frame on. A frame of a peer other than `only`
+    /// Queues the messages of a frame that came through a TGT, or forwards the frame. A frame of a peer other than `only`
     /// waits.
     fn queue_placed(&mut self, target: QpNumber, frame: Received, only: Option<PeerKey>) {
         if let Some(poller) = self.crossings.other(&frame) {

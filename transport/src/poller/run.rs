@@ -67,7 +67,7 @@ pub(super) enum Stage {
     Command,
     /// The driver's own work.
     Work,
-    /// Hands out the events of that work.
+    /// Returns the events of that work.
     Finish,
     /// Arm the CQ, the first step before a sleep: later completions make the channel readable.
     Arm,

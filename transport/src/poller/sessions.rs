@@ -245,7 +245,7 @@ impl Transport {
     }
 }
 
-/// Time for which a closed session waits for other pollers to hand on earlier frames.
+/// Time for which a closed session waits for other pollers to forward earlier frames.
 const CLOSING_LIMIT: Duration = Duration::from_secs(1);
 
 /// A session: the peer and this node's number of the session.

@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(read, written);
         assert_eq!(NodeRecord::parse(&text.replace("drain", "dance")).unwrap().events.len(), 10);
         for length in 0..text.len() {
-            // A truncated text is read in part, or refused; it never panics.
+            // A truncated text may be parsed in part, or refused. Parsing never panics.
             let _read = NodeRecord::parse(&text[..length]);
         }
     }

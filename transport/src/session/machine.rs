@@ -1013,7 +1013,7 @@ impl Machine {
         })
     }
 
-    /// Ends the session because the peer has begun another. Waiting messages stay queued.
+    /// Ends the session because the peer has begun another session. Waiting messages stay queued.
     fn replace(&mut self, _now: Time, cause: PeerDown, actions: &mut Vec<Action>) {
         let SessionState::Open(session) = std::mem::replace(&mut self.state, SessionState::Idle) else {
             return;

@@ -153,7 +153,7 @@ pub(crate) struct Proving {
     turns: usize,
 }
 
-/// Sessions that are up can wait for a renewal, so these have one turn in this number while others wait.
+/// Renewals get one of this number of turns while other flights wait, since sessions that are up can wait.
 const TURNS_OF_RENEWAL: usize = 8;
 
 impl Proving {

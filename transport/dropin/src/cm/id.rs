@@ -1,4 +1,4 @@
-//! Ids: the program's handles of connections, of listeners, and of endpoints that are not either yet.
+//! Ids: the program's handles of connections, of listeners, and of endpoints that are neither yet.
 //!
 //! An id's object begins with its C structure. Its endpoint is created together with it; the device, the
 //! addresses and the protection domain in the C structure are filled in later. A *synchronous* id has a
