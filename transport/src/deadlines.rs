@@ -388,7 +388,7 @@ mod tests {
                 model.retain(|_, (at, _)| *at > now);
                 prop_assert_eq!(all_due(&mut deadlines, now), expected);
                 prop_assert_eq!(deadlines.len(), model.len());
-                // A sleeper until then makes progress with each call.
+                // A caller that sleeps until `next` makes progress with each call.
                 prop_assert!(deadlines.next().is_none_or(|next| next > now));
             }
         }
@@ -398,7 +398,7 @@ mod tests {
     fn deadline_causes_few_earlier_wakeups() {
         let mut deadlines = Deadlines::default();
         let (mut now, at) = (Time(123), Time(60_000_000_000));
-        // The runs are occupied by others.
+        // Occupy the runs with other deadlines.
         for later in (1..=RUNS as u64).rev() {
             deadlines.add(now, Time(at.0 + later), 0);
         }

@@ -13,17 +13,17 @@ pub(crate) enum Doing {
     List,
     /// Registering memory.
     Register,
-    /// Making a completion queue.
+    /// Creating a completion queue.
     CreateCq,
-    /// Making a shared receive queue.
+    /// Creating a shared receive queue.
     CreateSrq,
-    /// Making a queue pair.
+    /// Creating a queue pair.
     CreateQp,
     /// Opening another handle of a TGT.
     OpenQp,
     /// Opening an XRC domain.
     OpenXrcd,
-    /// Making a protection domain or a completion channel.
+    /// Creating a protection domain or a completion channel.
     Allocate,
     /// Changing a queue pair.
     ModifyQp,

@@ -24,7 +24,7 @@ mod tests {
     /// More requests than two batches, and not a multiple of one.
     const MANY: u32 = 75;
 
-    /// The device of the host; without one the test is skipped with a message.
+    /// Returns the device of the host. Without one the test is skipped with a message.
     fn device() -> Option<OnHost> {
         OnHost::find().inspect_err(|why| println!("skip: {why}")).ok()
     }

@@ -59,7 +59,7 @@ fn limit_is_never_exceeded_and_is_usable_to_seven_eighths() {
 
 proptest! {
     /// With the cache, single units are taken and refused as without it, and count as used by the peer that
-    /// has them.
+    /// took them.
     #[test]
     fn cache_does_not_change_outcomes(
         per_peer in 1_usize..2000,
@@ -167,7 +167,7 @@ fn exhausted_budget_leaves_set_aside_units_to_each_new_host() {
     let general =
         [taken(&mut share, peer(1, 1)), taken(&mut share, peer(1, 2)), taken(&mut share, peer(2, 1))];
     assert_eq!(general, [256; 3]);
-    // The rest of the general units, and then each host's part of those set aside.
+    // The remaining general units, and then each host's part of the units set aside.
     assert_eq!(taken(&mut share, peer(3, 1)), 128 + 16);
     assert_eq!(share.take(peer(3, 2), 1), Err(Exhausted::All { name: "things", limit: 1024 }));
     for host in 4..=10 {
@@ -190,7 +190,7 @@ fn units_still_held_count_when_peer_returns() {
     let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
     assert_eq!(taken(&mut shares[0], A), 4);
     shares.iter_mut().for_each(|share| share.leave(A));
-    // Later, with the same address and so the same key, on any poller.
+    // The peer returns later on any poller, with the same address and therefore the same key.
     assert_eq!([taken(&mut shares[0], A), taken(&mut shares[1], A)], [0, 0]);
     shares[0].put_back(A, 3);
     shares[0].leave(A);
@@ -207,7 +207,7 @@ fn replies_keep_set_aside_room_after_general_units_are_used_up() {
     assert_eq!(shares.has_reply_room(peer(4, 1)), Err(all), "it takes no replies");
     let of_peer = Exhausted::Peer { name: "queued messages", limit: 256 };
     assert_eq!(shares.has_reply_room(peer(1, 1)), Err(of_peer));
-    // A peer that takes its replies, but late.
+    // A peer that READs its replies late.
     for queued in 0..16 {
         let room = shares.has_reply_room(peer(5, 1));
         assert_eq!(room, if queued <= 8 { Ok(()) } else { Err(all) }, "{queued} are queued");

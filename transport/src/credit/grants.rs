@@ -1,6 +1,6 @@
 //! All grants of one poller, by the SRQ that receives the messages for it.
 //!
-//! Over XRC that is only the poller's own SRQ. Over RC a peer's connection ends at one of our pollers, its
+//! Over XRC that is only the poller's own SRQ. Over RC a peer's connection ends at one of this node's pollers, its
 //! *home*, and takes receives from that poller's SRQ, whichever poller its messages are for. So each of P
 //! pollers grants a P-th of each SRQ's depth, and the sum never exceeds the posted receives.
 #![forbid(unsafe_code)]

@@ -37,7 +37,7 @@ impl World {
         Self::of_peers(depth, (0..).take(pairs))
     }
 
-    /// Creates a world with one pair for each of these peers.
+    /// Creates a world with one pair for each of `peers`.
     fn of_peers(depth: u32, peers: impl IntoIterator<Item = u32>) -> Self {
         let mut grantor = Grantor::new(depth);
         let pairs = (0..)
@@ -111,7 +111,8 @@ impl World {
         self.check();
     }
 
-    /// Lets these pairs send in turn, so that each is active alone and takes all it can.
+    /// Lets these pairs send one after the other, so that each is active alone and takes all credit that it
+    /// can.
     fn hoard(&mut self, pairs: Range<usize>) {
         for index in pairs {
             self.pairs[index].hoards = true;
@@ -351,7 +352,7 @@ fn new_pair_gets_credit_while_srq_can_grow() {
 
 #[test]
 fn pair_regains_base_credit_despite_other_holders() {
-    // Two peers with four pairs each, and an honest one.
+    // Two peers with four pairs each, and an honest peer.
     let mut world = World::of_peers(512, [1, 1, 1, 1, 2, 2, 2, 2, 3]);
     world.hoard(0..8);
     assert!(world.available(0..8) > 300, "all that is granted to anybody");
@@ -378,7 +379,7 @@ fn peer_with_many_pairs_leaves_half_of_credit_to_other_peers() {
     assert!(rest >= ledger.per_peer - 8, "{rest} are left to the others of {ledger:?}");
 }
 
-/// Lets honest pairs send without pause for this time. Returns the pairs that were found to hoard.
+/// Lets honest pairs send without pause for `over_ms`. Returns the pairs that were found to hoard.
 fn hoarding_while_busy(world: &mut World, busy: Range<usize>, over_ms: u64) -> Vec<QpNumber> {
     let mut found = Vec::new();
     let until = world.now + over_ms;
@@ -469,7 +470,7 @@ fn busy_pair_releases_unused_credit() {
         world.exchange();
     }
     assert!(world.available(0..1) > 100);
-    // The other messages were cancelled, and another follows every few milliseconds.
+    // The other messages were cancelled, and a new message follows every few milliseconds.
     for _ in 0..60 {
         world.now += 5;
         world.pairs[0].backlog = 1;

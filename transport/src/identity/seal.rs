@@ -98,7 +98,8 @@ impl ContentSeal {
     }
 }
 
-/// Tells the simulation that a key seals with a nonce. The fingerprint of a key is the tag of an empty message.
+/// Reports to the simulation that a key seals with a nonce. The fingerprint of a key is the tag of an empty
+/// message.
 #[inline(always)]
 fn record(key: &LessSafeKey, nonce: [u8; NONCE_LEN], what: &'static str, number: u64) {
     record_sealed(|| {
@@ -179,7 +180,7 @@ impl LaneSeal {
         self.renewed = Some(renewed);
     }
 
-    /// Makes a key for a large message to the peer. Returns the message's seal.
+    /// Creates a key for a large message to the peer. Returns the message's seal.
     pub(crate) fn new_content(&mut self, is_simulated: bool) -> ContentSeal {
         self.contents += 1;
         let secret = &self.seals.secret;
@@ -222,7 +223,7 @@ impl LaneSeal {
         self.in_phase += 1;
     }
 
-    /// Seals the frames that follow with the next key.
+    /// Changes to the next key: later frames are sealed with it.
     fn next_phase(&mut self, now: Time) {
         (self.in_phase, self.since) = (0, now);
         if mutant!(phases_never_end) {

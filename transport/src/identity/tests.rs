@@ -476,7 +476,7 @@ fn handshakes_have_documented_settings() {
     let root = authority();
     let (a, b) = (identity(&root, &params(&["a.example"])), identity(&root, &params(&["b.example"])));
     let (a, b) = (credentials(&a, &trust(&root)), credentials(&b, &trust(&root)));
-    // The second one would resume the first.
+    // A second handshake would resume the first session if that were possible.
     for _ in 0..2 {
         let sides = handshake(&a, &b).unwrap();
         for (side, (peer, verifier)) in

@@ -29,7 +29,7 @@ struct Stop {
 }
 
 impl Stops {
-    /// Creates the record of a node whose sessions end after this time of silence.
+    /// Creates the record of a node whose sessions end after `session_loss_time` of silence.
     pub(crate) fn new(session_loss_time: Duration) -> Self {
         Self { latest: Mutex::default(), least: session_loss_time.min(LEAST) }
     }
@@ -42,8 +42,8 @@ impl Stops {
         }
     }
 
-    /// Returns the cause of the end of a session that began at `began`: the process's stop if it began later, has just ended and
-    /// explains `cause`.
+    /// Returns the cause of the end of a session that began at `began`: the latest stop of the process if it came after `began`,
+    /// ended less than [`LASTS`] ago and explains `cause`; else `cause`.
     pub(crate) fn explain(&self, cause: PeerDown, began: Time, now: Time) -> PeerDown {
         let may_be_ours = matches!(
             cause,

@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// The key of a peer node: the address that it listens on, and the UDP port of its software device if that differs from
-/// this node's own. It stays the same over reconnects, even if the peer was forgotten in the meantime, and so do charges to the
-/// peer.
+/// The key of a peer node: the address that it listens on, and the UDP port of its software device if that differs from this
+/// node's own. The key and the charges to the peer stay the same over reconnects, even if the peer was forgotten in the
+/// meantime.
 ///
 /// Its text is `IP:PORT` or `IP:PORT/UDP_PORT`, such as `10.0.0.1:7000/4792` and `[fd00::1]:7000/4792`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

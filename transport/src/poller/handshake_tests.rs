@@ -298,7 +298,7 @@ fn late_completion_is_ignored() {
     });
     late(&mut near, PLACE, 0);
     late(&mut near, PLACE, u64::from(u32::MAX) + 2);
-    // A trunk that was freed.
+    // A trunk that was already freed.
     late(&mut near, 0, 1);
     assert_eq!(near.slots().0, 1022);
     far.turn();
@@ -374,7 +374,7 @@ fn invalid_handshake_frames_end_session() {
         assert!(of == number && why.contains(what), "{what}: {why}");
         assert_eq!(arrived, expected, "{what}");
     }
-    // All lengths between are accepted.
+    // All lengths between these two are accepted.
     let ini = far.dial(&near, 7, 0);
     let _regions = [FRAGMENT + 1, HANDSHAKE_FRAME]
         .map(|length| far.post(&*ini, near.device.srqs[0], &with_length(length)));

@@ -22,8 +22,8 @@ const POLLS_BEFORE_YIELD: u32 = 20;
 /// yield follows after twice the time: a yield is a system call, and a second one right after it finds no
 /// ready thread.
 const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
-/// Time without work after which a poller sleeps that is transferring a large message. Packets keep arriving,
-/// and a poller that sleeps between them is woken for each.
+/// Time without work after which a poller sleeps while it transfers a large message. Packets keep arriving,
+/// and a poller that sleeps between packets is woken for each.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
 /// Minimum time lost in a round that indicates another user of the core. Interrupts, and a runtime of the
 /// same program between two sleeps, take less; a program that never sleeps takes at least its slice, 2 to 5
@@ -142,8 +142,8 @@ impl Idle {
     }
 }
 
-/// A predictor of gaps between events: a counter for each pattern of the last ones. Calls at a low rate, for
-/// example, are a long gap, one until the answer, and one until its acknowledgement, again and again.
+/// A predictor of gaps between events: a counter for each pattern of the last gaps. Calls at a low rate, for
+/// example, repeat a long gap, a gap until the answer, and a gap until its acknowledgement.
 #[derive(Debug)]
 struct Gaps {
     /// The last gaps, the latest in the lowest bit, set if it was short.
@@ -178,7 +178,7 @@ impl Gaps {
 #[derive(Debug)]
 struct SharedCore {
     state: Sharing,
-    /// Time until the next attempt after the core is found to be shared again.
+    /// Pause before the next attempt if the core is found to be shared again.
     retry: Duration,
     /// Beginning of the last round, unless the poller has slept since.
     round: Option<Time>,
@@ -192,15 +192,15 @@ struct SharedCore {
 struct Reading {
     at: Time,
     cpu_time: Duration,
-    /// Time asleep since.
+    /// Time asleep since this reading.
     slept: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sharing {
-    /// Not measured yet; the time of uninterrupted polling so far.
+    /// The core was not measured yet. Contains the time of uninterrupted polling so far.
     Unknown(Duration),
-    /// The core is free; the time of uninterrupted polling so far.
+    /// The core is free. Contains the time of uninterrupted polling so far.
     Alone(Duration),
     /// Another thread uses the core. Polling is tried again at this time.
     Shared(Time),

@@ -65,7 +65,7 @@ impl HistogramWriter {
         add(&self.sum_ns, ns);
     }
 
-    /// Records a time of 0. Returns the number of times up to 0 before.
+    /// Records a time of 0. Returns the number of times of 0 recorded before.
     #[inline]
     pub fn record_zero(&self) -> u64 {
         add(&self.counts[0], 1)

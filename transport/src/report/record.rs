@@ -98,7 +98,7 @@ impl EventKind {
         }
     }
 
-    /// Returns the kind's place in the order of removal when the record is full.
+    /// Returns the kind's rank: when the record is full, events of higher ranks are removed first.
     fn rank(self) -> u8 {
         match self {
             Self::Call => 3,
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(read, written);
         assert_eq!(NodeRecord::parse(&text.replace("drain", "dance")).unwrap().events.len(), 10);
         for length in 0..text.len() {
-            // A truncated text is read in part, or refused; it never panics.
+            // A truncated text may be parsed in part, or refused. Parsing never panics.
             let _read = NodeRecord::parse(&text[..length]);
         }
     }

@@ -362,7 +362,7 @@ mod tests {
         let earlier = NodeStatus::parse(&text.replace("udp port\t4793\n", ""));
         assert_eq!(earlier, Some(NodeStatus { udp_port: 4791, ..node(2) }));
         for length in 0..text.len() {
-            // A truncated text is read in part, or refused; it never panics.
+            // A truncated text may be parsed in part, or refused. Parsing never panics.
             let _read = NodeStatus::parse(&text[..length]);
         }
         let orphan = format!("{MAGIC}\naddress\t[::1]:1\npollers\t1\npath\tshm\t1\t\n");

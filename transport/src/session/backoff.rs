@@ -5,7 +5,7 @@
 //! | what ended | pause before the next attempt |
 //! |---|---|
 //! | an attempt that the peer's host, or this one, refused | 10 ms, doubling to 1.3 s |
-//! | an attempt that nobody answered, which takes seconds | 1 s, doubling to 8 s |
+//! | an unanswered attempt, which takes seconds | 1 s, doubling to 8 s |
 //! | a session that was up for less than [`STABLE`] | 10 ms, doubling to 1.3 s |
 //! | a session that was up for longer | none |
 //! | an attempt that failed on this node, before it reached the peer | none |
@@ -15,7 +15,7 @@
 //! attempts of a node.
 //!
 //! Each pause is lengthened by up to a quarter, which differs between nodes and attempts. An established
-//! session ends the row of failed attempts.
+//! session resets the count of failed attempts.
 #![forbid(unsafe_code)]
 
 use crate::PeerDown;

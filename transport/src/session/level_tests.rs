@@ -43,7 +43,7 @@ fn levels_agree_in_every_order_of_messages() {
                     if world.agreed() || features.is_none() {
                         break;
                     }
-                    // The attempts that were refused as stale.
+                    // The attempts that were refused as stale are repeated.
                     world.tick();
                     while !world.wires.is_empty() {
                         world.deliver(0);

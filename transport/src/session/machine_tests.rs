@@ -678,7 +678,7 @@ fn unknown_critical_setting_is_refused_by_number_until_peer_restarts() {
         panic!("{actions:?}");
     };
     assert_eq!(told, cause);
-    // All callers have failed, so none waits for the next attempt.
+    // All callers have failed, so callers do not wait for the next attempt.
     for connect in [Connect::FailFast, Connect::Wait] {
         actions.clear();
         machine.want(now, connect, &mut actions);

@@ -35,13 +35,13 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Creates the state of a session that came up. A QP waits longer for its first answer than for later
-    /// ones, and a peer that dies before it has sent anything must be detected as soon as others. So the first
-    /// keepalive is sent at once.
+    /// ones, and a peer that dies before it has sent anything must be detected as soon as other peers. So the
+    /// first keepalive is sent at once.
     pub(super) fn new(now_ms: u64, is_accepted: bool) -> Self {
         Self { heard_ms: now_ms, check_ms: 0, received: 0, received_ms: now_ms, is_accepted }
     }
 
-    /// Returns true if messages may have to wait for a sign of the peer.
+    /// Returns true if messages may have to wait until the peer acknowledges something.
     #[inline]
     fn is_long(&self, now_ms: u64) -> bool {
         now_ms > self.heard_ms + SILENCE_MS
@@ -49,8 +49,8 @@ impl Silence {
 
     /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Sets the
     /// next check. The node that dialled the session awaits items without keepalives while the peer's
-    /// keepalives arrive. Otherwise a server would receive one from each client, besides its own, which it
-    /// sends together.
+    /// keepalives arrive. Otherwise a server would receive a keepalive from each client, besides the
+    /// keepalives that it sends together itself.
     fn is_over(
         &mut self,
         now_ms: u64,
@@ -178,7 +178,7 @@ impl Trunk {
         lanes.find_map(|lane| lane.stalled(self.is_open, now_ms, limit_ms))
     }
 
-    /// Records a sign of life of the peer.
+    /// Records a message or acknowledgement of the peer.
     pub(super) fn heard(&mut self, res: &Resources) {
         self.silence.heard_ms = res.time.now_ms();
     }
@@ -211,7 +211,7 @@ impl Trunk {
         self.silence.is_over(now_ms, limits, awaited, is_early, received)
     }
 
-    /// Stages a keepalive. Its acknowledgement counts as a sign of the peer.
+    /// Stages a keepalive. Its acknowledgement shows that the peer is alive.
     pub(crate) fn probe(&mut self, res: &mut Resources) {
         self.silence.check_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
         if !mutant!(keepalive_is_not_sent)
@@ -222,16 +222,16 @@ impl Trunk {
         }
     }
 
-    /// Returns true if messages may have to wait for a sign of the peer. Without that wait, messages to a
-    /// vanished peer would count as possibly delivered.
+    /// Returns true if messages may have to wait until the peer acknowledges something. Without that wait,
+    /// messages to a vanished peer would count as possibly delivered.
     #[inline]
     pub(super) fn is_silent(&self, res: &Resources) -> bool {
         self.silence.is_long(res.time.now_ms())
     }
 
-    /// Returns true if messages wait for a sign of the silent peer. Then sends a keepalive, unless the
-    /// acknowledgement of other work will do. The end of a process with which the device shares memory is
-    /// noticed at once.
+    /// Returns true if messages wait until the silent peer acknowledges something. Then sends a keepalive,
+    /// unless other work in flight will be acknowledged. The end of a process with which the device shares
+    /// memory is detected at once.
     #[cold]
     pub(super) fn must_prove(&mut self, res: &mut Resources) -> bool {
         if self.pipeline.qp().path().is_some_and(|path| path.name == QpPath::MEMORY) {
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn server_keepalives_replace_keepalives_of_waiting_stream() {
         let mut silence = Silence { check_ms: 7, ..Silence::new(7, false) };
-        // The server sends one every 2 s until 20 s.
+        // The server sends a keepalive every 2 s until 20 s.
         let received = |now_ms: u64| now_ms.min(20_000) / 2_000;
         let mut now_ms = 7;
         while !silence.is_over(now_ms, &LIMITS, Awaited::Item, false, || received(now_ms)) {

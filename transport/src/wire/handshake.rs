@@ -142,8 +142,8 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// Returns the associated data of a sealed frame: all of its header but the bytes that are written when it is posted.
-/// The bytes that a short frame lacks are zero.
+/// Returns the associated data of a sealed frame: its whole header except the bytes that are written when the frame
+/// is posted. The bytes that a short frame lacks are zero.
 pub(crate) fn associated(frame: &[u8]) -> [u8; 16] {
     let fields = frame.first_chunk().unwrap_or(&[0; FRAGMENT]);
     let mut data = [0; FRAGMENT - HEADER + SETTLED];

@@ -21,7 +21,7 @@ impl Folder {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = std::env::temp_dir().join(format!("trunkline-test-{}-{number}", std::process::id()));
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                // A process that was killed had the same number, in this or in another container.
+                // A killed process had the same number, in this or in another container.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => return made.map(|()| Self(path)),
             }
@@ -43,7 +43,7 @@ impl Folder {
     /// Creates a file in it, open for reading and writing.
     ///
     /// # Errors
-    /// The operating system's; a file of that name must not be there yet.
+    /// The error of the operating system; also if a file of that name exists.
     pub fn create(&self, name: impl AsRef<Path>) -> io::Result<File> {
         File::options().read(true).write(true).create_new(true).open(self.join(name))
     }

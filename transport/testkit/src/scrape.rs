@@ -1,6 +1,6 @@
 //! A parser for Prometheus's text format. A Prometheus server drops a whole scrape for one wrong line. The
-//! parser checks each line as the server does, and also that metrics and series occur once and histograms add
-//! up.
+//! parser checks each line as the server does, and also that metrics and series occur once and that the
+//! buckets of histograms add up.
 
 use std::collections::{BTreeMap, BTreeSet};
 

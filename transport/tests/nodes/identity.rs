@@ -207,7 +207,7 @@ fn live_session_renews_identity_under_traffic() {
     }
 }
 
-/// Clock of a hostile node. It stands still at one reading, in the middle of that node's handshake.
+/// Clock of a hostile node. It blocks at one reading, in the middle of that node's handshake.
 #[derive(Debug)]
 struct Pausing {
     is_armed: AtomicBool,
@@ -225,8 +225,8 @@ impl TimeProvider for Pausing {
     }
 }
 
-/// A peer holds a handshake half-done while its certificate is revoked, and completes it then. The exchange judges it by the
-/// lists of its beginning.
+/// A peer delays its handshake until its certificate is revoked, and then completes it. The exchange judges the certificate
+/// by the revocation lists from the beginning of the exchange.
 #[test]
 fn certificate_revoked_during_handshake_ends_session() {
     for round in 0..4 {
@@ -276,7 +276,7 @@ fn certificate_revoked_during_handshake_ends_session() {
         let peer = hostile.name(0, honest.address);
         is_paused.recv_timeout(Duration::from_secs(5)).unwrap();
         honest.node.as_ref().unwrap().set_credentials(after);
-        // The node takes the list before frames that come later.
+        // The node takes the list before it handles later frames.
         go_on.send(()).unwrap();
         let cause = hostile.down(peer);
         assert!(!matches!(cause, PeerDown::Unreachable | PeerDown::Restarted), "round {round}: {cause}");
@@ -284,7 +284,7 @@ fn certificate_revoked_during_handshake_ends_session() {
 }
 
 /// The files of two nodes change at once, as the files of all nodes do when a root is added. The TLS client begins an
-/// exchange while the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun
+/// exchange while the server's RENEW, which requests the same exchange, is in flight: "A client ignores it if it has begun
 /// that exchange."
 #[test]
 fn simultaneous_renewals_keep_session_up() {

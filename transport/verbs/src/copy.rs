@@ -9,7 +9,7 @@
 //! |---|---|
 //! | x86-64 | inline assembly: the compiler assumes nothing about what it moves |
 //! | other processors | relaxed atomics, of words where the shared side is aligned |
-//! | Miri, and with the feature `relaxed-copies`, for sanitizers | relaxed atomics of bytes, which they follow |
+//! | Miri, and with the feature `relaxed-copies`, for sanitizers | relaxed atomics of bytes |
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, feature = "relaxed-copies"))))]
 mod x86_64;

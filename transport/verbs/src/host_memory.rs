@@ -2,13 +2,13 @@
 //! of it.
 //!
 //! Beyond these bounds the kernel kills the process instead of refusing an allocation.
-//! [`headroom`](crate::headroom) has the limits of the process. Reads /proc and /sys/fs/cgroup; a value that
-//! cannot be read gives no bound.
+//! [`headroom`](crate::headroom) checks the limits of the process. This module reads /proc and
+//! /sys/fs/cgroup; without a readable value there is no bound.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Control groups above the process's that are read.
+/// Maximum number of control groups that are read: the process's own and its ancestors.
 const MAX_GROUPS: usize = 64;
 
 /// Owner of memory that a control group limits.
@@ -139,7 +139,7 @@ mod tests {
     impl Root {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = std::env::temp_dir().join(format!("host-memory-{name}-{}", std::process::id()));
-            // A process that was killed may have had the same number.
+            // A killed process may have had the same number.
             let _left = fs::remove_dir_all(&root);
             for (path, text) in files {
                 let path = root.join(path);

@@ -1,8 +1,8 @@
 //! Hosts of peers, the unit of all limits per host.
 //!
 //! A sender may have many addresses: an IPv6 host has a whole network, and a user of this host has all of
-//! 127.0.0.0/8. Limits per host therefore count a /64 once, and all addresses of this host once, except those
-//! at which processes of this user are registered. The device identifies these addresses.
+//! 127.0.0.0/8. Therefore a /64 counts as one host, and so do all addresses of this host together, except
+//! those at which processes of this user are registered. The device identifies these addresses.
 #![forbid(unsafe_code)]
 
 use crate::AddressOwner;

@@ -27,13 +27,13 @@ impl Time {
         Self(self.0.saturating_add(ns))
     }
 
-    /// Nanoseconds from `earlier` to here; 0 when `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to this time; 0 when `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the time from `earlier` to here; zero when `earlier` is later.
+    /// Returns the time from `earlier` to this time; zero when `earlier` is later.
     #[must_use]
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.since(earlier))
@@ -113,7 +113,8 @@ impl Clock {
     }
 
     /// Returns true if simulated work has been charged since the running machine's turn began. The turn then
-    /// has to end, because the rest happens at a later time. Always `false` for the system's clock.
+    /// has to end, because its remaining work happens at a later time. Always `false` for the system's
+    /// clock.
     #[must_use]
     pub fn is_charged(&self) -> bool {
         match &self.0 {
@@ -122,7 +123,7 @@ impl Clock {
         }
     }
 
-    /// Returns the simulated clock, if it is one.
+    /// Returns the clock if it is simulated.
     #[must_use]
     pub const fn as_virtual(&self) -> Option<&Arc<VirtualClock>> {
         match &self.0 {

@@ -35,8 +35,8 @@ pub(super) unsafe fn read(pointer: *const sockaddr) -> Result<Option<SocketAddr>
     }
 }
 
-/// Like [`read`], with the length that the program names: as in the kernel, any but the length of the address's
-/// family is `EINVAL`.
+/// Like [`read`], with the length that the program names. As in the kernel, a length that does not match the
+/// address's family is `EINVAL`.
 ///
 /// # Safety
 /// `pointer` is null, or points to `given` bytes that may be read.

@@ -64,8 +64,8 @@ pub(super) fn completion(from: &Completion) -> ibv_wc {
     }
 }
 
-/// Returns the type of a QP: `EOPNOTSUPP` for types that the device does not have, `EINVAL` for no type at
-/// all.
+/// Returns the type of a QP: `EOPNOTSUPP` for types that the device does not support, `EINVAL` for a code
+/// that is not a type.
 pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     match code {
         IBV_QPT_RC => Ok(QpType::Rc),

@@ -218,7 +218,7 @@ fn backlog_excludes_requests_taken_by_program() {
     destroy_all(&[listener]);
 }
 
-/// The address information of a passive endpoint.
+/// Returns the address information of a passive endpoint.
 fn passive(at: &mut libc::sockaddr_in, ps: u32, qp_type: u32) -> rdma_addrinfo {
     // SAFETY: numbers and null pointers, for which zeros are valid.
     let mut info: rdma_addrinfo = unsafe { std::mem::zeroed() };
@@ -234,7 +234,7 @@ fn listener_and_its_connections_use_pd_given_at_creation() {
     let mut at = c_address(address(), 0);
     let mut info = passive(&mut at, RDMA_PS_TCP, IBV_QPT_RC);
     let mut first = null_mut();
-    // SAFETY: everything that is passed is alive during its call.
+    // SAFETY: all arguments are alive during their call.
     unsafe {
         call(|| rdma_create_ep(&raw mut first, &raw mut info, null_mut(), null_mut())).unwrap();
         let pd = ibv_alloc_pd((*first).verbs);

@@ -29,7 +29,7 @@ fn device_has_xrc_and_no_paging() {
     lab.close();
 }
 
-/// Fields that Linux fills and that programs divide by, print or use as an index.
+/// Checks fields that Linux fills and that programs divide by, print or use as an index.
 #[test]
 fn attributes_filled_by_kernel_are_non_zero() {
     let lab = Lab::open();
@@ -98,7 +98,7 @@ fn invalid_memory_registrations_are_refused() {
     let lab = Lab::open();
     let mut bytes = [0_u8; 64];
     let address: *mut c_void = bytes.as_mut_ptr().cast();
-    // SAFETY: the memory is the test's own, or is refused.
+    // SAFETY: the memory belongs to the test, or is refused.
     unsafe {
         let errno = || std::io::Error::last_os_error().raw_os_error();
         assert!(ibv_reg_mr(lab.pd, address, 0, 1).is_null());

@@ -5,7 +5,7 @@ use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike, SockaddrStorage};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr::from_ref;
 
-/// An address of C, with the length of its family, since the kernel accepts no other. nix's
+/// An address in C, with the length of its family, since the kernel accepts no other length. nix's
 /// `SockaddrStorage` has the length of the largest family.
 #[derive(Clone, Copy)]
 pub(super) enum CAddress {

@@ -1,7 +1,8 @@
 //! Peers that were refused because they requested RC from an XRC listener, or the reverse.
 //!
 //! The peer receives only a REJ, so each such host is reported once for the local log. The machine owns the
-//! list and its passive side fills it. Any host can cause an entry, so beyond a limit hosts are only counted.
+//! list and its passive side fills it. Any host can cause an entry, so beyond a limit refusals are only
+//! counted.
 
 use super::Transport;
 use std::collections::{BTreeSet, VecDeque};

@@ -28,11 +28,11 @@ pub fn is_request(opcode: Opcode) -> bool {
 /// The family of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestKind {
-    /// Into a posted receive.
+    /// Writes into a posted receive.
     Send,
-    /// Into memory.
+    /// Writes to memory.
     Write,
-    /// Out of memory.
+    /// Reads from memory.
     Read,
     /// Compare-and-swap or fetch-and-add.
     Atomic,
@@ -46,7 +46,7 @@ pub(super) struct Class {
     pub(super) last: bool,
 }
 
-/// Classifies a request's operation; `None` for answers, reserved operations and SENDs with invalidation.
+/// Classifies a request's operation; `None` for responses, reserved operations and SENDs with invalidation.
 pub(super) fn classify(operation: Operation) -> Option<Class> {
     use Operation as O;
     let (kind, first, last) = match operation {

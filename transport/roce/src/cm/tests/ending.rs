@@ -291,8 +291,8 @@ fn forged_requests_draw_hardly_more_than_one_answer_each() {
 
 #[test]
 fn second_request_of_qp_ends_its_first_connection() {
-    // contract J11: the requesting side ends the connection, since only that side can tell that the second request is its
-    // own.
+    // contract J11: the requesting side ends the connection, since only that side can tell that it sent the second
+    // request.
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let second = network.connect(Transport::Xrc, 0x17);
     network.settle();
@@ -307,7 +307,7 @@ fn another_address_cannot_end_connection_by_its_ids() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let mut impostor = CmMachine::new(network::config(A));
     let elsewhere = "10.0.0.66".parse().unwrap();
-    // The same GUID and QP number, even the same ids, from another address.
+    // The same GUID, QP number and ids, from another address.
     let mut connect = connect_to(B, Transport::Xrc, 0x17);
     connect.local.set_ip(elsewhere);
     let id = impostor.connect(0, &connect).unwrap();

@@ -68,8 +68,8 @@ impl ResponderState {
         }
     }
 
-    /// Returns the state that was written, with `number` as the QP's own. Answers in progress continue. A
-    /// placement that was waiting does not: its packet is accepted again when the peer repeats it, with the
+    /// Returns the state that was written, with `number` as the QP's own. Responses in progress continue. A
+    /// waiting placement does not continue: its packet is accepted again when the peer repeats it, with the
     /// same [`ResponderState::serial`].
     #[must_use]
     pub fn from_image(number: QpNumber, words: &[u64]) -> Self {

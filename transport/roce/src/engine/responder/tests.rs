@@ -38,7 +38,7 @@ impl Rig {
         self.take(&request(Operation::SEND_ONLY, psn, b"hi"))
     }
 
-    /// Takes all pending answers: operation, PSN, syndrome and MSN, payload length.
+    /// Takes all pending responses: operation, PSN, syndrome and MSN, payload length.
     fn answers(&mut self) -> Vec<Answer> {
         let mut all = Vec::new();
         let mut out = Vec::new();
@@ -255,7 +255,7 @@ fn duplicate_read_within_unfinished_response_keeps_rest_of_response() {
     rig.take(&read_request(100, 0x1000, MTU));
     let psns: Vec<_> = rig.answers().into_iter().map(|(_, psn, ..)| psn).collect();
     assert_eq!(psns, [100, 101, 102, 103]);
-    // Two repeats at once have one answer.
+    // Two repeats at once have one response.
     rig.take(&read_request(101, 0x1000 + u64::from(MTU), MTU));
     rig.take(&read_request(103, 0x1000 + 3 * u64::from(MTU), MTU));
     let psns: Vec<_> = rig.answers().into_iter().map(|(_, psn, ..)| psn).collect();
@@ -287,7 +287,7 @@ fn read_of_deregistered_memory_is_refused() {
 
 #[test]
 fn duplicate_read_of_deregistered_memory_is_dropped() {
-    // The requester has had the response, and its program has freed the memory since.
+    // The requester has received the response, and its program has freed the memory since.
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, MTU));
     assert_eq!(rig.answers().len(), 1);
@@ -310,7 +310,7 @@ fn atomics_are_replayed_not_repeated() {
     assert_eq!(rig.take(&fetch_add(100, 8)), Handled::Duplicate);
     assert_eq!(rig.answers(), [result(100)]);
     assert_eq!((rig.target.word, rig.target.asked.len()), (10, 2));
-    // Two are kept: the third displaces the first.
+    // Two are saved: the third replaces the first.
     rig.take(&fetch_add(102, 8));
     rig.answers();
     rig.take(&fetch_add(100, 8));
@@ -605,7 +605,7 @@ fn reset_clears_all_state_except_counters() {
 }
 
 proptest! {
-    /// A state torn by another process and packets of a hostile peer never cause a panic.
+    /// A partly written state of another process and packets of a hostile peer never cause a panic.
     #[test]
     fn random_bytes_do_not_panic(
         small in proptest::array::uniform32(any::<u8>()),

@@ -124,7 +124,7 @@ fn gaps_of_several_pieces_are_requested_together_and_cost_one_retry() {
         rig.flush();
         rig.hear_piece(100, 100..101, 104);
         rig.hear_piece(100, 102..103, 104);
-        // The last of one piece and the first of the next one.
+        // The last response of one piece and the first response of the next piece.
         rig.hear_piece(104, 105..108, 108);
         rig.hear_piece(108, 108..112, 112);
         // At most one range of each piece.
@@ -262,7 +262,7 @@ fn retransmission_skips_arrived_responses() {
     rig.check_memory(12);
 }
 
-/// Answers all requests but for packet 100. Returns one past the last response.
+/// Sends all responses except the response with PSN 100. Returns one past the last response.
 fn answer_beyond(rig: &mut Rig) -> u32 {
     let mut highest = 0;
     loop {
@@ -335,8 +335,8 @@ fn request_implied_by_response_is_not_measured() {
 }
 
 proptest! {
-    /// Responses are lost, repeated and reordered: each READ completes with its bytes, and what is in flight never
-    /// exceeds what is missing.
+    /// Responses are lost, repeated and reordered: each READ completes with its bytes, and the number of packets
+    /// in flight never exceeds the number of missing packets.
     #[test]
     fn reads_complete_over_bad_network(
         fates in proptest::collection::vec((0_u8..8, any::<proptest::sample::Index>()), 0..120),

@@ -1,4 +1,4 @@
-//! The judgement that large packets vanish on the way, from the side that sends or READs them.
+//! Detection of lost large packets, by the side that sends or READs them.
 
 use super::*;
 use crate::engine::responder::ResponderState;
@@ -23,7 +23,8 @@ impl Path {
         Self { rig, responder, script: Script::default() }
     }
 
-    /// Runs both sides until neither has a timer left, or until `until`. `passes` judges the payload of each packet.
+    /// Runs both sides until neither has a running timer, or until `until`. `passes` decides by its payload if a
+    /// packet is delivered.
     fn run(&mut self, until: Time, mut passes: impl FnMut(usize) -> bool) {
         let mut out = Vec::new();
         while self.rig.now < until {
@@ -53,7 +54,7 @@ impl Path {
         }
     }
 
-    /// Returns the status of the first completion, and true if it says that large packets vanish.
+    /// Returns the status of the first completion, and true if it reports lost large packets.
     fn outcome(&mut self) -> Option<(CompletionStatus, bool)> {
         let completion = self.rig.requester.poll_completion()?;
         Some((completion.status, completion.flags.contains(CompletionFlags::LARGE_PACKETS_LOST)))
@@ -102,8 +103,8 @@ impl Dice {
     }
 }
 
-/// One packet in a hundred is lost at random, and the peer dies at a random time. A dead peer answers no timeout, and
-/// before its death a packet has to be lost about ten times in a row.
+/// One packet in a hundred is lost at random, and the peer dies at a random time. A dead peer does not answer
+/// timeouts, and for a wrong result a packet would have to be lost about ten times in a row before the death.
 #[test]
 fn death_after_losses_is_not_attributed_to_mtu() {
     for seed in 0..500 {

@@ -20,7 +20,7 @@ const MS: u64 = 1_000_000;
 /// The nominal timeout of the rig, 4.096 us * 2^10.
 const TIMEOUT: u64 = 4_194_304;
 
-/// A sent packet, read back.
+/// A sent packet, parsed.
 #[derive(Debug, Clone, PartialEq)]
 struct Sent {
     operation: Operation,
@@ -159,7 +159,7 @@ impl Rig {
         }
     }
 
-    /// Advances to the next deadline. Returns the time that took.
+    /// Advances to the next deadline. Returns the time until it.
     fn wait(&mut self) -> u64 {
         let next = self.requester.next_timeout().expect("something to wait for");
         let waited = next.since(self.now);

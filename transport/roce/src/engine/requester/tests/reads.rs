@@ -13,7 +13,7 @@ fn acknowledgement_beyond_read_retransmits_read() {
     rig.hear(&ack(102));
     assert_eq!(rig.completions(), [(1, S::Success)]);
     assert_eq!(rig.psns(), [101, 102]);
-    // More such answers from the same burst do not cost a retry each.
+    // Further responses of the same burst do not cost a retry each.
     for _ in 0..10 {
         rig.hear(&ack(102));
     }
@@ -110,12 +110,12 @@ fn long_read_is_requested_in_pieces() {
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 14 * MTU - 1);
     assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
     rig.hear_piece(100, 100..103, 104);
-    // One is missing, and the window is full but for three.
+    // One response is missing, and the window has room for only three more.
     assert_eq!(rig.reads(), []);
     rig.hear_piece(100, 103..104, 104);
     assert_eq!(rig.reads(), [(108, 8 * 256, 4)]);
     rig.hear_piece(104, 104..108, 108);
-    // The last piece has two packets, so room is found for it earlier.
+    // The last piece has two packets, so the window has room for it earlier.
     rig.hear_piece(108, 108..110, 112);
     assert_eq!(rig.reads(), [(112, 12 * 256, 2)]);
     rig.hear_piece(108, 110..112, 112);

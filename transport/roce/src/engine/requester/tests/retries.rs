@@ -13,7 +13,7 @@ fn dead_peer_ends_request_after_retry_count_plus_one_timeouts() {
         assert_eq!(rig.wait(), TIMEOUT);
     }
     assert_eq!(rig.psns(), [] as [u32; 0]);
-    // The unsignalled one is flushed too (contract I1).
+    // The unsignalled request is flushed too (contract I1).
     assert_eq!(rig.completions(), [(1, S::RetryExceeded), (2, S::WorkRequestFlushed)]);
     assert_eq!(rig.events(), [RequesterEvent::Failed(S::RetryExceeded)]);
     assert_eq!(rig.requester.state(), QpState::Error);
@@ -78,7 +78,7 @@ fn probes_double_their_interval_and_cost_no_retry() {
     assert_eq!(rig.psns(), [100]);
     assert_eq!(rig.wait(), 2 * MS);
     assert_eq!(rig.psns(), [100]);
-    // The nominal timeout runs from the first transmission all the while.
+    // The nominal timeout runs from the first transmission during all probes.
     assert_eq!(rig.wait(), TIMEOUT - 3 * MS);
     assert_eq!(rig.psns(), [100, 101]);
     let counters = *rig.requester.counters();
@@ -136,7 +136,7 @@ fn probe_answered_alone_retransmits_later_packets() {
     assert_eq!(rig.psns(), [100]);
     rig.hear(&ack(100));
     assert_eq!(rig.psns(), [101, 102]);
-    // An answer that covers more does not have this effect.
+    // A response that covers further packets does not have this effect.
     rig.send(4);
     rig.flush();
     rig.wait();
