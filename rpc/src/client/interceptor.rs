@@ -1,8 +1,7 @@
-//! Interceptors of calls that a channel makes: they see a call before its arguments are encoded, change or refuse it,
-//! and learn its outcome.
+//! Interceptors of calls that a channel makes. They can change or refuse a call before its arguments are encoded, and receive
+//! its outcome.
 //!
-//! A channel without interceptors has one pointer for them, and a call tests that. With interceptors the options of
-//! each call are copied.
+//! Without interceptors a call costs one test of a pointer. With interceptors the options of each call are copied.
 
 use super::CallOptions;
 use crate::call::context::Inherited;
@@ -85,8 +84,8 @@ impl ClientCall {
         Self { method, options, of_client, inherited, made, hooks: EndHooks::default() }
     }
 
-    /// Returns the options as the interceptors have changed them, and their closures for the end. The time that they
-    /// took counts against the call's limit.
+    /// Returns the options as changed by the interceptors, and the closures for the end of the call. The time limit includes
+    /// the time that the interceptors took.
     fn into_parts(mut self, now: Time) -> (CallOptions, EndHooks) {
         let (spent, timeout) = (now.saturating_duration_since(self.made), self.timeout());
         if !spent.is_zero() && timeout != Duration::MAX {
@@ -107,8 +106,8 @@ impl ClientCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
-    /// [`Self::service`] and [`Self::method`] are the same for all of them.
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path: [`Self::service`] and
+    /// [`Self::method`] are the same for all gRPC calls.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata())
@@ -163,8 +162,8 @@ impl ClientCall {
 pub(super) type ClientInterceptors = Interceptors<dyn ClientInterceptor>;
 
 impl ClientInterceptors {
-    /// Runs all of them on a call that is about to be made. Returns whether they allow it, the options as they have
-    /// changed them, and their closures for the end.
+    /// Runs the interceptors on a call that is about to be made. Returns the status of a refused call, the options as changed
+    /// by the interceptors, and the closures for the end of the call.
     #[cold]
     #[inline(never)]
     pub(super) fn admit(
@@ -183,7 +182,7 @@ impl ClientInterceptors {
         (admitted, options, hooks)
     }
 
-    /// Runs all of them.
+    /// Runs the interceptors.
     ///
     /// # Errors
     /// Returns the status of an interceptor that refuses the call, panics or calls itself.

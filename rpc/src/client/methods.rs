@@ -135,7 +135,7 @@ impl Counters {
         index
     }
 
-    /// Returns the counters of an index.
+    /// Returns the counters at an index.
     #[inline]
     pub(super) fn at(&self, index: u32) -> Option<&MethodCounters> {
         self.all.get(index as usize).map(|counters| &**counters)

@@ -76,8 +76,8 @@ impl IncomingCall<'_> {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
-    /// [`Self::service`] and [`Self::method`] are the same for all of them.
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path: [`Self::service`] and
+    /// [`Self::method`] are the same for all gRPC calls.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata)

@@ -1,8 +1,8 @@
-//! Interceptors of the calls of a service: they see a call before its arguments are decoded, change or refuse it, and
-//! learn its outcome.
+//! Interceptors of the calls of a service. They can change or refuse a call before its arguments are decoded, and receive its
+//! outcome.
 //!
-//! Interceptors surround the futures of the service's methods, so the dispatcher does not know them and a service without
-//! interceptors does not pay for them. With interceptors each call has a boxed future and a context.
+//! Interceptors wrap the futures of the service's methods, so the dispatcher needs no code for them and a service without
+//! interceptors has no cost. With interceptors each call has a boxed future and a context.
 
 use super::method::Outcome;
 use super::{Failure, Request};
@@ -85,8 +85,8 @@ impl ServerCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
-    /// [`Self::service`] and [`Self::method`] are the same for all of them.
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path: [`Self::service`] and
+    /// [`Self::method`] are the same for all gRPC calls.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata())
@@ -99,7 +99,7 @@ impl ServerCall {
     }
 
     /// Returns the context that the handler will have: the peer, the time left, and the metadata of the response.
-    /// [`Context::metadata`] has the changes of interceptors once all have run.
+    /// [`Context::metadata`] has the changes of interceptors only after all interceptors have run.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context

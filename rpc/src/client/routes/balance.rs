@@ -25,8 +25,8 @@ use std::time::Duration;
 use trunkline_transport::{Connect, LogLimit, PeerKey, ServerReport};
 use trunkline_verbs::Time;
 
-/// First time for which a server is left out, and the number of times that it doubles. A refused call counts as in progress
-/// for as long.
+/// First pause of a server that is left out, and the number of times that the pause doubles. A refused call counts as in
+/// progress for at least the first pause.
 const PAUSE: Duration = Duration::from_millis(400);
 const DOUBLINGS: u32 = 4;
 /// A server that faults again within this time after its return gets twice its last pause.
@@ -51,8 +51,8 @@ pub enum Policy {
     PickFirst,
     /// One server after the other, starting at a random one.
     RoundRobin,
-    /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused
-    /// counts for 400 ms, as does one of those that a hedge has answered.
+    /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused still
+    /// counts for at least 400 ms. So does one call, at a time, whose hedge had the first outcome.
     #[default]
     PowerOfTwo,
 }
@@ -83,9 +83,9 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Sets the budget of further attempts: at most `calls` of them in a burst, and then `percent` of the calls that succeed.
-    /// The default is 1,000 and 20. An attempt needs no budget if a draining server refused the last one, or if the last one
-    /// was not sent because its server was unreachable.
+    /// Sets the budget of further attempts: at most `calls` in a burst, and then `percent` percent of the number of successful
+    /// calls. The defaults are 1,000 and 20. An attempt needs no budget if a draining server refused the last one, or if the
+    /// last one was not sent because its server was unreachable.
     ///
     /// A call that fails while the budget is used up ends with that failure. The last cause of the failure names the budget.
     /// `ServerReport::unretried` counts such calls.
@@ -97,9 +97,9 @@ impl Balance {
 
     /// Sets whether the channel watches the health of the services that it calls. The default is `true`.
     ///
-    /// A server that reports `NotServing` for a service gets no calls of that service while another connected server can
-    /// take them. If all connected servers report it, they get the calls as if none did. Servers without a health service,
-    /// and those that refuse this node the watch, count as serving.
+    /// A server that reports `NotServing` for a service gets no calls of that service while another connected server can take
+    /// them. If all connected servers report `NotServing`, the reports are ignored. Servers without a health service, and
+    /// servers that refuse the watch, count as serving.
     ///
     /// The watch begins with the first call of a service. It is a stream to each server for each service, shared by all
     /// channels of the node, and counts as one running handler of the server.
@@ -989,7 +989,7 @@ impl AllBalanced {
 /// A token bucket that limits further attempts: each attempt takes a token, and each success returns a part of one.
 #[derive(Debug)]
 struct RetryBudget {
-    /// In hundredths of a call.
+    /// Remaining budget, in hundredths of a call.
     left: AtomicU32,
     most: u32,
     percent: u32,

@@ -181,7 +181,7 @@ impl Connector {
             return;
         }
         for peer in sought.round.iter().flat_map(Round::failed_at) {
-            // A session that is already up is reported.
+            // The transport reports a session that is already up.
             let _reach = transport.reach(peer, connect);
         }
     }
@@ -545,7 +545,7 @@ impl Connector {
         let pause = PAUSE * (1 << sought.row.min(DOUBLINGS));
         sought.row = sought.row.saturating_add(1);
         sought.first = sought.first.wrapping_add(IN_TURN);
-        // Spreads the next rounds of nodes whose rounds failed at the same time.
+        // Spread the next rounds of nodes whose rounds failed at the same time.
         let part = u32::try_from(now.0 / 64 % 256).unwrap_or(0);
         let with_jitter = |pause: Duration| now + pause + pause * part / 1024;
         let due = with_jitter(pause);

@@ -202,7 +202,7 @@ impl Routes {
     /// Returns a random number, or 0 before the node starts.
     pub(crate) fn random(&self) -> usize {
         let number = self.started().map_or(0, |started| started.runtime.random());
-        // 31 bits fit everywhere.
+        // 31 bits fit in `usize` on all supported platforms.
         usize::try_from(number >> 33).unwrap_or(0)
     }
 

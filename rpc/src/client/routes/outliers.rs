@@ -196,7 +196,8 @@ pub(super) fn most_succeed(others: impl Iterator<Item = Recent>) -> bool {
     upper_median(failed.len(), failed).is_some_and(|failed| failed <= HEALTHY_AT_ONCE)
 }
 
-/// Returns the median of `count` values, the missing ones being larger than all given: the greater one of two in the middle.
+/// Returns the median of `count` values, or the larger of the two middle values. Values missing from `values` count as larger
+/// than all others.
 fn upper_median(count: usize, mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     values.get(count / 2).copied().filter(|_| count > 0)

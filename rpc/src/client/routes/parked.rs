@@ -15,7 +15,7 @@ use std::sync::Arc;
 use trunkline_transport::{Connect, PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Number of waiting calls from which further calls with a limited class are refused.
+/// Maximum number of waiting calls. Beyond it, only calls with [`AdmissionClass::Waits`] are queued.
 const MOST: usize = 65_536;
 
 /// The calls of one poller that wait for a route.

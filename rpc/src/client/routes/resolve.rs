@@ -167,7 +167,8 @@ impl fmt::Debug for AddressWatcher {
     }
 }
 
-/// A list of servers that the program changes while channels use it, a resolver for [`Target::resolver`](crate::Target::resolver).
+/// A resolver for [`Target::resolver`](crate::Target::resolver): a list of servers that the program can change while channels use
+/// it.
 ///
 /// The servers may come from a configuration file, Consul or Kubernetes. Clones share the list.
 ///

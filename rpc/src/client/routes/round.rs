@@ -121,7 +121,8 @@ impl Round {
         (&self.tried, &self.lookup)
     }
 
-    /// Handles the end of the lookup: with the addresses found, or with earlier ones because of this error.
+    /// Handles the end of the lookup. `addresses` are the addresses found or, if the lookup failed with `error`, the addresses
+    /// of an earlier lookup.
     pub(super) fn looked_up(&mut self, addresses: &[PeerKey], error: Vec<String>) {
         self.is_looking_up = false;
         self.left = addresses.iter().copied().collect();

@@ -127,7 +127,7 @@ impl Watched {
 }
 
 impl Following {
-    /// Returns true while its session is up.
+    /// Returns true while the followed session is up.
     pub(crate) fn is_current(&self) -> bool {
         self.link.session().is_some_and(|session| session.serial == self.session)
     }
