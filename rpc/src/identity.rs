@@ -4,8 +4,8 @@
 //! are exempt by default, see [`NodeBuilder::exempt_local_user`](crate::NodeBuilder::exempt_local_user).
 //!
 //! A node has an [`Identity`], which is a chain of certificates with the private key, and [`Trust`], the roots that peers'
-//! certificates must lead to. `trunkctl keys` makes both. A handler learns the name of its caller by
-//! [`Peer::name`](crate::Peer::name), and [`NodeBuilder::authorize`](crate::NodeBuilder::authorize) decides by it:
+//! certificates must lead to. `trunkctl keys` creates both. [`Peer::name`](crate::Peer::name) returns the name of a caller, for
+//! handlers and for the code that [`NodeBuilder::authorize`](crate::NodeBuilder::authorize) installs:
 //!
 //! ```no_run
 //! use std::fs::read;

@@ -977,7 +977,7 @@ impl Calls {
         Some(pending)
     }
 
-    /// Takes back a call that has not run, to repeat it in the next session. Returns false if the call cannot be repeated.
+    /// Takes back a call that has not run, to repeat it. Returns false if the call cannot be repeated.
     #[cold]
     fn is_taken_back(&mut self, call: u64) -> bool {
         // A repeated stream would lose client items that have been sent, and receive server items twice.

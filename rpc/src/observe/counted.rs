@@ -36,7 +36,7 @@ pub const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Number of ended calls of a method of which one is recorded.
+/// One of this number of ended calls of a method is recorded.
 const SAMPLED: u64 = 64;
 
 /// Common name of all methods that the node does not serve.

@@ -38,7 +38,7 @@ impl Channel {
         Self::from(node.channel(to))
     }
 
-    /// Sets what its calls do when the server cannot be reached, or shuts down. See [`CallOptions::connect`].
+    /// Sets whether calls wait or fail when the server cannot be reached, or shuts down. See [`CallOptions::connect`].
     ///
     /// ```
     /// use trunkline::{Connect, Node};

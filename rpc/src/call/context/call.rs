@@ -57,8 +57,7 @@ impl Peer {
         &self.identity
     }
 
-    /// Returns the node's [principal](crate::identity::Proven::principal), which policies compare with their patterns. `None`
-    /// if the node has proved no name.
+    /// Returns the node's name: its [principal](crate::identity::Proven::principal). `None` if the node has proved no name.
     #[cfg(feature = "identity")]
     #[must_use]
     pub fn name(&self) -> Option<&Name> {

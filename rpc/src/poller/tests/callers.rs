@@ -486,7 +486,7 @@ fn readers_grant_what_they_have_consumed() {
     send(&caller, 1, 0..31);
     assert_eq!(caller.frames(), [], "less than a half");
     send(&caller, 1, 31..32);
-    // The consumed part of the window, and its growth to twice the size.
+    // The reader grants the consumed part of the window, and doubles the window.
     assert_eq!(caller.windows(), [(32 * 4 + (16 << 10), 32 + 64)]);
     assert_eq!(caller.charged(), (1, 32 << 10));
     send(&caller, 1, 32..160);

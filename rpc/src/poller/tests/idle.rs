@@ -16,7 +16,7 @@ use trunkline_transport::Connect;
 
 /// Limit of idle time.
 const IDLE: Duration = Duration::from_secs(1);
-/// Time for frames on their way, and the precision of timers.
+/// Time for frames in flight, and the precision of timers.
 const MARGIN: Duration = Duration::from_millis(10);
 /// Items of the first window.
 const WINDOW: u16 = 64;

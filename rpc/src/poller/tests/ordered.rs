@@ -49,7 +49,7 @@ fn ordered_calls_that_are_queued_end_as_aborted_with_their_session() {
         let (options, body) = (options(Connect::FailFast), Bytes::from(vec![7; 100]));
         let calls = (0..100).map(|_| channel.call(&options, ECHO, &(), body.clone())).collect::<Vec<_>>();
         world.run();
-        // Its host dies.
+        // The host of the peer dies.
         world.tasks.truncate(before);
         let ended = calls.into_iter().map(|call| world.block_on(call).unwrap_err()).collect::<Vec<_>>();
         let (left, queued) = ended.iter().partition::<Vec<_>, _>(|status| status.may_have_run());
