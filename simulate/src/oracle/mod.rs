@@ -133,7 +133,7 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
 /// keepalives or handshake retries may delay the check.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Maximum number of frames and maximum time of a phase, a tenth of it for the turn in which it ends.
+/// Maximum number of frames and maximum duration of a phase, including 100 ms for the turn in which the phase ends.
 const PHASE_FRAMES: u32 = 1000;
 const PHASE_TIME: Duration = Duration::from_millis(1100);
 
@@ -181,7 +181,7 @@ struct Call {
 #[derive(Debug)]
 pub(crate) struct Certified {
     pub(crate) address: SocketAddr,
-    /// Names in its certificate.
+    /// Names in the certificate of the process.
     pub(crate) names: Vec<String>,
     pub(crate) exempts_local_user: bool,
 }
