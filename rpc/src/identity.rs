@@ -40,8 +40,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A channel expects a name of its servers, and calls only those that have proved it. A target with a host name expects that
-//! name, and an address or a resolver the IP address of each server. [`Target::named`](crate::Target::named) sets another name:
+//! A channel expects a name of its servers, and calls only servers that have proved this name. A target with a host name
+//! expects that name, and an address or a resolver the IP address of each server. [`Target::named`](crate::Target::named) sets
+//! another name:
 //!
 //! ```
 //! use trunkline::{Channel, Node, Target};

@@ -42,7 +42,7 @@ pub(crate) struct Sample {
 }
 
 impl Recorder {
-    /// Creates a recorder that measures for this time after a warm-up of a quarter of it.
+    /// Creates a recorder that measures for `measured_ns`, after a warm-up of a quarter of that time.
     pub(crate) fn new(measured_ns: u64) -> Self {
         let warm_ns = measured_ns / 4;
         let end_ns = warm_ns + measured_ns;

@@ -165,7 +165,7 @@ mod tests {
             assert_eq!((sealed.calls, sealed.stalls), (plain.calls, 0));
             for (sealed, plain) in [(sealed.client, plain.client), (sealed.server, plain.server)] {
                 assert_eq!(sealed.turns, plain.turns);
-                // The header's word, and a tag.
+                // Sealing adds a word to the header, and a tag.
                 assert_eq!(sealed.header_bytes, plain.header_bytes + 18);
             }
         }

@@ -52,7 +52,7 @@ struct SideNode {
     turn: usize,
     /// Callers outside pollers. Their polls count towards the side's turns.
     outside: Outside,
-    /// Work of its turns so far.
+    /// Work of the node's turns so far.
     tally: SideTotals,
 }
 

@@ -306,7 +306,7 @@ mod tests {
     use crate::doctor::{HostAddress, Severity};
     use trunkline_testkit::Folder;
 
-    /// A host without faults, and changed files.
+    /// Returns a host without faults, except for the contents of the files in `planted`.
     fn host(folder: &Folder, planted: &[(&str, &str)]) -> Host {
         let sound = [
             (

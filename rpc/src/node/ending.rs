@@ -33,9 +33,9 @@ const DROP_BLOCKS: Duration = Duration::from_millis(50);
 impl Node {
     /// Drains the node, and waits until its handlers have ended. Returns true if all handlers have ended.
     ///
-    /// Requests of peers are refused with `Unavailable`, including those that have arrived and whose handlers have
-    /// not started. Running handlers continue, with the calls that they make. Sessions stay open, and the program
-    /// may still use the node.
+    /// Requests of peers are refused with `Unavailable`, including requests that have arrived but whose handlers have not
+    /// started. Running handlers continue, with the calls that they make. Sessions stay open, and the program may still use the
+    /// node.
     ///
     /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]). On a thread of this node it does not wait. In a
     /// forked child it logs an error and returns false. Draining cannot be undone. [`Node::shutdown`] may follow, with another
@@ -73,8 +73,8 @@ impl Node {
 
     /// Shuts the node down and waits for the end. It drains as [`Node::drain`] does, and then closes the sessions.
     ///
-    /// Calls from outside of handlers are refused, and those in flight end with `Unavailable`. Code on this node's
-    /// pollers may make calls until the sessions are closed.
+    /// Calls from outside of handlers are refused, and such calls in flight end with `Unavailable`. Code on this node's pollers
+    /// may make calls until the sessions are closed.
     ///
     /// Handlers have the grace period ([`crate::NodeBuilder::grace`]) to finish and are then dropped. If a handler
     /// or task does not return from a poll, its poller's thread is abandoned 3 s later, and the log names it. Calls

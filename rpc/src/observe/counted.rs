@@ -74,7 +74,7 @@ pub(crate) struct MethodCounters {
     name: (&'static str, &'static str),
     /// Number of the method in the poller's record: twice its index, plus 1 for a client.
     number: u32,
-    /// Calls that have begun, except those that ended in the same turn.
+    /// Calls that have begun, except calls that ended in the same turn.
     begun: AtomicU64,
     /// Number of these calls that have ended.
     ended: AtomicU64,

@@ -630,7 +630,7 @@ impl Balanced {
         }
     }
 
-    /// Compares the servers and leaves out those that fail or lag. A server with several failures in a row is checked at
+    /// Compares the servers and leaves out servers that fail or lag. A server with several failures in a row is checked at
     /// once, all others at the end of a period.
     #[cold]
     fn compare(&self, failed: Option<&Arc<Server>>, now: Time) {

@@ -132,7 +132,7 @@ impl Resolve for Dns {
     }
 }
 
-/// A handle that tells a channel that the addresses of its target have changed, from [`Resolve::watch`].
+/// A handle that notifies a channel of changes of its target's addresses, from [`Resolve::watch`].
 #[derive(Clone)]
 pub struct AddressWatcher(Weak<Link>);
 

@@ -460,7 +460,7 @@ fn writers_stop_at_their_window() {
         assert_eq!(caller.items(), next, "after {window:?}");
         caller.cancel(call);
     }
-    // A held peer READs no items. Its handler produces one batch beyond those in the queue.
+    // A held peer READs no items. The handler produces one batch more than the queue holds.
     caller.request(request(&COUNTED, 5), &[]);
     assert_eq!(caller.items(), 1);
     caller.part(5, StreamPart::Window { bytes: 4 << 20, items: 4000 }, &[]);
