@@ -37,9 +37,9 @@
 //! | test | [`Node::in_process`] |
 //! | operate | [`health`], [`report`], [`device`]; nodes log through `tracing` |
 //!
-//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait. It is dropped at an
-//! `await` when its call's time limit passes. If the call has a reply, it is also dropped when the caller drops the future
-//! or the session ends. [`spawn`] work that must run to completion.
+//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait. The handler is dropped
+//! at an `await` when its call's time limit passes. If the call has a reply, the handler is also dropped when the caller drops
+//! the future or the session ends. [`spawn`] work that must run to completion.
 //!
 //! A call starts when the client's method is called, is cancelled when its future is dropped, and times out after 10 s by
 //! default. A call that streams has no time limit by default.
@@ -245,8 +245,8 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// # Calls
 ///
 /// A call starts when the client's method is called: the method encodes the arguments and hands them to a poller before it
-/// returns. The future resolves to the outcome, even if the call could not be made. It borrows only the client, so calls can
-/// overlap.
+/// returns. The future resolves to the outcome, even if the call could not be made. The future borrows only the client, so
+/// calls can overlap.
 ///
 /// Dropping the future cancels the call, polled or not. A request that is still queued is not sent. If the request was sent,
 /// the server drops the handler at its next `await`, unless the call is one-way.

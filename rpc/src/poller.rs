@@ -419,7 +419,7 @@ impl Rpc {
     }
 
     fn run_ready(&mut self, transport: &mut Transport) -> bool {
-        // Tasks woken meanwhile wait for the next turn.
+        // Tasks woken during these polls wait for the next turn.
         let count = self.ready.len().min(POLLS);
         let mut woken = mem::take(&mut self.woken);
         self.ready.take_woken(&mut woken);

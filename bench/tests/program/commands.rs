@@ -32,7 +32,7 @@ fn results(line: &str) -> (Value, String) {
     (json, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs the program briefly, and returns its JSON. Other tests use the same cores meanwhile, so nothing is pinned.
+/// Runs the program briefly, and returns its JSON. Other tests use the same cores at the same time, so nothing is pinned.
 fn json(line: &str) -> Value {
     results(&format!("{line} --pin off --seconds 0.1 --repetitions 1")).0
 }

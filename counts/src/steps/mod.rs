@@ -138,7 +138,7 @@ mod tests {
             let (one, other) = (totals(linked, outstanding), totals(linked, outstanding));
             assert!(one.calls >= 256 && one.stalls == 0, "{one:?}");
             for (one, other) in [(one.client, other.client), (one.server, other.server)] {
-                // Other tests allocate meanwhile.
+                // Other tests allocate at the same time.
                 assert_eq!(SideTotals { allocations: 0, ..one }, SideTotals { allocations: 0, ..other });
             }
         }

@@ -1,5 +1,5 @@
-//! A reply must be matched to its call, and a late reply must be ignored. Each call in flight has a slot in this table. Its
-//! number on the wire consists of the slot and a generation. The RPC half of the poller owns the table.
+//! A reply must be matched to its call, and a late reply must be ignored. Each call in flight has a slot in this table. The
+//! number of a call on the wire consists of the slot and a generation. The RPC half of the poller owns the table.
 
 #[cfg(feature = "identity")]
 mod names;

@@ -40,9 +40,9 @@ thread_local! {
 /// }
 /// ```
 ///
-/// Interceptors run in the order in which they were installed, in the thread that makes the call. They must not block a
-/// poller's thread. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that makes calls
-/// needs a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
+/// Interceptors run in the order in which they were installed, in the thread that makes the call. Interceptors must not block a
+/// poller's thread. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that makes calls needs
+/// a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
 pub trait ClientInterceptor: Send + Sync + 'static {
     /// Inspects a call, and may change it.
     ///
@@ -113,7 +113,7 @@ impl ClientCall {
         self.method.path(self.metadata())
     }
 
-    /// Returns true if the call has no reply. It then ends when its request is in the server's memory.
+    /// Returns true if the call has no reply. A call without a reply ends when its request is in the server's memory.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.method.one_way
@@ -130,8 +130,8 @@ impl ClientCall {
         self.options.request_metadata_mut()
     }
 
-    /// Returns the time limit of the call, from its options, its client or the calling handler. It is
-    /// `Duration::MAX` for a call without a limit, which is the default of calls that stream items.
+    /// Returns the time limit of the call, from its options, its client or the calling handler. Returns `Duration::MAX` for a
+    /// call without a limit, which is the default of calls that stream items.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         let deadline = if self.method.streams.any() {
@@ -152,7 +152,7 @@ impl ClientCall {
     ///
     /// A call that returns a stream ends with the stream: when its reader has received the end, or is dropped.
     ///
-    /// It runs in the thread that polls or drops the future or the stream, after the closures of later interceptors.
+    /// The closure runs in the thread that polls or drops the future or the stream, after the closures of later interceptors.
     pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
         self.hooks.add(hook);
     }

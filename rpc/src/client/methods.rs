@@ -26,8 +26,8 @@ struct Server {
 
 /// Method numbers assigned by servers.
 ///
-/// A number is valid only in the session that reported it, because a restarted server may assign it to another method. It is
-/// forgotten at the end of the session, and a request with a number is bound to the session.
+/// A number is valid only in the session that reported it, because a restarted server may assign it to another method. Numbers
+/// are forgotten at the end of the session, and a request with a number is bound to the session.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     /// Requested methods and the digests of their shapes, at most one per method of the program. Numbers of other methods are

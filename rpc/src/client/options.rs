@@ -107,13 +107,13 @@ impl CallOptions {
 
     /// Sets what a call does when its server cannot be reached.
     ///
-    /// With [`Connect::FailFast`] it waits for an attempt to connect that is in progress, and fails as `Unavailable` if that
-    /// attempt fails. It fails at once while the node pauses before its next attempt.
+    /// With [`Connect::FailFast`] the call waits for an attempt to connect that is in progress, and fails as `Unavailable` if
+    /// that attempt fails. The call fails at once while the node pauses before its next attempt.
     ///
-    /// With [`Connect::Wait`] it waits for a connection, at most until its time limit. It fails earlier if waiting cannot
-    /// help, because this node shuts down or has no address to call the server from. While its server shuts down, it waits
-    /// for the next connection, or for another server of the channel. A call that a server did not run because it shuts down
-    /// is repeated, with a copy of its arguments.
+    /// With [`Connect::Wait`] the call waits for a connection, at most until its time limit. The call fails earlier if waiting
+    /// cannot help, because this node shuts down or has no address to call the server from. While its server shuts down, it
+    /// waits for the next connection, or for another server of the channel. A call that a server did not run because it shuts
+    /// down is repeated, with a copy of its arguments.
     ///
     /// Two kinds of calls fail when their server shuts down: calls of an ordered channel, and streams that have already sent
     /// items.

@@ -104,7 +104,7 @@ impl Waiting {
         self.next_round.get_or_insert(now + PAUSE);
     }
 
-    /// Begins a round if one is due. Returns true if it did.
+    /// Begins a round if one is due. Returns true if a round began.
     pub(super) fn begin_round(&mut self, now: Time) -> bool {
         let is_due = self.is_ready() || self.next_round.is_some_and(|due| due <= now);
         if is_due {

@@ -363,10 +363,11 @@ impl NodeBuilder {
         self
     }
 
-    /// Runs the node on a network inside this process, for tests. It reaches only other nodes on that network.
+    /// Runs the node on a network inside this process, for tests. The node reaches only other nodes on that network.
     ///
-    /// It needs no port, socket or directory. The node gets an address of that network, [`Node::local_address`], with the ports
-    /// given to [`NodeBuilder::listen`]; the IP addresses given there are ignored. Without a port it gets a free one.
+    /// The node needs no port, socket or directory. It gets an address of that network, [`Node::local_address`], with the ports
+    /// given to [`NodeBuilder::listen`]; the IP addresses given there are ignored. Without a given port the node gets a free
+    /// port.
     ///
     /// Call it before [`NodeBuilder::channel`]: existing channels keep the UDP port of the replaced device.
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {

@@ -1,6 +1,6 @@
 //! Counts the calls of each method on the path of every call, for the node's report.
 //!
-//! A poller has one set of counters per method and side. It is their only writer, so relaxed loads and stores suffice,
+//! A poller has one set of counters per method and side. The poller is their only writer, so relaxed loads and stores suffice,
 //! without locks or allocations. The report adds up the counters of all pollers.
 
 use crate::node::fork_lock::Lock;

@@ -26,8 +26,8 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// implement it.
 ///
 /// Authorization runs once for each request to a method that the node serves, streams and one-way calls included, on the
-/// poller's thread. It must not block: all calls of that poller wait for it. Fetch the data that it needs elsewhere, and
-/// keep that in memory.
+/// poller's thread. The code must not block: all calls of that poller would wait. Fetch data that a decision needs elsewhere,
+/// and keep the data in memory.
 ///
 /// A panic ends only the call, as `Internal` with the reason `Panicked`.
 pub trait Authorize: Send + Sync + 'static {

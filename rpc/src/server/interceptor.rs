@@ -126,7 +126,7 @@ impl ServerCall {
     /// was refused or was dropped (`Cancelled` or `DeadlineExceeded`). An error of the method's own type is passed as
     /// `Unknown`.
     ///
-    /// It runs on the poller's thread, after the closures of later interceptors.
+    /// The closure runs on the poller's thread, after the closures of later interceptors.
     pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
         self.hooks.add(hook);
     }

@@ -18,7 +18,7 @@ pub struct ServiceName {
     pub version: u32,
     /// Oldest compatible version. A client and a server need a version in common.
     pub oldest: u32,
-    /// Number of the codec. Both sides need the same.
+    /// Number of the codec. Both sides need the same codec.
     pub codec: u8,
     /// Name of the codec.
     pub codec_name: &'static str,

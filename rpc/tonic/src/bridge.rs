@@ -22,8 +22,8 @@ const PIPE: usize = 64 << 10;
 impl Channel {
     /// Returns a channel of tonic's own type that passes its calls to this channel, for crates that accept no other type.
     ///
-    /// Its calls pass HTTP/2 within this process, and two more tasks of the runtime. Calls end at their time limit as
-    /// `CANCELLED`, as with tonic's own transport.
+    /// Calls pass through HTTP/2 within this process, and through two more tasks of the runtime. Calls end at their time limit
+    /// as `CANCELLED`, as with tonic's own transport.
     ///
     /// # Panics
     /// Panics outside a tokio runtime.

@@ -262,10 +262,10 @@ impl Context {
 
     /// Sets the metadata for the start of the response, and replaces metadata set earlier.
     ///
-    /// It reaches the caller with the handler's stream, if the handler returns one. Metadata set later is dropped.
+    /// If the handler returns a stream, the metadata reaches the caller with that stream, and metadata set later is dropped.
     ///
-    /// Otherwise it reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics, and is
-    /// dropped if the call is one-way or was cancelled. If all metadata of the response exceeds
+    /// Otherwise the metadata reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics.
+    /// It is dropped if the call is one-way or was cancelled. If all metadata of the response exceeds
     /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails as `ResourceExhausted`.
     pub fn set_initial_metadata(&self, metadata: Metadata) {
         self.0.reply.lock().get_or_insert_default().initial = metadata;
@@ -323,7 +323,7 @@ impl Context {
     /// the grace period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), as with an endless stream. Never completes in a
     /// detached context or in a forked child.
     ///
-    /// It may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
+    /// The future may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
     ///
     /// ```
     /// use std::time::Duration;

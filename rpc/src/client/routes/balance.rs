@@ -46,8 +46,8 @@ const TOKEN: u32 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// The first server with a session, in the order of the target. Many clients with the same list all use the same
-    /// server. Others get no session until they are needed.
+    /// The first server with a session, in the order of the target. Many clients with the same list all use the same server.
+    /// Other servers get no session until they are needed.
     PickFirst,
     /// One server after the other, starting at a random one.
     RoundRobin,
@@ -101,7 +101,7 @@ impl Balance {
     /// them. If all connected servers report `NotServing`, the reports are ignored. Servers without a health service, and
     /// servers that refuse the watch, count as serving.
     ///
-    /// The watch begins with the first call of a service. It is a stream to each server for each service, shared by all
+    /// The watch begins with the first call of a service. The watch is a stream to each server for each service, shared by all
     /// channels of the node, and counts as one running handler of the server.
     #[must_use]
     pub fn watch_health(mut self, watches: bool) -> Self {
@@ -111,8 +111,9 @@ impl Balance {
 
     /// Sets whether the channel leaves out servers whose calls fail or lag, compared with most others. The default is `true`.
     ///
-    /// Such a server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a third
-    /// of the servers are left out, or one of two. They get calls if no other server has a session.
+    /// Such a server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a
+    /// third of the servers are left out, or one of two. Servers that are left out still get calls if no other server has a
+    /// session.
     ///
     /// `ServerReport::state` is `left out: fails` or `left out: slow` then, and the counter `servers_left_out` counts such
     /// servers. The conditions: `docs/book/src/guide/balancing.md`, *Servers that fail or lag*.

@@ -240,7 +240,8 @@ impl Connector {
     }
 
     /// Starts a requested lookup of a route's addresses. A round starts with a lookup, and later requests wait for its end.
-    /// They also wait for a lookup in progress: replacing it would lose its addresses, repeatedly if the resolver is slow.
+    /// Requests also wait for a lookup in progress: replacing that lookup would lose its addresses, repeatedly if the resolver
+    /// is slow.
     fn refresh(&mut self, transport: &Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
         let is_name = matches!(sought.route.target.source, Source::Resolver(..));

@@ -5,8 +5,8 @@
 //!
 //! A server is an outlier only in comparison with more than half of the others, so a fault common to all servers leaves out
 //! none of them. Mean latencies are geometric: a few slow calls, or a method that is slow everywhere, hardly raise them.
-//! Latencies are compared with at least two other servers. Otherwise a hostile server that answers at once would make the
-//! only other server look slow.
+//! Latencies are compared with at least two other servers. With a single other server, a hostile server that replies at once
+//! would make that server look slow.
 
 use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};
