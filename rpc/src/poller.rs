@@ -167,7 +167,7 @@ impl RpcPoller {
         Some(())
     }
 
-    /// Handles a round, or the rest of one. Returns `None` if the turn ends within it.
+    /// Handles a round, or the remaining part of a round. Returns `None` if the turn ends within the round.
     fn round(&mut self) -> Option<()> {
         self.deliver()?;
         if self.transport.begin_work() {

@@ -39,8 +39,8 @@ pub(crate) enum Fault {
     StopProcess { node: usize, pause: Duration },
     /// Kills a node's process, and starts it again after a delay.
     Kill { node: usize, restart_after: Duration },
-    /// Kills a node's process. Its successor dies after a number of stores to memory shared on its host, and the next one is
-    /// started after a delay.
+    /// Kills a node's process. The first successor dies after a number of stores to memory shared on its host, and the next
+    /// successor is started after a delay.
     KillTwice { node: usize, stores: u64, restart_after: Duration },
     /// Shuts a node down, and starts it again after a delay.
     ShutDown { node: usize, restart_after: Duration },

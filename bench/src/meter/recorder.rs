@@ -127,7 +127,7 @@ impl Recorder {
         }
     }
 
-    /// Returns true if the measurement continues. It measures at least one slice, however long a call takes.
+    /// Returns true if the measurement continues. A measurement has at least one slice, however long a call takes.
     fn goes_on(&self, now_ns: u64) -> bool {
         self.failed.is_none() && (now_ns < self.end_ns || self.rates.is_empty())
     }

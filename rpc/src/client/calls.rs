@@ -1053,7 +1053,7 @@ impl Calls {
         if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }
-        // If there is no session, the session of the request has ended, and the handler with it.
+        // Without a session, the session of the request has ended, and so has the handler.
         let Some(session) = self.sessions.get(peer) else { return };
         let destination = Destination::Poller(choice.of(session.pollers));
         let cancel = Cancel { peer, destination, call, ordered: method.streams.any() };

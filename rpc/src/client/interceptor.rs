@@ -47,7 +47,7 @@ pub trait ClientInterceptor: Send + Sync + 'static {
     /// Inspects a call, and may change it.
     ///
     /// # Errors
-    /// A status refuses the call, which ends with it and has not run. Later interceptors do not run.
+    /// A status refuses the call. The call ends with this status and has not run. Later interceptors do not run.
     fn intercept(&self, call: &mut ClientCall) -> Result<(), Status>;
 }
 

@@ -429,8 +429,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Gives the node an identity. It then has sessions only with peers that prove a name to it, and proves its own name to them.
-    /// [`NodeBuilder::exempt_local_user`] describes the exception. Requires [`NodeBuilder::trust`]. See
+    /// Gives the node an identity. The node then has sessions only with peers that prove their names, and proves its own name to
+    /// these peers. [`NodeBuilder::exempt_local_user`] describes the exception. Requires [`NodeBuilder::trust`]. See
     /// [`identity`](crate::identity) for an example.
     ///
     /// Such a node may listen on any address. If it accepts [`Level::None`](crate::identity::Level::None), it needs
@@ -586,8 +586,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets how long a peer may accept none of the messages queued for it before it loses its session. The default is
-    /// 60 s, the minimum 1 s.
+    /// Sets the time after which a peer loses its session if it accepts none of the messages queued for it. The default is 60
+    /// s, the minimum 1 s.
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.options = self.options.stall_limit(limit);
         self
@@ -603,8 +603,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets how long a peer may acknowledge nothing that is sent to it before its session ends. The default is 1 s, the range
-    /// 500 ms to 60 s.
+    /// Sets the time after which a session ends if the peer acknowledges nothing that is sent to it. The default is 1 s, the
+    /// range 500 ms to 60 s.
     ///
     /// A call to a peer that vanished ends within this time. If a call already waits, the peer is probed after half of this
     /// time, at most 10 s or [`idle_keepalive`](Self::idle_keepalive), and the call ends that much later. A peer that is

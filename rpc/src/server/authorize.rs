@@ -34,7 +34,7 @@ pub trait Authorize: Send + Sync + 'static {
     /// Decides about a call.
     ///
     /// # Errors
-    /// A status refuses the call, which ends with it and has not run. Nothing of its arguments is decoded.
+    /// A status refuses the call. The call ends with this status and has not run, and its arguments are not decoded.
     fn authorize(&self, call: &IncomingCall<'_>) -> Result<(), Status>;
 }
 

@@ -47,7 +47,7 @@ pub trait ServerInterceptor: Send + Sync + 'static {
     /// Inspects a call, and may change it.
     ///
     /// # Errors
-    /// A status refuses the call, which ends with it and has not run. The arguments are not decoded, and later
+    /// A status refuses the call. The call ends with this status and has not run. Its arguments are not decoded, and later
     /// interceptors do not run.
     fn intercept(&self, call: &mut ServerCall) -> Result<(), Status>;
 }

@@ -209,7 +209,7 @@ impl Run {
         Ok(())
     }
 
-    /// Starts a call that waits and must succeed. It is counted when it does.
+    /// Starts a call that waits and must succeed. The returned tally counts the success.
     fn begin(&self, caller: &Caller) -> Tally {
         let caller = caller.clone();
         let (found, process) = (Tally::default(), caller.client.process);

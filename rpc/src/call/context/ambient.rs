@@ -140,8 +140,8 @@ impl Context {
         })
     }
 
-    /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls
-    /// made in it inherit this deadline.
+    /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls made by the
+    /// future inherit the deadline of this context.
     pub fn scope<F>(&self, future: F) -> Scoped<F> {
         Scoped { context: self.clone(), future: Box::pin(future) }
     }

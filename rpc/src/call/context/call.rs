@@ -275,7 +275,7 @@ impl Context {
     ///
     /// A handler's stream may hold a clone of the context, and set the metadata until the stream ends.
     ///
-    /// The metadata of a [`Status`](crate::Status) that the handler returns is added to it.
+    /// The metadata of a [`Status`](crate::Status) that the handler returns is appended to this metadata.
     pub fn set_trailing_metadata(&self, metadata: Metadata) {
         self.0.reply.lock().get_or_insert_default().trailing = metadata;
     }

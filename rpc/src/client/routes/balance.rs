@@ -619,10 +619,10 @@ impl Balanced {
         latency.is_some_and(|latency| outliers::lags(latency, used.map(|other| other.record.recent())))
     }
 
-    /// Records that the first attempt of a hedged call was slower than its hedge. Its time until now counts as its latency:
-    /// otherwise a server whose calls are all hedged would never count as slow. It also counts as a refused call, because it
-    /// is no longer in progress and its server would get more calls than others. Only one such call counts at a time:
-    /// otherwise the slower attempts at healthy servers would outnumber their calls in progress.
+    /// Records that the first attempt of a hedged call was slower than its hedge. The time until now counts as the latency of
+    /// the first attempt: otherwise a server whose calls are all hedged would never count as slow. The attempt also counts as a
+    /// refused call: it is no longer in progress, so the server would otherwise get more calls than other servers. Only one
+    /// such attempt counts at a time: otherwise the slower attempts at healthy servers would outnumber their calls in progress.
     pub(crate) fn superseded(&self, chosen: &Chosen, now: Time) {
         self.given_up(chosen);
         if let Some(server) = chosen.server.as_ref().filter(|_| !self.target.routes().is_forked()) {
@@ -1137,7 +1137,7 @@ mod tests {
     #[test]
     fn lost_hedges_of_healthy_servers_leave_their_calls_evenly_spread() {
         let (_routes, balanced) = connected(Policy::PowerOfTwo);
-        // A channel begins at a random server. The spread of a window differs a little with it.
+        // A channel begins at a random server. The spread of calls in a window depends slightly on that server.
         balanced.start.set(0).unwrap();
         let mut now = Time(1_000_000_000);
         let mut ends = BTreeMap::<(Time, usize), (Chosen, bool)>::new();

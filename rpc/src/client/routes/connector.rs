@@ -57,7 +57,7 @@ pub(crate) struct Connector {
     is_closed: bool,
 }
 
-/// A route in use: a call or a future has waited for it.
+/// A route that a call or a future has waited for.
 #[derive(Debug)]
 struct Sought {
     route: Arc<Route>,

@@ -437,7 +437,8 @@ pub(crate) struct Link {
     target: Target,
     usage: Usage,
     expected: ExpectedId,
-    /// Route of the channel. For a single address it is created when a future waits for it; calls need no route.
+    /// Route of the channel. The route of a single address is created when a future waits for it; calls to the address need no
+    /// route.
     route: OnceLock<Arc<Route>>,
 }
 

@@ -1,6 +1,6 @@
 //! Queue of calls whose route has no session, in order of arrival.
 //!
-//! A waiting call is not yet in `Calls` or in the transport, so it has not run. It ends when the round that it waits for
+//! A waiting call is not yet in `Calls` or in the transport, so it has not run. The call ends when the round that it waits for
 //! fails, at its deadline, or when its future is dropped. A call with [`Connect::Wait`] outlives failed rounds.
 
 use super::Routes;

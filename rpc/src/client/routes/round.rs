@@ -23,8 +23,8 @@ use trunkline_verbs::Time;
 pub(super) const LOOKUP: Duration = Duration::from_secs(10);
 /// Time without an outcome after which the next address is tried.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum time of the attempts after the last one has begun. The transport ends its attempts after some seconds, unless the
-/// device is absent.
+/// Maximum time of the attempts after the last attempt has begun. The transport ends its attempts after some seconds, unless
+/// the device is absent.
 const ATTEMPT: Duration = Duration::from_secs(15);
 
 /// One round of attempts at a server's addresses, until a session is up.

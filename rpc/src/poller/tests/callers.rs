@@ -355,7 +355,7 @@ fn reused_numbers_and_foreign_cancels_do_not_affect_other_calls() {
         "the later call has no stream"
     );
     caller.cancel(9);
-    // CANCEL drops waiting replies with its number. They wait because the peer has no memory for them.
+    // CANCEL drops waiting replies with its number. The replies wait because the peer has no memory for them.
     let body = vec![7; SMALL / 2];
     let waiting = |caller: &Caller| caller.used("bytes of replies that wait");
     let echo = |caller: &mut Caller, by, call| {

@@ -60,8 +60,7 @@ fn stream_ends_by_its_idle_timeout_only_if_nothing_arrives_that_may() {
     assert_eq!(server.cancelled(), [request.header.call]);
     server.assert_at_rest("an idle stream");
 
-    // A server whose window is full cannot send. Its time begins when the reader makes room, also if that is just before
-    // the timer.
+    // A server whose window is full cannot send. The idle time begins when the reader makes room, even just before the timer.
     let (_request, mut items) = filled(&mut server);
     server.world.wait(IDLE * 10 - MARGIN);
     take_window(&mut items);

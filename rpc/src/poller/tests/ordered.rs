@@ -8,7 +8,7 @@ use crate::{Limit, NodeBuilder};
 use bytes::Bytes;
 use trunkline_transport::Connect;
 
-/// Leaves room for one call of the test, as the rest is for calls of handlers.
+/// Leaves room for one call of the test. The other units are reserved for calls of handlers.
 fn with_room_for_one(builder: NodeBuilder) -> NodeBuilder {
     builder.call_limit(Limit { per_peer: 2, in_all: 2 })
 }

@@ -224,7 +224,7 @@ impl fmt::Debug for Metadata {
     }
 }
 
-/// The entries of a block; it ends at the first one that does not fit.
+/// An iterator over the entries of a block. Ends at the first entry that does not fit.
 struct Entries<'a>(&'a [u8]);
 
 impl<'a> Iterator for Entries<'a> {
