@@ -205,7 +205,7 @@ impl CallOptions {
         metadata
     }
 
-    /// Adds the trace of the calling handler to the metadata, so that interceptors see it.
+    /// Adds the trace of the calling handler to the metadata, for interceptors.
     pub(super) fn continue_trace(&mut self, inherited: Inherited) {
         let trace = self.trace(inherited);
         self.metadata.extend(&trace);

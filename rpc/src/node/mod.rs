@@ -606,12 +606,11 @@ impl NodeBuilder {
     /// Sets the time after which a session ends if the peer acknowledges nothing that is sent to it. The default is 1 s, the
     /// range 500 ms to 60 s.
     ///
-    /// A call to a peer that vanished ends within this time. If a call already waits, the peer is probed after half of this
-    /// time, at most 10 s or [`idle_keepalive`](Self::idle_keepalive), and the call ends that much later. A peer that is
-    /// stopped for longer loses its session. The device has an ACK timeout and a number of retries, which come in steps: the
-    /// actual time is between three quarters of `time` and all of it, 0.94 s by default. A NIC may take up to four times as
-    /// long, which the InfiniBand specification allows. `docs/book/src/operate/memory.md` has a table. Each node applies its
-    /// own setting.
+    /// A call to a peer that vanished ends within `time`. If a call already waits, the peer is probed after half of `time`, at
+    /// most 10 s or [`idle_keepalive`](Self::idle_keepalive), and the call ends that much later. A peer that is stopped for
+    /// longer loses its session. The device has an ACK timeout and a number of retries, which come in steps: the actual time is
+    /// between three quarters of `time` and all of it, 0.94 s by default. A NIC may take up to four times as long, which the
+    /// InfiniBand specification allows. `docs/book/src/operate/memory.md` has a table. Each node applies its own setting.
     pub fn session_loss_time(mut self, time: Duration) -> Self {
         self.options = self.options.session_loss_time(time);
         self

@@ -19,7 +19,7 @@ use trunkline::stream::{Receiver, Sender, Watch};
 use trunkline::stub::PeerMemory;
 use trunkline::{CallOptions, Connect, Metadata, Node, Reason, Stream, Streaming, Target};
 
-/// Key of the path in the metadata of a request. The first value is the path, and interceptors of servers see it. Further
+/// Key of the path in the metadata of a request. The first value is the path, which interceptors of servers can read. Further
 /// values are the caller's own metadata.
 pub(crate) const PATH: &str = "grpc-path";
 

@@ -100,9 +100,9 @@ impl Server {
     /// Limits how many calls of a service or of a method run concurrently, by the path of gRPC: `/package.Service` or
     /// `/package.Service/Method`.
     ///
-    /// A call beyond the limit is refused as `RESOURCE_EXHAUSTED` before its handler starts, and before interceptors see it
-    /// unless two pollers start the last permitted call at the same time. The refused call has not run, and may be repeated after
-    /// a pause, or at another server. A cancelled call counts until its handler has been dropped. The node does not start with a
+    /// A call beyond the limit is refused as `RESOURCE_EXHAUSTED` before its handler starts, and before interceptors run, unless
+    /// two pollers start the last permitted call at the same time. The refused call has not run, and may be repeated after a
+    /// pause, or at another server. A cancelled call counts until its handler has been dropped. The node does not start with a
     /// limit of 0 or a malformed path.
     ///
     /// ```no_run

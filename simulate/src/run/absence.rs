@@ -158,7 +158,7 @@ impl Run {
         self.within(SUCCESSOR_REACHES, why, |_| reached.get() == servers.len())
     }
 
-    /// Kills a node while another node calls it continuously. The calls go on until the restarted node is reached.
+    /// Kills a node while another node calls it continuously. The calls continue until the restarted node is reached.
     pub(super) fn one_is_away(&mut self) -> Checked {
         let address = self.nodes[VICTIM].address;
         let (client, waiting) = (self.client(WITNESS)?, self.client(WITNESS)?);

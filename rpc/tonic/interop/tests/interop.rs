@@ -269,7 +269,7 @@ async fn cancel_after_first_response(fixture: &Fixture) {
     assert_eq!(size_of(response.payload.as_ref()), 31_415);
     assert_eq!(fixture.service.running(), 1);
     drop(responses);
-    // tonic's own transport keeps the exchange while its requests go on.
+    // tonic's own transport keeps the exchange until the stream of requests has ended.
     if fixture.is_trunkline() {
         fixture.until_running(0).await;
     }
