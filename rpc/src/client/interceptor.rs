@@ -23,7 +23,7 @@ thread_local! {
     static NESTED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Code that runs before each call of a channel is made, and can change, refuse or time the call.
+/// Code that runs before a channel makes a call, and can change, refuse or time the call.
 ///
 /// [`Channel::with_interceptor`](crate::Channel::with_interceptor) installs it. Closures of this signature implement it.
 ///

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tracing::Span;
 use trunkline_machine::rings::panics::{catch, catch_or};
 
-/// Code that runs before the handler of each call of a service, and can change, refuse or time the call.
+/// Code that runs before the handler of a call of a service, and can change, refuse or time the call.
 ///
 /// The function `interceptor` of a generated server installs it. Closures of this signature implement it.
 ///
