@@ -8,7 +8,7 @@ impl Service {
         service_hash(&self.name)
     }
 
-    /// Returns the hash that identifies one of its methods on the wire, including its raw payloads.
+    /// Returns the hash that identifies a method of the service on the wire. The hash includes the method's raw payloads.
     pub(crate) fn method_hash(&self, method: &Method) -> u64 {
         let raw = RawParts {
             argument: method.arguments.iter().position(|argument| argument.raw),

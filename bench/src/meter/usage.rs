@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn processor_time_of_another_process_is_counted() {
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        // As long as it takes: the loop may wait for a core.
+        // Repeat many times, because the loop may wait for a core.
         let used = (0..6000).any(|_| {
             thread::sleep(Duration::from_millis(10));
             Counters::of(child.id()).unwrap().cpu > Duration::from_millis(20)

@@ -31,7 +31,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may have been killed already.
+        // The process may already have been killed.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }

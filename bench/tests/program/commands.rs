@@ -32,7 +32,7 @@ fn results(line: &str) -> (Value, String) {
     (json, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs the program briefly, and returns its JSON. Other tests use the same cores meanwhile, so nothing is pinned.
+/// Runs the program briefly, and returns its JSON. Other tests use the same cores at the same time, so nothing is pinned.
 fn json(line: &str) -> Value {
     results(&format!("{line} --pin off --seconds 0.1 --repetitions 1")).0
 }
@@ -90,7 +90,7 @@ fn table_has_both_links_other_systems_and_floors() {
 #[test]
 fn latency_has_floors_and_describes_machine() {
     let _alone = crate::alone();
-    // The only pinned run, so that no two share a core.
+    // Only this run is pinned, so that two runs do not share a core.
     let (point, _) = results("latency --verify --link process --seconds 0.1 --repetitions 1");
     assert_positive(&point, &ALWAYS);
     assert_eq!((&point["command"], &point["settings"]["link"]), (&"latency".into(), &"process".into()));

@@ -138,7 +138,7 @@ mod tests {
             let (one, other) = (totals(linked, outstanding), totals(linked, outstanding));
             assert!(one.calls >= 256 && one.stalls == 0, "{one:?}");
             for (one, other) in [(one.client, other.client), (one.server, other.server)] {
-                // Other tests allocate meanwhile.
+                // Other tests allocate at the same time.
                 assert_eq!(SideTotals { allocations: 0, ..one }, SideTotals { allocations: 0, ..other });
             }
         }
@@ -165,7 +165,7 @@ mod tests {
             assert_eq!((sealed.calls, sealed.stalls), (plain.calls, 0));
             for (sealed, plain) in [(sealed.client, plain.client), (sealed.server, plain.server)] {
                 assert_eq!(sealed.turns, plain.turns);
-                // The header's word, and a tag.
+                // Sealing adds a word to the header, and a tag.
                 assert_eq!(sealed.header_bytes, plain.header_bytes + 18);
             }
         }

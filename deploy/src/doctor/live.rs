@@ -1,7 +1,7 @@
 //! Checks of the running host: environment, device, runtime directory, UDP ports, and calls.
 //!
-//! The nodes of a call use a temporary runtime directory, so they do not interfere with running nodes. They bind the UDP port
-//! of devices only at addresses where it is free.
+//! The nodes of a call use a temporary runtime directory, so they do not interfere with running nodes. The nodes bind the UDP
+//! port of devices only at addresses where the port is free.
 
 use super::{Finding, Host, HostAddress, Severity};
 use nix::ifaddrs::getifaddrs;

@@ -6,7 +6,8 @@
 //! further small calls are sent only if they need not be queued, until a large call is sent.
 //!
 //! Calls on an ordered channel keep their order across both parts. Once a call of the channel waits among the large calls,
-//! later calls of the channel wait there too. It is not sent before earlier calls that wait among the small calls.
+//! later calls of the channel wait there too. Such calls are not sent before earlier calls of the channel that wait among the
+//! small calls.
 
 use super::statuses::Backpressure;
 use crate::call::{AdmissionClass, Submission};

@@ -160,7 +160,7 @@ fn variants_after_skipped_one_are_refused() {
     }
     only_named(&Kind::First, &["`Kind::First`", "`Second`"]);
     only_named(&Kind::Second, &["`Kind::Second`"]);
-    // The last variants lose nothing.
+    // Skipping the last variants leaves the numbers of other variants unchanged.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Last {
         First,
@@ -226,7 +226,7 @@ fn untagged_enums_are_refused() {
         Number(u64),
         Pair(Pair),
     }
-    // Known to the sender by the struct, and to the receiver in any case.
+    // The sender detects the attribute through the struct; the receiver always detects it.
     only_named(&Filter::Pair(Pair { left: 1 }), &["Filter`", "untagged"]);
     only_named(&Filter::Number(7), &["Filter`", "untagged"]);
     only_named(&vec![(1_u8, Filter::Number(7))], &["Filter`", "untagged"]);
@@ -307,7 +307,7 @@ fn supported_attributes_round_trip() {
     works(&Fields { number: 1, long_name: "a".to_owned(), list: vec![1], status: Status::aborted("no") });
     works(&Transparent(all.clone()));
     works(&Converted(all.clone()));
-    // Its order differs each time.
+    // The order of a `HashMap` differs each time.
     works(&(0..20_u8).map(|key| (key, all.clone())).collect::<HashMap<_, _>>());
 }
 

@@ -172,9 +172,9 @@ mod tests {
         deepest::<Option<Json>>(LIST, 12, NUMBER);
         deepest::<Box<Json>>(LIST, 12, NUMBER);
         deepest::<Tagged>(b"\x82\xa1t\xa1A\xa5below", 12, b"\xc0");
-        // Directly within the outermost one, whose values are collected each.
+        // The fields of the outermost struct are collected one by one.
         deepest::<Flat>(b"\x81\xa5below", 13, b"\xc0");
-        // Decoded at once if the tag comes first, as encoders write it.
+        // A value whose tag comes first, as encoders write it, is not collected.
         let adjacent = |open: &[u8], levels| decode::<Adjacent>(&nested(open, levels, b"\xc0")).map(drop);
         assert_eq!(adjacent(b"\x82\xa1t\xa1A\xa1c", 40), Ok(()));
         let mut open = b"\x82\xa1c".repeat(13);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn unbuffered_types_may_nest_deeper() {
-        // Its `Deserialize` accepts any value, and decodes it at once.
+        // The `Deserialize` of `Value` accepts any value, and decodes it without collecting it.
         assert!(decode::<serde_json::Value>(&nested(LIST, 100, NUMBER)).is_ok());
         #[derive(Debug, Deserialize)]
         #[allow(dead_code, reason = "it is only decoded")]

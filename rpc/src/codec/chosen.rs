@@ -52,7 +52,7 @@ kinds! {
     21 Vec<u8> = Vec::new(); 22 (u8, u16) = (1, 1); 23 Option<u16> = Some(1);
 }
 
-/// Sends a value of each kind in the place that `wrap` makes, after one that is decoded as it is encoded.
+/// Sends a value of each kind, wrapped by `wrap`, after a value that is encoded and decoded as the same kind.
 fn judge<const READ: u8, T>(wrap: impl Fn(Chosen<READ>) -> T)
 where
     T: Serialize + DeserializeOwned + PartialEq + Debug,

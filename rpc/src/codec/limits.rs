@@ -162,7 +162,7 @@ impl<'m> Limits<'m> {
         Self { lists: Some(lists), ..Self::of_message(length, allowance) }
     }
 
-    /// Returns the lists to fill, if any.
+    /// Calls `add` with the lists to fill, if there are any.
     #[inline]
     pub(super) fn list(&self, add: impl FnOnce(&Lists)) {
         if let Some(lists) = self.lists {

@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn no_value_overflows_stack_of_64_kib() {
-        /// About the largest values of the levels that are not checked, and of those that are.
+        /// The tests choose the parameters so that values are about the largest at unchecked and at checked levels.
         #[derive(Debug, Default, Serialize, Deserialize)]
         struct Sized<const WORDS: usize, T: Default>([[u64; 8]; WORDS], Vec<Self>, T)
         where

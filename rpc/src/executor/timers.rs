@@ -15,7 +15,7 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{DeadlineKey, Deadlines};
 use trunkline_verbs::{Clock, Time};
 
-/// Called when a new timer is due before all others.
+/// Callback for a new timer that is due before all others.
 type Earlier = Box<dyn Fn() + Send + Sync>;
 
 /// The timers of one poller, or of a pool.

@@ -12,8 +12,8 @@ thread_local! {
     static KEPT: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
 }
 
-/// Puts a thread to sleep. Unlike `std::thread::park` it works after the thread's locals are destroyed, as in
-/// destructors of other locals and in handlers of `atexit`.
+/// Parker of one thread. Unlike `std::thread::park` it works after the thread's locals are destroyed, as in destructors of
+/// other locals and in handlers of `atexit`.
 #[derive(Default)]
 struct Parker {
     state: Lock<ParkerState>,

@@ -251,7 +251,7 @@ mod tests {
                 let of_handlers = part(limits.handlers, defaults.handlers);
                 assert!(of_handlers.abs_diff(part(limits.calls, defaults.calls)) <= 1);
                 assert!(of_handlers.abs_diff(part(limits.decoded, defaults.decoded)) <= 1);
-                // All of it is used, or all limits are at their defaults.
+                // The sum uses at least 99 % of the memory, or all limits are at their defaults.
                 assert!(
                     sum > memory as u64 * 99 / 100 || of_handlers == 1_000,
                     "{mib} MiB, {pollers} pollers: {sum}"

@@ -59,7 +59,7 @@ impl Ring {
         slot.sequence.store(number, Ordering::Release);
     }
 
-    /// Returns the events, except those that are being written.
+    /// Returns the events, except events that are being written.
     fn read(&self) -> impl Iterator<Item = [u64; WORDS]> + '_ {
         self.slots.iter().filter_map(|slot| {
             let before = slot.sequence.load(Ordering::Acquire);

@@ -23,7 +23,7 @@ use trunkline_verbs::Time;
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
-/// Maximum number of replies taken from lines in one turn, and of replies of lost peers freed in it.
+/// Maximum number of replies taken from lines in one turn, and of replies of lost peers freed in one turn.
 const TURN: usize = 256;
 
 /// Maximum number of replies taken in one visit, so that peers take turns.

@@ -19,7 +19,7 @@ use trunkline::stream::{Receiver, Sender, Watch};
 use trunkline::stub::PeerMemory;
 use trunkline::{CallOptions, Connect, Metadata, Node, Reason, Stream, Streaming, Target};
 
-/// Key of the path in the metadata of a request. The first value is the path, and interceptors of servers see it. Further
+/// Key of the path in the metadata of a request. The first value is the path, which interceptors of servers can read. Further
 /// values are the caller's own metadata.
 pub(crate) const PATH: &str = "grpc-path";
 
@@ -38,7 +38,7 @@ impl Channel {
         Self::from(node.channel(to))
     }
 
-    /// Sets what its calls do when the server cannot be reached, or shuts down. See [`CallOptions::connect`].
+    /// Sets whether calls wait or fail when the server cannot be reached, or shuts down. See [`CallOptions::connect`].
     ///
     /// ```
     /// use trunkline::{Connect, Node};

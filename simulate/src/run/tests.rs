@@ -84,7 +84,7 @@ fn call_from_each(run: &mut Run, node: usize, server: SocketAddr, pollers: u16, 
 fn crowd_of_pollers_joins_one_node() {
     let nodes = std::env::var("TRUNKLINE_CROWD_NODES");
     let nodes = nodes.map_or(NODES, |nodes| nodes.parse().expect("a number of nodes"));
-    // One shard each, for the same load at the hub with half as many machines.
+    // Callers have one shard each, which gives the same load at the hub with half as many machines.
     let caller = |index| NodePlan { shards: Some(1), ..small_node(index, POLLERS) };
     let mut run = run_of(std::iter::once(small_node(0, 1)).chain((1..=nodes).map(caller)).collect());
     for node in &mut run.nodes {
@@ -92,7 +92,7 @@ fn crowd_of_pollers_joins_one_node() {
     }
     let pollers = nodes * usize::from(POLLERS);
     let replied = Tally::default();
-    // Once while they connect, and again when all are connected.
+    // All pollers call once while they connect, and again when all are connected.
     for round in 1..=2 {
         for caller in 1..=nodes {
             let (hub, address) = (run.nodes[0].address, run.nodes[caller].address);
@@ -171,7 +171,7 @@ fn clients_with_identities_return_to_restarted_server() {
         let back = Tally::default();
         for client in &callers {
             let client = client.clone();
-            // A call in the session with the process before fails.
+            // A call in the session with the previous process fails.
             run.add(&back, client.process, async move {
                 while client.number_waiting(server, limit).await.is_some() {}
             });
@@ -183,12 +183,12 @@ fn clients_with_identities_return_to_restarted_server() {
     run.clear();
 }
 
-/// Clients of a server with more renewals than it can complete, and later ones.
+/// Clients of a server that request more renewals than it can complete, and clients that connect later.
 const RENEWING: usize = 100;
 const NEWCOMERS: usize = 10;
-/// Time that a handshake takes at that server. All clients take longer than a handshake may.
+/// Time that a handshake takes at that server. The handshakes of all clients take longer than the time limit of a handshake.
 const SLOW_HANDSHAKE: Duration = Duration::from_millis(80);
-/// Maximum time until all clients, and the later ones, have a session.
+/// Maximum time until all clients, including the later ones, have a session.
 const ALL_JOINED: Duration = Duration::from_secs(20);
 const NEWCOMERS_JOINED: Duration = Duration::from_secs(3);
 
@@ -249,7 +249,7 @@ fn session_is_lost_after_configured_time() {
         assert_eq!((waits.get(), called.get()), (0, 0), "a session of {time:?} ends early");
         let both = |_: &Scheduler| waits.get() + called.get() == 2;
         run.within(time / 4 + Duration::from_millis(5), "a call ends late", both).unwrap();
-        // Again, without a call that detects the lost peer.
+        // Repeat without a call that detects the lost peer.
         run.nodes[0].start(&mut run.scheduler, None);
         let client = run.client(1).unwrap();
         let reached = Tally::default();

@@ -1,7 +1,7 @@
 //! Future events, ordered by time.
 //!
-//! Owns the time of each event; an event has at most one. It is possible from then on, until it is taken or gets
-//! another time. The cost of an event grows with the logarithm of their number.
+//! Owns the time of each event; an event has at most one time. From that time on the event is possible, until it is taken or
+//! gets another time. The cost of an event grows with the logarithm of the number of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_verbs::Time;

@@ -12,7 +12,7 @@ use trunkline_verbs::{Time, VirtualClock};
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Wakers with their processes, by time and by number among those of one time.
+    /// Wakers with their processes, by time, and by number among the wakers of one time.
     wakers: BTreeMap<(Time, u64), (Option<u64>, Waker)>,
     next: u64,
 }

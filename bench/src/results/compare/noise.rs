@@ -108,7 +108,7 @@ fn exact(n: usize, m: usize, most: f64) -> f64 {
         row[0] = 1.0;
     }
     for _ in 0..n {
-        // One more value on this side: it is above j of the other side, or the last of those is above it.
+        // One more value on this side: it is above j values of the other side, or the last of these j values is above it.
         let mut next = vec![vec![0.0; pairs + 1]; m + 1];
         for j in 0..=m {
             for u in 0..=pairs {

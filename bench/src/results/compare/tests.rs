@@ -70,7 +70,7 @@ fn slower_machine_changes_absolute_values_only() {
     assert_eq!(verdicts(&outcome(run(&[8], 2.0), slow.clone(), false)), [Verdict::NoChange]);
     let absolute = outcome(run(&[8], 2.0), slow, true);
     assert_eq!(verdicts(&absolute), [Verdict::Worse; 2]);
-    // The floor is not ours.
+    // A worse floor is not a regression.
     assert!(absolute.verdict().unwrap_err().to_string().contains("1 of 2"));
     assert!(absolute.table().contains("a worse floor"));
 }

@@ -54,7 +54,7 @@ fn assert_complete(chart: &Chart) {
     let (x, y) = (of(root, "text", "x"), of(root, "text", "y"));
     assert!(x.contains(&chart.x) && x.iter().any(|text| text == chart.y), "{}: {x:?}", chart.title);
     assert!(x.len() >= 4 && y.len() >= 2, "{}: {x:?} {y:?}", chart.title);
-    // One in the drawing, one in the legend.
+    // Each text is once in the drawing and once in the legend.
     assert_eq!(of(root, "path", "line").len(), 2 * chart.series.len());
     for series in &chart.series {
         assert!(root.descendants().any(|node| node.text() == Some(&series.name)), "{}", series.name);

@@ -98,7 +98,7 @@ impl Comparison {
         }
     }
 
-    /// Returns the row of a node, or of all.
+    /// Returns the row of a node, or of all nodes.
     pub(super) fn row(&self, node: Option<usize>) -> Row {
         let made = |pair: &Pair| node.is_none_or(|node| pair.0 == node);
         let served = |pair: &Pair| node.is_none_or(|node| pair.1 == node);

@@ -68,7 +68,7 @@ struct OfNode<'a> {
     /// Calls that the node made.
     #[serde(skip_serializing_if = "Option::is_none")]
     made: Option<Figures>,
-    /// Calls that other nodes made to it.
+    /// Calls that other nodes made to this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     served: Option<Figures>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -274,7 +274,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the comparison of each node and of all.
+    /// Returns the comparison of each node and of all nodes.
     fn rows(&self) -> impl Iterator<Item = (&str, Row)> {
         let nodes = self.nodes.iter().enumerate();
         let nodes = nodes.map(|(node, name)| (name.as_str(), self.comparison.row(Some(node))));

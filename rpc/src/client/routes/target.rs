@@ -120,7 +120,7 @@ impl Target {
     /// Returns the target if a server can listen there.
     ///
     /// # Errors
-    /// The reason why it cannot.
+    /// Returns the reason why a server cannot listen there.
     pub(crate) fn checked(self) -> Result<Self, String> {
         match self.source {
             Source::Nonsense(why) => Err(why),
@@ -185,7 +185,7 @@ pub(super) fn scoped(address: PeerKey) -> Option<String> {
     refused.map(|why| format!("the server's address {address}: {why}"))
 }
 
-/// Returns the usable ones of the given addresses, for a node whose device has this UDP port.
+/// Returns the usable addresses in `given`, for a node whose device has this UDP port.
 pub(super) fn usable(given: impl IntoIterator<Item = PeerKey>, own_udp_port: u16) -> Usable {
     let (mut usable, mut known) = (Usable::default(), BTreeSet::new());
     for address in given.into_iter().map(|address| address.seen_from(own_udp_port)) {

@@ -256,7 +256,7 @@ fn call_expired_while_connecting_names_connection_failure() {
 #[test]
 fn ready_of_address_list_waits_in_pause_and_fails_in_time_despite_other_dials() {
     let mut rig = Rig::new();
-    // The host of the next peer, which does not run yet.
+    // The address of the next peer, which does not run yet.
     let next = SocketAddr::from(([10, 0, 0, rig.world.hosts + 1], 7471));
     let dead = rig.dead(9);
     let list = [dead, rig.dead(8)];

@@ -141,7 +141,7 @@ fn stream_finishes_only_with_end_and_empty_successful_reply() {
 #[test]
 fn stream_cancellations_wait_for_room() {
     const STREAMS: usize = 40;
-    // Too large for a bundle, and more than the peer has granted credit for.
+    // More calls than the peer has granted credit for. Each is too large for a bundle.
     const CALLS: usize = 1000;
     let limit = Limit { per_peer: 16, in_all: 64 };
     let mut server = Server::with(1, |builder| builder.queued_messages(limit));

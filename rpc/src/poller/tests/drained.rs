@@ -119,7 +119,7 @@ fn draining_server_gets_calls_again_in_next_session() {
     }
 }
 
-/// Otherwise a peer that vanishes while it drains keeps its session for ever.
+/// Without probes, a peer that vanishes while it drains would keep its session forever.
 #[test]
 fn draining_server_is_probed_until_session_ends() {
     for is_drained in [true, false] {

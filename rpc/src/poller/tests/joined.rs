@@ -1,4 +1,4 @@
-//! Messages that join the frame of an earlier one.
+//! Messages that are bundled into the frame of an earlier message.
 
 use super::{Peer, World};
 use crate::wire::frame::{NOBODY, UNSET};

@@ -101,7 +101,7 @@ fn requested_lookup_follows_round_or_lookup_in_progress() {
     assert_eq!(slow.state().begun, 5, "nothing has changed since");
 }
 
-/// Otherwise a source that changes all the time, or calls that fail, would keep a lookup thread and the poller busy.
+/// Without the pause, a source that changes constantly, or calls that fail, would keep a lookup thread and the poller busy.
 #[test]
 fn lookups_outside_of_rounds_are_100_ms_apart() {
     let mut rig = Rig::new();

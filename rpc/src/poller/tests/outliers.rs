@@ -208,7 +208,7 @@ fn slow_server_is_left_out_until_call_after_pause() {
     assert_eq!(rig.states(), ["up"; 4], "another one did not");
     rig.calls(3000 * MS, |_| Answer::Success);
     assert_eq!(rig.left_out(), 1, "the calls before the pause count no more");
-    // It lags again soon, so that the next pause is longer.
+    // The server lags again soon after its return, so its next pause is longer.
     assert_eq!(lags(&mut rig, 5 * MS), (out, 2));
     assert_eq!(rig.calls(650 * MS, slow(5 * MS))[0], 0);
     let all_lag = |at| Answer::Slow(if at == 0 { 8 * MS } else { 2 * MS });
@@ -421,7 +421,7 @@ fn only_server_failures_are_retried_and_only_if_safe() {
         (&HEDGED, Answer::Failure(Code::PermissionDenied, unauthorised), 1),
         (&HEDGED, Answer::Failure(Code::InvalidArgument, by_node(Reason::BadArguments)), 1),
         (ECHO, error(Code::Unavailable), 1),
-        // Such as a panic of the code that authorizes calls.
+        // The failure of a call whose authorizing code panics.
         (ECHO, Answer::Failure(Code::Internal, RepliedBy::Node { reason: None, ran: false }), 2),
     ] {
         let mut rig = Rig::new(3, Policy::RoundRobin.into());

@@ -1,4 +1,4 @@
-//! The health that servers of a balanced channel report: which of them get calls, and how often a server is asked.
+//! The health that servers of a balanced channel report: which servers get calls, and how often a server is queried.
 
 use super::addresses::{Rig, options};
 use super::service::ECHO;

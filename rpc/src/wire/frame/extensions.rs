@@ -30,7 +30,7 @@ mod types {
     pub(super) const NUMBER: u8 = 2;
     /// The sizes of the metadata that precedes the encoded part.
     pub(super) const METADATA: u8 = 3;
-    // 4 TRACE, 5 ORDER, 6 RESEND, 7 COMPRESSION.
+    // Types 4 (TRACE), 5 (ORDER), 6 (RESEND) and 7 (COMPRESSION) are reserved.
     /// Fingerprints of the types that the method sends.
     pub(super) const SHAPES: u8 = 8;
 }

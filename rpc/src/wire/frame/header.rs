@@ -43,7 +43,7 @@ const RESERVED: u8 = 0xf0;
 const CALL: usize = 8;
 /// Offset of the length of the extensions of a request or reply.
 const EXTENSIONS: usize = 12;
-/// Stands for the number of a method without one.
+/// Stands for a missing method number.
 const UNASSIGNED: u16 = 0xffff;
 
 /// The contents of a message before its metadata.
@@ -75,7 +75,7 @@ pub(crate) enum Header {
         /// The number that the caller gave the call.
         call: u64,
     },
-    /// The poller has answered all calls of the receiver, and runs no more.
+    /// The poller has answered all calls of the receiver, and runs no further calls from it.
     Drained,
     /// A frame of a stream.
     Stream(StreamHeader),

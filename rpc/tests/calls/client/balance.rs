@@ -24,7 +24,7 @@ use trunkline::{
 trait Work {
     /// Records a job. Each job may run once only.
     async fn add(&self, job: u64) -> Result<u64, Status>;
-    /// Records a job that may be repeated. It waits at the gate if its server holds jobs.
+    /// Records a job that may be repeated. The job waits at the gate if its server holds jobs.
     #[idempotent]
     async fn set(&self, job: u64) -> Result<u64, Status>;
     /// Waits at the gate if its server holds jobs.

@@ -39,14 +39,14 @@ impl Wait for Waits {
     }
     async fn wait(&self) -> Result<u8, Status> {
         let (client, local) = self.own();
-        // These calls are made before `block_on` is called.
+        // The calls start before `block_on` is called.
         self.reporter.tell(block_on(client.plain()).unwrap_err());
         self.reporter.tell(block_on(local.plain()).unwrap_err());
         self.reporter.tell(block_on(client.note()).unwrap_err());
-        // These calls are made within it.
+        // The calls start within `block_on`.
         self.reporter.tell(block_on(async { client.plain().await }).unwrap_err());
         self.reporter.tell(block_on(async { block_on(async { local.plain().await }) }).unwrap_err());
-        // It waits for a future that another thread completes.
+        // `block_on` may wait for a future that another thread completes.
         assert_eq!(block_on(completed_elsewhere()), 7);
         local.plain().await
     }

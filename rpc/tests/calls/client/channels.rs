@@ -227,7 +227,7 @@ fn silent_resolvers_do_not_delay_other_targets() {
 
 #[test]
 fn name_is_resolved_by_dns_and_its_error_is_kept() {
-    // The default resolver is the system's, which knows this name.
+    // The default resolver is the system's, which resolves `localhost`.
     let server = crate::common::node().serve(WhoServer::new(Number(7, None))).start().unwrap();
     let caller = crate::common::node().start().unwrap();
     let port = server.local_address().port();
@@ -236,7 +236,7 @@ fn name_is_resolved_by_dns_and_its_error_is_kept() {
     assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
     assert!(status.message().contains(&format!("no-such-host.invalid:{port}")), "{status}");
     assert!(!status.causes().is_empty(), "{status}");
-    // It resolves to 127.0.0.1, where this server does not listen, and maybe to ::1.
+    // `localhost` resolves to 127.0.0.1, where this server does not listen, and maybe to ::1.
     let status = block_on(caller.channel(("localhost", port)).ready()).unwrap_err();
     assert!(status.message().contains(&format!("127.0.0.1:{port}: ")), "{status}");
 }

@@ -130,7 +130,7 @@ fn stopped_readers_leave_memory_for_largest_message() {
     let caller =
         node().rendezvous_bytes_per_peer(8 << 20).max_message_bytes(LARGEST as usize).start().unwrap();
     let client = BlocksClient::connect(&caller, server.local_address()).unwrap();
-    // Their first items take more than the largest message leaves.
+    // The first items of these streams take more memory than is left beside the largest message.
     let stopped = (0..10).map(|_| block_on(client.feed(BYTES)).unwrap()).collect::<Vec<_>>();
     for _ in 0..10 {
         let reply = block_on(client.block(LARGEST - 64)).unwrap();

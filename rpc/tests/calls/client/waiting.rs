@@ -1,4 +1,4 @@
-//! Callers without room: calls that wait for it, and those that are refused.
+//! Callers without room: calls that wait for room, and calls that are refused.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;

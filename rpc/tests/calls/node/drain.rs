@@ -14,7 +14,7 @@ trait Hop {
     async fn plain(&self) -> Result<u8, Status>;
     /// Waits at the gate.
     async fn wait(&self) -> Result<u8, Status>;
-    /// Calls `wait` there, and then `plain` there and at the third, by local and shared clients.
+    /// Calls `wait` at the second server, and then `plain` at the second and the third server, by local and shared clients.
     async fn forward(&self) -> Result<u8, Status>;
     /// Drains, or shuts down, its own node.
     async fn end(&self, drain: bool) -> Result<bool, Status>;
@@ -249,7 +249,7 @@ struct UntilDrain(Gate);
 impl UntilDrain {
     async fn wait(&self, cx: &trunkline::Context) -> Result<bool, Status> {
         let before = cx.is_draining();
-        // It registers before the test sees it.
+        // Register for the drain before the test detects the handler.
         let mut draining = std::pin::pin!(cx.draining());
         let first = std::future::poll_fn(|task| std::task::Poll::Ready(draining.as_mut().poll(task))).await;
         self.0.arrive();

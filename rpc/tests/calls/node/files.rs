@@ -205,7 +205,7 @@ fn unusable_credential_files_leave_previous_ones_in_force() {
 fn changed_link_to_files_is_followed() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "first.example", VALID), &root.pem());
-    // As Kubernetes mounts secrets.
+    // Kubernetes mounts secrets in this way.
     for (at, name) in ["first.example", "second.example"].into_iter().enumerate() {
         let version = files.path(&format!("..{at}"));
         fs::create_dir(&version).unwrap();

@@ -121,7 +121,7 @@ fn node_in_forked_child_ends_at_once_and_node_of_parent_stays() {
     let nodes = Nodes::start();
     let ended = nodes.client.wait();
     wait_until("the handler runs", LIMIT, || (nodes.gate.arrived() == 1).then_some(()));
-    // Each in a separate child, so none relies on the effects of another.
+    // Each operation runs in a separate child, so that none depends on the effects of another operation.
     let ends: [fn(&Node); 6] = [
         |server| assert!(!server.drain() && !server.is_drained()),
         Node::shutdown,

@@ -260,7 +260,7 @@ fn with(credentials: Credentials) -> NodeBuilder {
     Node::builder().transport(options).listen(fresh_address())
 }
 
-/// Returns a node whose certificate has passed or will come, and whose clock says that it is valid.
+/// Returns a node whose certificate has expired or is not valid yet, and whose clock is in the validity of the certificate.
 fn in_year(root: &Authority, year: i32) -> NodeBuilder {
     let identity = issue(root, "a.example", [year, year + 1]);
     with(Credentials::new(&identity, &trust(root), default_provider(), Arc::new(Year(year))).unwrap())

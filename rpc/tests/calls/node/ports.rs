@@ -51,7 +51,7 @@ fn taken_port_names_its_holder_and_remedy() {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
     drop(taken);
-    // A process that another test starts meanwhile has a copy of the socket until it runs its program.
+    // A process that another test starts at the same time has a copy of the socket until it runs its program.
     drop(until("the port is free", || {
         Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().ok()
     }));

@@ -164,7 +164,7 @@ fn exchange(rig: &Rig, mut sent: Metadata) {
     block_on(with.tell()).unwrap();
     assert_eq!(rig.told.next(), sent);
     assert!(received.initial().is_empty(), "a one-way call has no response");
-    // Calls without options follow those with metadata.
+    // Calls without options follow calls with metadata.
     assert_eq!(block_on(rig.client.echo("plain".into())), Ok("none plain".to_owned()));
 }
 

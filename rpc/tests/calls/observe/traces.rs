@@ -93,8 +93,8 @@ fn nested_calls_continue_trace() {
     let outer = format!("{OUTER} vendor=7");
     assert_eq!(seen[..5], vec![outer; 5]);
     assert_eq!(seen[5..], ["00-000000000000000000000000000000ff-00000000000000ff-00 ", "none"]);
-    // The next call on that poller has no trace. Neither has a call whose metadata lacks a trace or has an
-    // invalid one.
+    // The next call on that poller has no trace. A call whose metadata lacks a trace or has an invalid trace has no trace
+    // either.
     let ways = |options: &CallOptions| block_on(client.with(options).ways()).unwrap()[..5].to_vec();
     let mut without = Metadata::new();
     without.insert("tenant", "blue").unwrap();

@@ -138,7 +138,7 @@ fn refused_call_is_not_decoded() {
     assert_eq!(block_on(client.with(&token("good", 0)).see(Seen("abc".into()))), Ok(3));
     assert_eq!(rig.ran.next(), "see");
     let before = DECODED.load(Ordering::Relaxed);
-    // Its method has a number now.
+    // After the first call the method has a number.
     refused(&block_on(client.see(Seen("abc".into()))).unwrap_err(), Code::Unauthenticated);
     let bad = token("bad", 0);
     refused(&block_on(client.with(&bad).see(Seen("abc".into()))).unwrap_err(), Code::PermissionDenied);

@@ -12,8 +12,8 @@ use trunkline::{CallOptions, Code, Context, Node, PollerContext, PollerIndex, Re
 trait Chain {
     /// Returns the time left, in microseconds.
     async fn left(&self, cx: &Context) -> Option<u64>;
-    /// Works for the given time, and then asks the next server for its time left: inherited, with a separate
-    /// limit of an hour, and detached.
+    /// Works for the given time, and then calls the next server, which returns its time left: inherited, with a separate limit
+    /// of an hour, and detached.
     async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status>;
     /// Hangs at the end of a chain of `depth` calls.
     async fn hang(&self, depth: u32, route: Vec<SocketAddr>) -> Result<(), Status>;

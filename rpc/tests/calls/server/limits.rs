@@ -74,7 +74,7 @@ fn method_runs_at_most_as_many_calls_as_its_limit() {
     let held = hold(&clients[..4], &gate);
     let told = format!("Desk.slow at {}: the server runs 4 calls of the method", server.local_address());
     for _ in 0..4 {
-        // Both pollers refuse it.
+        // Calls go to both pollers in turn, and both refuse them.
         let text = refusal(block_on(clients[4].slow(9)));
         assert!(text.contains(&told), "{text}");
         assert!(text.contains("`limit_slow` of the server"), "{text}");

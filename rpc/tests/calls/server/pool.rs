@@ -202,7 +202,7 @@ fn blocking_method_does_not_keep_its_poller() {
     let Rig { client, told, release, .. } = &all;
     let blocked = client.block();
     assert_eq!(told.next(), "started");
-    // One poller serves all of these.
+    // One poller serves all of these calls.
     for number in 0..100 {
         assert_eq!(block_on(client.echo(number)), Ok(number));
     }
@@ -351,12 +351,12 @@ fn timers_are_checked_while_any_worker_is_idle() {
     let Rig { client, told, release, .. } = &all;
     let doze = client.doze();
     assert_eq!(told.next(), "started");
-    // They hold any two of the three workers until the sleep ends.
+    // The blocked calls hold any two of the three workers until the sleep ends.
     let blocked = [client.block(), client.block()];
     assert_eq!(told.next(), "started");
     assert_eq!(told.next(), "started");
     assert_eq!(block_on(doze), Ok(7));
-    // Either may take a worker first.
+    // The order in which the calls took workers is unknown.
     for _ in &blocked {
         release.send(1).unwrap();
     }

@@ -53,8 +53,8 @@ async fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "{what}");
 }
 
-/// Waits until each of the calls either has been refused by the budget of a node or is charged a MiB there. Returns the
-/// number of those that are charged.
+/// Waits until each of the calls either has been refused by the budget of a node or is charged a MiB there. Returns the number
+/// of charged calls.
 async fn held(node: &Node, calls: &mut JoinSet<Status>) -> usize {
     let all = calls.len();
     let mut refused = 0;

@@ -89,7 +89,7 @@ impl Fixture {
         matches!(self.transport, Transport::Trunkline(_))
     }
 
-    /// Waits until as many handlers hold their stream of requests.
+    /// Waits until this number of handlers hold their stream of requests.
     async fn until_running(&self, handlers: usize) {
         let wait = async {
             while self.service.running() != handlers {
@@ -269,7 +269,7 @@ async fn cancel_after_first_response(fixture: &Fixture) {
     assert_eq!(size_of(response.payload.as_ref()), 31_415);
     assert_eq!(fixture.service.running(), 1);
     drop(responses);
-    // tonic's own transport keeps the exchange while its requests go on.
+    // tonic's own transport keeps the exchange until the stream of requests has ended.
     if fixture.is_trunkline() {
         fixture.until_running(0).await;
     }
@@ -406,7 +406,7 @@ async fn messages_over_a_limit_are_refused(fixture: &Fixture) {
     let request = SimpleRequest { response_size: 100, ..SimpleRequest::default() };
     let mut client = fixture.client().max_decoding_message_size(100);
     assert_eq!(client.unary_call(request.clone()).await.unwrap_err().code(), Code::OutOfRange);
-    // An error of the request's body, which the caller sees instead of a cancelled call.
+    // The request's body fails. The caller gets this error, not the status of a cancelled call.
     let mut client = fixture.client().max_encoding_message_size(1);
     let status = client.unary_call(request).await.unwrap_err();
     if fixture.is_trunkline() {
@@ -718,7 +718,7 @@ async fn cancelled_calls_count_until_their_handlers_end() {
     let open = Arc::new(Mutex::new(open));
     let layer = tower::util::MapRequestLayer::new(move |request: http::Request<AxumBody>| {
         entered.send(()).unwrap();
-        // A handler that does not reach an `await`.
+        // Block without reaching an `await`.
         tokio::task::block_in_place(|| _ = open.lock().unwrap().recv());
         request
     });
@@ -895,7 +895,7 @@ async fn dropped_senders_are_errors_in_both_directions() {
             assert_eq!(status.code(), Code::Internal, "{status:?}");
             assert!(status.message().contains(dropped), "{status:?}");
         };
-        // Dropped before the call, and after the first exchange.
+        // The sender is dropped before the call, and then after the first exchange.
         let (sender, requests) = trunkline::stream::channel(1);
         sender.try_send(InputRequest { payload: zeros(1) }).unwrap();
         drop(sender);
