@@ -11,8 +11,8 @@
 //!     36 kind of connections (1)  37 lowest version (1)  38 cookie (16), zero without one  54 UDP port (2)
 //! REP  4 highest version (1)  5 features (1)  6 lowest version (1)  7 pollers (1)  8 epoch (8)  16 number (4)
 //!     20 UDP port (2)  22 zero (2)  24 SRQ numbers (4 each, by poller)
-//! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 one flow (1)  8 cookie (16), with reason 11
-//!     8 setting (2), with reason 12  8 code of the path MTU (1), with reason 16
+//! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 one flow (1)
+//!     8 by reason: 11 cookie (16), code of the path MTU (1; 0 unknown); 12 setting (2); 16 code of the path MTU (1)
 //! DREQ as REJ, with reason 14 to 16; or zero
 //! ```
 //!
