@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_give_reason() {
+    fn invalid_settings_are_refused_with_reason() {
         for (line, word) in [
             ("latency --seconds 0", "not above 0"),
             ("latency --arrivals x", "not a number"),

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_cause() {
+    fn invalid_sizes_are_refused_with_cause() {
         for (text, word) in [
             ("", "not a number"),
             ("4G", "`4G`"),

@@ -8,7 +8,7 @@ impl Service {
         service_hash(&self.name)
     }
 
-    /// Returns the hash that identifies one of its methods on the wire, including its raw payloads.
+    /// Returns the hash that identifies a method of the service on the wire. The hash includes the method's raw payloads.
     pub(crate) fn method_hash(&self, method: &Method) -> u64 {
         let raw = RawParts {
             argument: method.arguments.iter().position(|argument| argument.raw),
@@ -68,7 +68,7 @@ mod tests {
         RawParts { argument: None, result: Payload::Coded, client_items: false, server_items: false };
 
     #[test]
-    fn hashes_are_those_of_fnv_1a() {
+    fn hashes_match_fnv_1a() {
         assert_eq!(service_hash(""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(service_hash("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(service_hash("foobar"), 0x8594_4171_f739_67e8);

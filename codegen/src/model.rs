@@ -51,7 +51,7 @@ pub(crate) struct Method {
 }
 
 impl Method {
-    /// Returns true if its calls stream items.
+    /// Returns true if calls of the method stream items.
     pub(crate) const fn streams(&self) -> bool {
         self.items.is_some() || self.output.items.is_some()
     }

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_have_layers() {
+    fn source_files_are_assigned_to_layers() {
         for (file, expected) in [
             ("/tree/rpc/src/codec/mod.rs", Some(Layer::Codec)),
             ("/tree/rpc/src/client/calls.rs", Some(Layer::Rpc)),

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_may_shrink_move_between_layers_and_grow_little() {
+    fn counts_may_shrink_move_between_layers_and_grow_slightly() {
         assert_eq!(verdict(|_| {}), Verdict::Same);
         assert_eq!(verdict(|now| now.outstanding_32.udp.client.device -= 3000.0), Verdict::Same);
         let moved = verdict(|now| {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_named() {
+    fn grown_counts_are_named() {
         let grown = |change: fn(&mut Record)| match verdict(change) {
             Verdict::Grown(grown) => grown.join("; "),
             other => panic!("{other:?}"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_compared_by_name_if_both_records_have_them() {
+    fn shapes_are_compared_by_name_if_present_in_both_records() {
         let slow = |record: &mut Record| {
             record.shapes.get_mut("channel").unwrap().client.rpc += 5000.0;
         };
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn record_has_keys_that_others_read() {
+    fn record_json_has_expected_keys_and_round_trips() {
         let json = serde_json::to_value(record()).unwrap();
         for link in ["in-process", "udp", "shm"] {
             for side in ["client", "server"] {

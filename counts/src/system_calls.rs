@@ -67,7 +67,7 @@ mod tests {
         SYSCALL[7,1](307) ... [async] --> Success(0x1) \n";
 
     #[test]
-    fn calls_count_for_side_whose_turn_it_is() {
+    fn system_calls_count_for_active_side() {
         let log = [
             &asks("client"),
             SENDS,

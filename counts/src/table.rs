@@ -7,7 +7,7 @@ pub(crate) fn table(record: &Record) -> String {
     let toolchain = &record.toolchain;
     let mut text = format!(
         "Counts of one call with {} bytes each way, average of {} calls; {}, {}, {}, {}.\n\
-         {} header bytes before the payload of a request, {} of a reply.\n\n\
+         Headers: {} bytes before the payload of a request, {} bytes before the payload of a reply.\n\n\
          | link | outstanding | side | codec | rpc | transport | device | instructions | allocations | system calls | datagrams | bytes | turns |\n\
          |---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         record.payload_bytes,

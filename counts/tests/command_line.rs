@@ -19,7 +19,7 @@ fn without_valgrind_package_is_named() {
 }
 
 #[test]
-fn wrong_usage_is_refused() {
+fn invalid_usage_has_exit_code_2() {
     for arguments in [&["--check", "--bless"][..], &["--nonsense"], &["steps", "pigeons", "1", "1"]] {
         assert_eq!(counts(arguments).status.code(), Some(2), "{arguments:?}");
     }

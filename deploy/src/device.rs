@@ -289,11 +289,11 @@ mod tests {
     }
 
     #[test]
-    fn device_that_is_not_removable_stays_unchanged() {
+    fn non_removable_device_stays_unchanged() {
         let directory = Directory::new();
         let [here, elsewhere] = addresses();
         let _device = directory.device(here, false);
-        // Removed before, by another command.
+        // Another command has removed the device at this address.
         take_away(Some(&directory.1), Some(elsewhere)).expect("a directory");
         for address in [Some(here), None] {
             let error = directory.run(&remove(address), Duration::ZERO).expect_err("it stays");

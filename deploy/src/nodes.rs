@@ -518,7 +518,7 @@ mod tests {
 
     /// Any process of the user can claim to be a node.
     #[test]
-    fn numbers_of_hostile_node_are_shown_as_they_are() {
+    fn numbers_of_hostile_node_are_shown_unchanged() {
         let hostile = NodeStatus { omitted: usize::MAX, at_ns: u64::MAX, ..node(0, u64::MAX) };
         let earlier = BTreeMap::from([("a".to_owned(), node(1, 0))]);
         let listing = list(&[found("a", u32::MAX, Some(hostile.to_text()))], &earlier);

@@ -270,10 +270,10 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
         }
     };
     if let Some(server) = server.filter(|_| is_printed) {
-        // As above.
+        // The reader has closed the pipe.
         let _closed = writeln!(io::stdout(), "  level            {server}");
     }
-    // As above.
+    // The reader has closed the pipe.
     let _closed = writeln!(io::stdout(), "{text}");
     ExitCode::from(u8::from(cause.is_some()))
 }
@@ -308,7 +308,7 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
         if !arguments.json
             && let Some(trip) = trips.last()
         {
-            // As above.
+            // The reader has closed the pipe.
             let _closed = writeln!(io::stdout(), "  call {number:<11} {:>9.3} ms", trip.as_secs_f64() * 1e3);
         }
     }

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_peers_refuse_are_not_issued() {
+    fn names_refused_by_peers_are_not_issued() {
         let folder = authority();
         for (name, text) in [
             ("two words", "invalid name \"two words\": expected a DNS name"),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_that_act_on_terminals_are_escaped() {
+    fn bidirectional_control_character_is_escaped() {
         let folder = Folder::new().expect("a temporary directory");
         let name = "Test\u{202e}\u{1f511}root";
         json(&["init", "ca", "--name", name], folder.path());

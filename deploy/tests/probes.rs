@@ -156,7 +156,7 @@ mod tests {
         let mut client =
             Process::start("ping", command.env("TRUNKLINE_ADDRESS", address.ip().to_string())).unwrap();
         client.after("  call 0").unwrap();
-        // Nodes of other tests may end meanwhile, and not answer.
+        // Nodes of other tests may end at the same time, and not answer.
         let (_, text) = trunkctl(&["nodes", "--json", "--interval-ms", "0"]);
         let list: Value = serde_json::from_str(&text).expect("JSON");
         let ports = list["ports"].as_array().unwrap();

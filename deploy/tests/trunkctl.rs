@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_not_complete_captures_fail() {
+    fn truncated_invalid_or_too_small_captures_fail() {
         let whole = fs::read(vector("xrc/xsrq_small.pcap")).expect("a vector");
         let cut = scratch("cut.pcap", &whole[..whole.len() - 7]);
         let text = scratch("text.pcap", b"this is not a capture");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_cannot_be_read_is_named_once_and_has_its_own_status() {
+    fn unreadable_file_is_named_once_with_exit_code_2() {
         let good = vector("xrc/xsrq_small.pcap");
         let folder = std::env::temp_dir();
         for (path, why) in [(Path::new("absent.pcap"), "No such file"), (&*folder, "Is a directory")] {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_mistyped_runtime_directory_are_empty_name_it_and_do_not_create_it() {
+    fn lists_of_absent_runtime_directory_are_empty_and_name_directory() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let mistyped = folder.join("mistyped");
         let nodes: &[&str] = &["nodes", "--json", "--interval-ms", "0"];
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn list_that_cannot_be_written_is_error() {
+    fn failed_write_of_node_list_is_error() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let full = fs::File::options().write(true).open("/dev/full").expect("the device");
         let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))

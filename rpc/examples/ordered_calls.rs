@@ -47,7 +47,7 @@ trait Journal {
     async fn note(&self, number: u64, body: Bytes);
 }
 
-/// Calls that have come so far: the number of the next call, and of those that were out of order.
+/// Calls that have arrived so far: the number of the next call, and how many were out of order.
 #[derive(Debug, Default)]
 struct Seen {
     next: AtomicU64,
@@ -58,7 +58,7 @@ struct Reader(Arc<Seen>);
 
 impl Journal for Reader {
     async fn note(&self, number: u64, _: Bytes) {
-        // All come to one poller, so nobody else changes it in between.
+        // All calls run on one poller, so the number does not change between the load and the store.
         if number == self.0.next.load(Ordering::Relaxed) {
             self.0.next.store(number + 1, Ordering::Release);
         } else {

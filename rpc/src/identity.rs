@@ -4,8 +4,8 @@
 //! are exempt by default, see [`NodeBuilder::exempt_local_user`](crate::NodeBuilder::exempt_local_user).
 //!
 //! A node has an [`Identity`], which is a chain of certificates with the private key, and [`Trust`], the roots that peers'
-//! certificates must lead to. `trunkctl keys` makes both. A handler learns the name of its caller by
-//! [`Peer::name`](crate::Peer::name), and [`NodeBuilder::authorize`](crate::NodeBuilder::authorize) decides by it:
+//! certificates must lead to. `trunkctl keys` creates both. [`Peer::name`](crate::Peer::name) returns the name of a caller, for
+//! handlers and for the code that [`NodeBuilder::authorize`](crate::NodeBuilder::authorize) installs:
 //!
 //! ```no_run
 //! use std::fs::read;
@@ -40,8 +40,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A channel expects a name of its servers, and calls only those that have proved it. A target with a host name expects that
-//! name, and an address or a resolver the IP address of each server. [`Target::named`](crate::Target::named) sets another name:
+//! A channel expects a name of its servers, and calls only servers that have proved this name. A target with a host name
+//! expects that name, and an address or a resolver the IP address of each server. [`Target::named`](crate::Target::named) sets
+//! another name:
 //!
 //! ```
 //! use trunkline::{Channel, Node, Target};

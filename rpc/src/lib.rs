@@ -37,9 +37,9 @@
 //! | test | [`Node::in_process`] |
 //! | operate | [`health`], [`report`], [`device`]; nodes log through `tracing` |
 //!
-//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait. It is dropped at an
-//! `await` when its call's time limit passes. If the call has a reply, it is also dropped when the caller drops the future
-//! or the session ends. [`spawn`] work that must run to completion.
+//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait. The handler is dropped
+//! at an `await` when its call's time limit passes. If the call has a reply, the handler is also dropped when the caller drops
+//! the future or the session ends. [`spawn`] work that must run to completion.
 //!
 //! A call starts when the client's method is called, is cancelled when its future is dropped, and times out after 10 s by
 //! default. A call that streams has no time limit by default.
@@ -83,9 +83,9 @@ mod observe;
 pub mod policy {
     //! Authorization by rules in a file: which peers may make which calls.
     //!
-    //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) puts a file in force at a node, which reads it again when
-    //! it changes. `trunkctl policy check` finds the faults of a file, and decides about a call. A policy has `[[allow]]` and
-    //! `[[deny]]` rules, each with patterns of peers and of calls:
+    //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) puts a file in force at a node, which reads the file again
+    //! when it changes. `trunkctl policy check` reports the faults of a file, and the decision about a given call. A policy has
+    //! `[[allow]]` and `[[deny]]` rules, each with patterns of peers and of calls:
     //!
     //! ```toml
     //! [[allow]]
@@ -97,7 +97,7 @@ pub mod policy {
     //! calls = ["*"]
     //! ```
     //!
-    //! A call is allowed if an `[[allow]]` rule matches it and no `[[deny]]` rule does. All others are denied.
+    //! A call is allowed if an `[[allow]]` rule matches it and no `[[deny]]` rule does. All other calls are denied.
     //!
     //! | peer | matches |
     //! |---|---|
@@ -136,7 +136,7 @@ pub mod device {
     //! let builder = Node::builder().provider(ProviderChoice::Soft).link(PathChoice::Udp);
     //! ```
     //!
-    //! The choice without these options: `docs/book/src/guide/servers.md`.
+    //! The defaults are described in `docs/book/src/guide/servers.md`.
 
     #[cfg(feature = "clap")]
     pub use crate::node::flags::DeviceFlags;
@@ -245,18 +245,18 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// # Calls
 ///
 /// A call starts when the client's method is called: the method encodes the arguments and hands them to a poller before it
-/// returns. The future resolves to the outcome, even if the call could not be made. It borrows only the client, so calls can
-/// overlap.
+/// returns. The future resolves to the outcome, even if the call could not be made. The future borrows only the client, so
+/// calls can overlap.
 ///
-/// Dropping the future cancels the call, polled or not. A request that has not left is not sent. If it has left, the server
-/// drops the handler at its next `await`, unless the call is one-way.
+/// Dropping the future cancels the call, polled or not. A request that is still queued is not sent. If the request was sent,
+/// the server drops the handler at its next `await`, unless the call is one-way.
 ///
 /// Calls of `client.ordered()` start at the server in the order in which they were made.
 ///
 /// # Errors
 ///
-/// A method that returns `Result<T, Status>`, or a plain `T`, fails at the client with a [`Status`]. One with its own error
-/// type fails with a [`CallError`]: the handler's error, or the status of a call that a node ended.
+/// A method that returns `Result<T, Status>`, or a plain `T`, fails at the client with a [`Status`]. A method with its own
+/// error type fails with a [`CallError`]: the handler's error, or the status of a call that a node ended.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -293,9 +293,9 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 ///
 /// # Deadlines and options
 ///
-/// A call times out after 10 s, or at the deadline of the handler that makes it. A call that streams has only the latter limit
-/// by default. `with_timeout` sets another limit for a client, [`CallOptions`] for one call. Neither extends a handler's
-/// deadline.
+/// A call times out after 10 s, or at the deadline of the handler that makes it. A call that streams has only the limit of the
+/// handler by default. `with_timeout` sets another limit for a client, [`CallOptions`] for one call. Neither extends a
+/// handler's deadline.
 ///
 /// ```no_run
 /// # use std::time::Duration;

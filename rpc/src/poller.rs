@@ -167,7 +167,7 @@ impl RpcPoller {
         Some(())
     }
 
-    /// Handles a round, or the rest of one. Returns `None` if the turn ends within it.
+    /// Handles a round, or the remaining part of a round. Returns `None` if the turn ends within the round.
     fn round(&mut self) -> Option<()> {
         self.deliver()?;
         if self.transport.begin_work() {
@@ -419,7 +419,7 @@ impl Rpc {
     }
 
     fn run_ready(&mut self, transport: &mut Transport) -> bool {
-        // Tasks woken meanwhile wait for the next turn.
+        // Tasks woken during these polls wait for the next turn.
         let count = self.ready.len().min(POLLS);
         let mut woken = mem::take(&mut self.woken);
         self.ready.take_woken(&mut woken);

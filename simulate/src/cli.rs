@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_numbers_are_refused() {
+    fn invalid_option_values_are_refused() {
         for wrong in
             [["--runs", "0"], ["--minutes", "0"], ["--minutes", "nan"], ["--jobs", "0"], ["--jobs", "100000"]]
         {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_is_for_one_seed() {
+    fn trace_option_requires_single_seed() {
         assert!(check(&["--trace", "x"]).unwrap_err().contains("add --seed N"));
         assert!(check(&["--trace", "x", "--seed", "1", "--runs", "2"]).is_err());
         assert!(check(&["--trace", "x", "--mutant", "all"]).is_err());

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_of_parallel_runs_do_not_disturb_each_other() {
+    fn handshakes_of_parallel_runs_with_equal_seed_are_equal() {
         #[expect(clippy::disallowed_methods, reason = "a campaign has threads for its runs")]
         let runs =
             [(); 2].map(|()| std::thread::spawn(|| [0, 1, 0, 1].map(|side| Pair::new(7).handshake(side))));

@@ -86,7 +86,7 @@ fn list(cli: &Cli) -> Result<u8, String> {
     Ok(PASSED)
 }
 
-/// Silences the panics that the workload provokes. Others are printed.
+/// Silences the panics that the workload provokes. All other panics are printed.
 fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

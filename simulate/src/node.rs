@@ -20,7 +20,7 @@ use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::Memory;
 
-/// Number of concurrent large calls of a hostile peer, and to it.
+/// Number of concurrent large calls by a hostile peer, and of large calls to the peer.
 pub(crate) const LARGE_CALLS: u32 = 16;
 pub(crate) const LENT_CALLS: u32 = 4;
 /// Maximum number of memory regions of a node's device, plus some for each poller. Each argument and each
@@ -87,7 +87,7 @@ impl SimNode {
         self.files = Some(files);
     }
 
-    /// Creates clients of these servers, shared by its handlers.
+    /// Creates clients of these servers, shared by the node's handlers.
     pub(crate) fn share_clients(&self, servers: &[SocketAddr]) {
         let Some((_, node)) = self.running() else { return };
         for server in servers {
@@ -252,7 +252,7 @@ impl SimNode {
         self.running.as_ref().map_or_else(Vec::new, |running| running.member.areas())
     }
 
-    /// Returns the maximum number of shards of its device.
+    /// Returns the maximum number of shards of the node's device.
     pub(crate) fn shards(&self) -> usize {
         self.plan.shards.unwrap_or(self.plan.pollers.into())
     }
@@ -326,13 +326,13 @@ impl SimNode {
         of_calls.map(|budget| budget.refused_to_peer + budget.refused_to_host + budget.refused_to_all).sum()
     }
 
-    /// Returns the number of calls counted in the limits of its services.
+    /// Returns the number of calls counted in the limits of the node's services.
     pub(crate) fn limited_calls(&self) -> u32 {
         let Some((_, node)) = self.running() else { return 0 };
         node.report().limits.iter().map(|limit| limit.running).sum()
     }
 
-    /// Returns the number of queued or running jobs in its worker pool.
+    /// Returns the number of queued or running jobs in the node's worker pool.
     pub(crate) fn jobs(&self) -> usize {
         self.running().map_or(0, |(_, node)| node.jobs())
     }

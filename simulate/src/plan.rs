@@ -39,8 +39,8 @@ pub(crate) enum Fault {
     StopProcess { node: usize, pause: Duration },
     /// Kills a node's process, and starts it again after a delay.
     Kill { node: usize, restart_after: Duration },
-    /// Kills a node's process. Its successor dies after a number of stores to memory shared on its host, and the next one is
-    /// started after a delay.
+    /// Kills a node's process. The first successor dies after a number of stores to memory shared on its host, and the next
+    /// successor is started after a delay.
     KillTwice { node: usize, stores: u64, restart_after: Duration },
     /// Shuts a node down, and starts it again after a delay.
     ShutDown { node: usize, restart_after: Duration },
@@ -82,15 +82,15 @@ impl Fault {
 /// A node of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodePlan {
-    /// Number of its host. Nodes of one host are processes that share its address.
+    /// Number of the node's host. Nodes of one host are processes that share the host's address.
     pub(crate) host: usize,
     pub(crate) pollers: u16,
     pub(crate) srq_depth: u32,
     /// Memory for large messages, in bytes per direction.
     pub(crate) rendezvous_bytes: usize,
-    /// Maximum number of shards of its device; `None` for one per poller.
+    /// Maximum number of shards of the device; `None` for one per poller.
     pub(crate) shards: Option<usize>,
-    /// True if it reaches other processes of its host through shared memory.
+    /// True if the node reaches other processes of its host through shared memory.
     pub(crate) shares_memory: bool,
     pub(crate) clients: usize,
     /// True if each of the node's processes listens on a free port, as programs do that only call.
@@ -101,11 +101,11 @@ pub(crate) struct NodePlan {
     pub(crate) calls: Option<Limit>,
     /// Limit of queued bytes; `None` for the default.
     pub(crate) queued_bytes: Option<Limit>,
-    /// Limit of its SRQs' depth; `None` for the default.
+    /// Limit of the SRQ depth; `None` for the default.
     pub(crate) srq_depth_limit: Option<u32>,
     /// True if a node with an identity exempts processes of its host from the handshake.
     pub(crate) exempts_local_user: bool,
-    /// Time for which a handshake keeps its CM machine busy.
+    /// Time for which a handshake keeps the node's CM machine busy.
     pub(crate) handshake: Duration,
     /// Interval at which names are proved again.
     pub(crate) renew_after: Duration,

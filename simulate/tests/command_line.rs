@@ -37,7 +37,7 @@ fn campaign_ends_with_its_result() {
 }
 
 #[test]
-fn trace_that_cannot_be_written_is_one_error() {
+fn unwritable_trace_is_one_error() {
     let (code, _, stderr) = run(&["--seed", "7", "--trace", "/dev/full"]);
     assert_eq!(code, Some(2));
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
@@ -63,7 +63,7 @@ fn closed_pipe_does_not_fail() {
 }
 
 #[test]
-fn wrong_usage_has_its_own_exit_code() {
+fn invalid_usage_gives_exit_code_2() {
     for wrong in [
         &["--runs", "0"][..],
         &["--mutant", "unknown", "--seed", "1"],

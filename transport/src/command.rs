@@ -21,7 +21,7 @@ use trunkline_verbs::{CmId, QpNumber, QueuePair, SrqNumber, Time, VerbsError};
 #[derive(Debug)]
 pub(crate) struct SessionUp {
     pub(crate) peer: PeerKey,
-    /// Our number of the session.
+    /// This node's number of the session.
     pub(crate) number: u32,
     /// The peer's incarnation.
     pub(crate) epoch: u64,
@@ -53,39 +53,40 @@ pub(crate) enum Command {
     TargetDropped { target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
-    /// The INI of poller 0 is connected to the peer's poller 0, which has this SRQ. Handshake frames leave through it until
-    /// the session is up or closed.
+    /// The INI of poller 0 is connected to the peer's poller 0, whose SRQ is `srq`. Handshake frames leave through the INI
+    /// until the session is up or closed.
     #[cfg(feature = "identity")]
     BeginHandshake { peer: PeerKey, number: u32, qp: Arc<dyn QueuePair>, srq: SrqNumber },
-    /// Send a handshake frame, after those before it.
+    /// Send a handshake frame, after the frames of earlier commands.
     #[cfg(feature = "identity")]
     SendHandshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
     /// Find out if the peer of a session still answers.
     Probe { peer: PeerKey, number: u32 },
-    /// The peer of a session has proved its names again, in the exchange of this number. Each lane switches to its keys.
+    /// The peer of a session has proved its names again, in the exchange of this number. Each lane switches to the keys
+    /// of that exchange.
     #[cfg(feature = "identity")]
     Renewed { peer: PeerKey, number: u32, identity: PeerIdentity, exchange: u32 },
     /// The TGTs of a session are destroyed: the peer can no longer send or READ. The `PeerDown` that follows
     /// has the same cause.
     SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },
     /// The session is over, or could not be created. Comes after its `SessionClosed`. After a failed attempt,
-    /// `next` is the earliest time of another.
+    /// `next` is the earliest time of the next one.
     PeerDown { peer: PeerKey, number: u32, cause: PeerDown, next: Option<Time> },
     /// The CM machine has removed the peer.
     Forget { peer: PeerKey },
     /// The device was removed: take the frames that have arrived, and report this.
     DeviceLost,
-    /// Frames that another poller had for us when its device was removed, and that did not fit the ring. All
-    /// of them came after those in the ring.
+    /// Frames for this poller that another poller held when its device was removed, and that did not fit the
+    /// ring. They arrived after the frames in the ring.
     HandedOn(Vec<Crossing>),
-    /// All pollers have taken their frames. Sent before the sessions are closed: take the frames that others
-    /// handed on.
+    /// All pollers have taken their frames. Sent before the sessions are closed: take the frames that other
+    /// pollers forwarded.
     TakeHandedOn,
     /// The device was removed, and all sessions are closed: release everything on it and report that.
     ReleaseDevice,
     /// There is a device again. Comes before anything that uses it.
     TakeDevice(Box<PollerDevice>),
-    /// The node shuts down: finish work in progress, until the deadline.
+    /// The node shuts down: finish work in progress until the deadline.
     Shutdown { deadline: Time },
     /// All sessions were closed: end as soon as the device is done.
     End,
@@ -122,7 +123,7 @@ pub(crate) enum CmCommand {
     Released { poller: PollerIndex },
     /// A poller has drained, after the command to shut down.
     Drained { poller: PollerIndex },
-    /// The node shuts down, and its grace period ends at the deadline. Close everything soon after it, even
+    /// The node shuts down, and its grace period ends at the deadline. Close everything 50 ms after it, even
     /// if not every poller has reported.
     ShutDownBy { deadline: Time },
     /// Close everything now.

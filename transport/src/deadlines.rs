@@ -357,7 +357,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn everything_is_due_at_its_time_unless_it_was_removed(
+        fn deadlines_are_due_at_their_time_unless_removed(
             start in duration(),
             steps in proptest::collection::vec(step(), 1..200),
         ) {
@@ -388,17 +388,17 @@ mod tests {
                 model.retain(|_, (at, _)| *at > now);
                 prop_assert_eq!(all_due(&mut deadlines, now), expected);
                 prop_assert_eq!(deadlines.len(), model.len());
-                // A sleeper until then makes progress with each call.
+                // A caller that sleeps until `next` makes progress with each call.
                 prop_assert!(deadlines.next().is_none_or(|next| next > now));
             }
         }
     }
 
     #[test]
-    fn one_deadline_wakes_for_itself_and_few_times_before() {
+    fn deadline_causes_few_earlier_wakeups() {
         let mut deadlines = Deadlines::default();
         let (mut now, at) = (Time(123), Time(60_000_000_000));
-        // The runs are occupied by others.
+        // Occupy the runs with other deadlines.
         for later in (1..=RUNS as u64).rev() {
             deadlines.add(now, Time(at.0 + later), 0);
         }

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn frames() {
+    fn frame_corpus_keeps_properties_of_parser() {
         run("frame", &corpus("frame"), 300_000, super::frame);
     }
 
@@ -243,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn handshakes() {
+    fn private_data_corpus_keeps_properties_of_parser() {
         run("handshake", &corpus("handshake"), 300_000, super::handshake);
     }
 
     #[test]
     #[cfg(feature = "identity")]
-    fn identities() {
+    fn identity_corpus_keeps_properties_of_parser() {
         let corpus = corpus("identity");
         let ours = crate::identity::binding::example();
         assert!(corpus.iter().any(|file| ours.compare(&file[1..]).is_ok()), "no binding that is accepted");
@@ -258,12 +258,12 @@ mod tests {
 
     #[test]
     #[cfg(feature = "identity")]
-    fn exchanges() {
+    fn exchange_corpus_keeps_properties_of_handshake() {
         run("exchange", &corpus("exchange"), 500, super::exchange);
     }
 
     #[test]
-    fn credit_claims() {
+    fn credit_corpus_keeps_properties_of_grants() {
         run("credit", &corpus("credit"), 30_000, super::credit);
     }
 }

@@ -31,8 +31,7 @@ pub enum Destination {
     Poller(PollerIndex),
     /// Any poller: the transport sends messages to the peer's pollers in turn.
     Any,
-    /// The poller that this choice selects. In one session that is the same poller for all messages with this
-    /// choice.
+    /// The poller that this choice selects. Within a session, a choice always selects the same poller.
     Choice(PollerChoice),
 }
 
@@ -69,11 +68,11 @@ pub struct SessionNumber(pub u32);
 /// Origin of a message. Answers go back to the same peer and poller, through the same session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Origin {
-    /// Node that sent it.
+    /// Node that sent the message.
     pub peer: PeerKey,
-    /// Session through which it came.
+    /// Session through which the message came.
     pub session: SessionNumber,
-    /// Poller there that sent it.
+    /// Poller of that node that sent the message.
     pub poller: PollerIndex,
 }
 
@@ -159,7 +158,7 @@ pub struct Outgoing<'a> {
     /// First part of the contents, copied before `send` returns.
     pub head: &'a [u8],
     /// Number of bytes of the head that reach the peer with the announcement of a large message, before it READs the
-    /// rest: at most 4096. Only the first 1000 are guaranteed to.
+    /// rest: at most 4096. Only the first 1000 are guaranteed to arrive with it.
     pub announced: usize,
     /// Second part, which directly follows the first at the receiver. It is sent without a copy if it is
     /// large and in registered memory. May be empty.
@@ -168,7 +167,7 @@ pub struct Outgoing<'a> {
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
-    /// Time after which the message is dropped if it has not left yet. The peer gets the time that is left when it
+    /// Time after which the message is dropped if it has not left yet. The frame carries the time left when it
     /// leaves: [`Message::time_left_us`].
     pub deadline: Option<Time>,
     /// Share of the queue reserved for others, if the message has to be queued.
@@ -485,8 +484,8 @@ impl From<FrameError> for PeerDown {
 }
 
 impl PeerDown {
-    /// Returns true if an attempt to connect may be in progress afterwards: a session has ended, or an attempt for a passing
-    /// reason.
+    /// Returns true if the cause ended a session, or an attempt to connect for a passing reason. Another attempt may then be
+    /// in progress.
     #[must_use]
     pub fn ends_a_session(self) -> bool {
         matches!(
@@ -658,22 +657,22 @@ impl Message {
         Self { header, time_left_us, content: Content::Accepted(contents) }
     }
 
-    /// Returns its kind, flags and word.
+    /// Returns the message's kind, flags and word.
     #[must_use]
     #[inline]
     pub fn header(&self) -> MessageHeader {
         self.header
     }
 
-    /// Returns the time left until its deadline as of when it left, in microseconds; 0 if it has no deadline, or one more
-    /// than 71 minutes away.
+    /// Returns the time that was left until the message's deadline when it was sent, in microseconds; 0 if it has no
+    /// deadline, or one more than 71 minutes away.
     #[must_use]
     #[inline]
     pub fn time_left_us(&self) -> u32 {
         self.time_left_us
     }
 
-    /// Returns true if it was announced, and accepted by the driver.
+    /// Returns true if the message was announced, and accepted by the driver.
     #[must_use]
     #[inline]
     pub fn is_accepted(&self) -> bool {
@@ -756,7 +755,7 @@ pub enum Event {
     /// A message with [`Report::Never`] cannot be sent, in a session that continues. Ordered messages that
     /// were sent after it still leave.
     NotSent {
-        /// Poller that it was for.
+        /// Destination of the message.
         to: Origin,
         /// Kind, flags and word of the message.
         header: MessageHeader,
@@ -776,7 +775,7 @@ pub struct Announcement {
 }
 
 impl Announcement {
-    /// Returns its sender.
+    /// Returns the sender of the message.
     #[must_use]
     pub fn from(&self) -> Origin {
         self.from

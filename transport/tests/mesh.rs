@@ -1,5 +1,5 @@
-//! Eight nodes that all connect to all at once, among dead addresses and a peer that takes requests and never
-//! answers. Neither delays the other nodes.
+//! Eight nodes that connect to each other at once, among dead addresses and a peer that takes requests and
+//! never answers. Neither delays the other nodes.
 //!
 //! The test runs on the software device by default. With the feature `rdma-core` it runs on the NIC whose
 //! address is in `TRUNKLINE_MESH_ADDRESS`. `TRUNKLINE_MESH_DEAD` is an unused address on its network, and
@@ -33,7 +33,7 @@ const POLLERS: u16 = 2;
 /// waiting for one after the other takes longer than [`LIMIT`].
 const DEAD: usize = 16;
 
-/// A peer whose connection manager takes requests and never decides about them.
+/// A peer whose connection manager receives requests and never decides about them.
 struct Mute {
     address: SocketAddr,
     _listener: Arc<dyn CmId>,
@@ -118,7 +118,7 @@ fn mesh(place: &MeshAddresses) {
     let began = Instant::now();
     let mut lost = Vec::new();
     for node in &mut nodes {
-        // Peers that do not answer come first, to delay the other peers.
+        // Name the peers that do not answer first, so that they would delay the other peers.
         let silent = place.dead.iter().chain([&place.mute.address]);
         lost.push(silent.map(|address| node.name(0, *address)).collect::<Vec<_>>());
         for address in &addresses {

@@ -1,7 +1,7 @@
 //! The exchanges of `trunkline-bench` over other systems, each in its best documented mode.
 //!
-//! `trunkline-bench --peers` runs this program; it has no other use. As there, client and server are two processes, and all
-//! threads of a side run on one core.
+//! `trunkline-bench --peers` runs this program; it has no other use. As in `trunkline-bench`, client and server are two
+//! processes, and all threads of a side run on one core.
 //!
 //! | file | what it is |
 //! |---|---|

@@ -39,7 +39,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// Gives a node at this address an identity. All its sessions are then encrypted.
+/// Gives a node at this address an identity, so that all sessions of the node are encrypted.
 ///
 /// # Errors
 /// Returns an error if the identity cannot be used.

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_reused_rewritten_or_fresh_as_named() {
+    fn payload_buffers_are_reused_rewritten_or_fresh_by_setting() {
         let mut reused = Payloads::new(Buffer::Reused, 1000);
         let (one, other) = (reused.next(), reused.next());
         assert_eq!((one.as_ptr(), &one), (other.as_ptr(), &other));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_payload_differ() {
+    fn payload_bytes_differ_between_offsets() {
         let bytes = filled(1 << 20, 7);
         assert_ne!(bytes[0], bytes[256]);
         assert_ne!(bytes[0], bytes[1 << 16]);

@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_member_has_its_share_spread_out() {
+    fn calls_of_mix_members_are_interleaved_by_weight() {
         let mix = [90, 9, 1].map(|weight| Member { exchange: Exchange::Echo, size: 64, weight });
         let calls = (0..200).map(|call| member(&mix, call)).collect::<Vec<_>>();
         for half in calls.chunks(100) {

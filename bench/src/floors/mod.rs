@@ -32,7 +32,7 @@ use std::time::Duration;
 pub(crate) struct Shape {
     /// Bytes of a message.
     pub(crate) size: usize,
-    /// Bytes of its reply.
+    /// Bytes of the reply to a message.
     pub(crate) reply: usize,
     /// Messages in flight at a time.
     pub(crate) outstanding: usize,

@@ -17,7 +17,7 @@ const PIECE: usize = 32 << 10;
 const WINDOW: usize = 2;
 /// Datagrams of one system call.
 pub(super) const BATCH: usize = 32;
-/// Time without a datagram after which those in flight count as lost.
+/// Time without a datagram after which the datagrams in flight count as lost.
 pub(super) const LOST_NS: u64 = 20_000_000;
 /// Time for which a blocking server waits before it checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(20);

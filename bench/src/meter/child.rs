@@ -20,7 +20,7 @@ impl Child {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let mut command = Command::new(program);
-        // Ctrl-C reaches the parent only, so that children end after it.
+        // Ctrl-C reaches the parent only, so that children end after the parent.
         command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("cannot start a child process: {error}"))?;
         Ok(Self(Mutex::new(child)))

@@ -87,7 +87,7 @@ pub(crate) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Starts busy loops. They may use the same cores as the calling thread, so it is not pinned yet.
+    /// Starts busy loops. The loops may use the same cores as the calling thread, so call this before that thread is pinned.
     ///
     /// # Errors
     /// Fails if a process does not start.

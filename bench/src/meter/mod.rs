@@ -1,6 +1,6 @@
 //! Parts of a measurement that the bench of other systems and of the gRPC adapter share: processes, cores, load, times.
 //!
-//! They include this folder by its path, so it uses nothing else of this crate.
+//! The other benches include this folder by its path, so it uses nothing else of this crate.
 
 pub(crate) mod child;
 pub(crate) mod failure;

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn proc_files_are_parsed() {
+    fn proc_stat_files_are_parsed() {
         assert_eq!(used("cpu  100 20 3 4000 50 600 700 8 0 0\ncpu0 1 1 1\n"), Some(131));
         assert_eq!(used("cpu 1 2"), None);
         let stat = "7 (a) b (c) S 3 7 3 0 -1 4194304 125 0 0 0 10 20 30 40 20 0 1 0";
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_ours_and_others_are_not() {
+    fn load_counts_only_processes_of_given_family() {
         let all = [(1, 0, 1000), (5, 1, 1), (6, 5, 20), (7, 6, 300), (8, 1, 5000)];
         let all = all.map(|(number, parent, ticks)| (number, Process { parent, ticks }));
         assert_eq!(of_family(&BTreeMap::from(all), 5), 321);
     }
 
     #[test]
-    fn load_of_other_programs_is_known_on_this_machine() {
+    fn load_of_other_programs_is_measurable() {
         assert!(Others::watch().cores().is_some_and(|cores| cores >= 0.0));
     }
 }

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_cores_or_off_are_read() {
+    fn pin_option_accepts_two_cores_or_off() {
         assert_eq!("0, 3".parse(), Ok(Pin::To(Cores { client: 0, server: 3 })));
         assert_eq!("off".parse(), Ok(Pin::Off));
         for text in ["", "1", "a,b", "0,1,2"] {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn core_that_may_not_be_used_is_named() {
+    fn unusable_core_is_named() {
         let far = Pin::To(Cores { client: usable().unwrap()[0], server: 100_000 });
         assert!(Pin::cores(Some(far)).unwrap_err().contains("100000"));
     }

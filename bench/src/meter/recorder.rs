@@ -42,7 +42,7 @@ pub(crate) struct Sample {
 }
 
 impl Recorder {
-    /// Creates a recorder that measures for this time after a warm-up of a quarter of it.
+    /// Creates a recorder that measures for `measured_ns`, after a warm-up of a quarter of that time.
     pub(crate) fn new(measured_ns: u64) -> Self {
         let warm_ns = measured_ns / 4;
         let end_ns = warm_ns + measured_ns;
@@ -127,7 +127,7 @@ impl Recorder {
         }
     }
 
-    /// Returns true if the measurement continues. It measures at least one slice, however long a call takes.
+    /// Returns true if the measurement continues. A measurement has at least one slice, however long a call takes.
     fn goes_on(&self, now_ns: u64) -> bool {
         self.failed.is_none() && (now_ns < self.end_ns || self.rates.is_empty())
     }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn stall_counts_for_every_call_that_was_due_meanwhile() {
+    fn server_stall_adds_latency_to_every_due_call() {
         // Open loop: one call begins each millisecond, and the server stalls for 50 ms.
         let mut recorder = Recorder::new(200 * MS);
         let mut free = 0;

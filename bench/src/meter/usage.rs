@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_of_switches_count() {
+    fn voluntary_and_involuntary_switches_are_counted() {
         let status =
             "Name:\tx\nVmRSS:\t     120 kB\nvoluntary_ctxt_switches:\t40\nnonvoluntary_ctxt_switches:\t2\n";
         assert_eq!((switches(status), field(status, "VmRSS:")), (42, Some(120)));
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn processor_time_of_another_process_is_counted() {
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        // As long as it takes: the loop may wait for a core.
+        // Repeat many times, because the loop may wait for a core.
         let used = (0..6000).any(|_| {
             thread::sleep(Duration::from_millis(10));
             Counters::of(child.id()).unwrap().cpu > Duration::from_millis(20)

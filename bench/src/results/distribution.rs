@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_end_where_no_times_are_above() {
+    fn quantiles_end_at_maximum() {
         let mut times = Histogram::new(3).unwrap();
         (1..=1000_u64).for_each(|time| times.record(time).unwrap());
         let Distribution(quantiles) = Distribution::of(&times);

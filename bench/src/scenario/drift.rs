@@ -73,14 +73,14 @@ mod tests {
     }
 
     #[test]
-    fn measurement_between_samples_that_differ_is_repeated() {
+    fn measurement_between_drifted_samples_is_repeated() {
         assert_eq!(run(&[100, 139]), Kept { value: 1, dropped: 0, drifted: false });
         assert_eq!(run(&[100, 141, 100, 100]), Kept { value: 2, dropped: 1, drifted: false });
         assert_eq!(run(&[141, 100, 100, 100]), Kept { value: 2, dropped: 1, drifted: false });
     }
 
     #[test]
-    fn repeats_are_bounded_and_last_is_marked() {
+    fn repeats_are_bounded_and_last_one_is_marked_as_drifted() {
         assert_eq!(run(&[100, 200]), Kept { value: 4, dropped: 3, drifted: true });
     }
 }

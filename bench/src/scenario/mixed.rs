@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mixes_are_read_and_written() {
+    fn mixes_round_trip_and_invalid_mixes_are_refused() {
         let mix = "64:90,64K/oneway:9,1M:1".parse::<Mix>().unwrap();
         assert_eq!(mix.0[1], Member { exchange: Exchange::OneWay, size: 65536, weight: 9 });
         assert_eq!(mix.to_string(), "64:90,64K/oneway:9,1M:1");

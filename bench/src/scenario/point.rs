@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn subcommand_reports_what_it_measures() {
+    fn subcommand_reports_only_its_measured_values() {
         let keys = |measure| {
             let json = serde_json::to_value(point(measure).results().unwrap()).unwrap();
             [

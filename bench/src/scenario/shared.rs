@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_relative_to_tarpc_with_as_many_calls() {
+    fn rates_are_relative_to_tarpc_with_equal_outstanding_calls() {
         let system = |name: &str, rates: [f64; 2]| {
             let figures = rates.map(|per_s| {
                 vec![Figures { p50_ns: Some(1.5e3), p99_ns: Some(2e6), mean_ns: None, per_s: Some(per_s) }]

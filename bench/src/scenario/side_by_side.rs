@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_microseconds_and_thousands_with_their_spread() {
+    fn figures_are_printed_in_microseconds_and_thousands_with_spread() {
         let us = |median: f64, min: f64, max: f64| {
             Some(Spread { median: median * 1e3, min: min * 1e3, max: max * 1e3 })
         };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_machine_and_missing_systems_are_remarked() {
+    fn busy_machine_and_missing_systems_are_reported() {
         let missing = BTreeMap::from([("perftest".to_owned(), "it is not installed".to_owned())]);
         assert!(remarks(&BTreeMap::new(), Some(0.0)).is_empty());
         let remarks = remarks(&missing, Some(0.5)).join("\n");

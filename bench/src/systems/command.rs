@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn first_line_that_is_result_counts() {
+    fn first_parsed_line_is_result() {
         let mut running = shell("echo 1.5us >&2; sleep 60 & echo none; echo 2; echo 3; wait");
         assert_eq!(running.first(Duration::from_secs(60), |line| line.parse::<u32>().ok()), Ok(2));
     }

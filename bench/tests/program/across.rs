@@ -31,7 +31,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // It may have been killed already.
+        // The process may already have been killed.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }
@@ -74,7 +74,7 @@ fn told(output: &Output) -> String {
 }
 
 #[test]
-fn pattern_has_results_of_nodes_and_in_sum() {
+fn pattern_run_reports_results_by_node_and_in_total() {
     let _alone = crate::alone();
     let hosts: [Host; 3] = std::array::from_fn(|_| Host::start());
     let folder = Folder::new().expect("a temporary directory");
@@ -107,7 +107,7 @@ fn pattern_has_results_of_nodes_and_in_sum() {
 }
 
 #[test]
-fn strict_ends_with_verdicts() {
+fn strict_run_has_exit_code_of_verdict() {
     let _alone = crate::alone();
     let hosts: [Host; 2] = std::array::from_fn(|_| Host::start());
     let folder = Folder::new().expect("a temporary directory");
@@ -124,7 +124,7 @@ fn strict_ends_with_verdicts() {
 }
 
 #[test]
-fn nodes_are_free_again_when_coordinator_is_killed() {
+fn nodes_are_freed_after_coordinator_is_killed() {
     let _alone = crate::alone();
     let mut hosts = (0..4).map(|_| Host::start()).collect::<Vec<_>>();
     let mut idle = hosts.split_off(2);
@@ -142,7 +142,7 @@ fn nodes_are_free_again_when_coordinator_is_killed() {
 }
 
 #[test]
-fn refusals_name_node_and_reason() {
+fn failed_runs_name_node_and_reason() {
     let _alone = crate::alone();
     let host = Host::start();
     let address = host.address.clone();

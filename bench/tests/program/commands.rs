@@ -32,7 +32,7 @@ fn results(line: &str) -> (Value, String) {
     (json, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs the program briefly, and returns its JSON. Other tests use the same cores meanwhile, so nothing is pinned.
+/// Runs the program briefly, and returns its JSON. Other tests use the same cores at the same time, so nothing is pinned.
 fn json(line: &str) -> Value {
     results(&format!("{line} --pin off --seconds 0.1 --repetitions 1")).0
 }
@@ -90,7 +90,7 @@ fn table_has_both_links_other_systems_and_floors() {
 #[test]
 fn latency_has_floors_and_describes_machine() {
     let _alone = crate::alone();
-    // The only pinned run, so that no two share a core.
+    // Only this run is pinned, so that two runs do not share a core.
     let (point, _) = results("latency --verify --link process --seconds 0.1 --repetitions 1");
     assert_positive(&point, &ALWAYS);
     assert_eq!((&point["command"], &point["settings"]["link"]), (&"latency".into(), &"process".into()));
@@ -133,7 +133,7 @@ fn settings_name_effective_link_and_reason() {
 }
 
 #[test]
-fn server_that_dies_has_its_own_exit_code() {
+fn killed_server_gives_exit_code_3() {
     let _alone = crate::alone();
     let mut program = program("latency --pin off --seconds 60 --quiet");
     let program = program.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program runs");
@@ -148,7 +148,7 @@ fn server_that_dies_has_its_own_exit_code() {
 }
 
 #[test]
-fn rate_by_each_client() {
+fn rate_is_positive_with_each_client() {
     let _alone = crate::alone();
     for client in ["thread", "tokio"] {
         let point = json(&format!("rate --outstanding 8 --client {client}"));
@@ -160,7 +160,7 @@ fn rate_by_each_client() {
 }
 
 #[test]
-fn bandwidth_over_udp() {
+fn bandwidth_over_udp_is_positive() {
     let _alone = crate::alone();
     let point = json("bandwidth --size 256K --verify --link udp");
     assert_positive(&point, &ALWAYS);
@@ -168,7 +168,7 @@ fn bandwidth_over_udp() {
 }
 
 #[test]
-fn pause_adds_floors_that_sleep() {
+fn pause_adds_blocking_floors() {
     let _alone = crate::alone();
     let point = json("latency --pause 1 --link process");
     for floor in ["eventfd, cross-core", "raw UDP, blocking"] {
@@ -177,7 +177,7 @@ fn pause_adds_floors_that_sleep() {
 }
 
 #[test]
-fn open_loop_makes_calls_that_are_due() {
+fn open_loop_call_rate_is_bounded_by_arrivals() {
     let _alone = crate::alone();
     let point = json("latency --arrivals 500 --outstanding 4 --link process");
     let per_s = point["calls"]["per_s"]["median"].as_f64().expect("a rate");
@@ -186,7 +186,7 @@ fn open_loop_makes_calls_that_are_due() {
 }
 
 #[test]
-fn wrong_usage_has_exit_code_2_and_reason() {
+fn invalid_usage_has_exit_code_2_and_reason() {
     let _alone = crate::alone();
     for (line, word) in [
         ("latency --size 65M", "67108864"),
@@ -222,7 +222,7 @@ fn results_are_printed_although_disk_is_full() {
 }
 
 #[test]
-fn rest_and_shared_announce_build_of_other_systems_or_leave_them_out() {
+fn rest_and_shared_announce_or_omit_build_of_other_systems() {
     let _alone = crate::alone();
     for line in [
         // Shared memory has no room for 501 idle sessions, which leaves one point.

@@ -47,7 +47,7 @@ fn exit_code_is_4_for_regression_beyond_bound() {
 }
 
 #[test]
-fn files_that_are_not_results_are_refused_by_name() {
+fn invalid_or_incomparable_result_files_are_refused_by_name() {
     let folder = Folder::new().expect("a temporary directory");
     let [good, _] = files(&folder, 1.0);
     let bad = folder.join("bad.json");

@@ -19,7 +19,7 @@ fn page(path: &Path) -> String {
 }
 
 #[test]
-fn run_writes_page_and_so_do_files_together() {
+fn run_and_report_of_several_files_write_page() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (json, html, all) = (folder.join("out.json"), folder.join("out.html"), folder.join("all.html"));
@@ -34,7 +34,8 @@ fn run_writes_page_and_so_do_files_together() {
     assert_eq!(page(&all).matches("<h2>latency: ").count(), 2);
 }
 
-/// Also keeps the image in the top-level README equal to the figures beside it. To renew it, run this command.
+/// Also keeps the image in the top-level README equal to the figures beside it. To renew the image, run the command of this
+/// test.
 #[test]
 fn image_of_readme_is_drawn_from_its_figures() {
     let folder = Folder::new().expect("a temporary directory");
@@ -51,7 +52,7 @@ fn image_of_readme_is_drawn_from_its_figures() {
 }
 
 #[test]
-fn file_that_cannot_be_written_ends_run_before_it_measures() {
+fn unwritable_output_file_ends_run_before_measurement() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (old, bad) = (folder.join("old.json"), folder.join("none/out"));
@@ -91,7 +92,7 @@ fn run_ends_with_summary_line() {
 }
 
 #[test]
-fn files_that_are_not_results_leave_page_as_it_was() {
+fn invalid_result_file_leaves_page_unchanged() {
     let _alone = crate::alone();
     let folder = Folder::new().expect("a temporary directory");
     let (json, html) = (folder.join("bad.json"), folder.join("out.html"));

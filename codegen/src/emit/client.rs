@@ -159,8 +159,8 @@ pub(super) fn result(service: &Service, method: &Method) -> TokenStream {
     quote_spanned!(span_of(method)=> ::core::result::Result<#ty, #error>)
 }
 
-/// Returns the type of a client method's error. It is defined for any type of a handler's error, so that only an assertion
-/// fails if the type cannot be sent.
+/// Returns the type of a client method's error. The type is defined for any type of a handler's error, so that only an
+/// assertion fails if the error cannot be sent.
 fn error(service: &Service, method: &Method) -> TokenStream {
     let span = span_of(method);
     let krate = krate(service, span);

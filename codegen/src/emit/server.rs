@@ -85,7 +85,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
-/// Emits `per_poller`. It is refused for a service with methods in the pool, whose handler is shared by all threads.
+/// Emits `per_poller`. The function is refused for a service with methods in the pool, whose handler is shared by all threads.
 fn per_poller(service: &Service) -> TokenStream {
     let Service { visibility, ident, .. } = service;
     let names = service_name(service);

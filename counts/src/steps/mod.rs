@@ -132,20 +132,20 @@ mod tests {
     }
 
     #[test]
-    fn every_turn_has_something_to_do_and_run_repeats_itself() {
+    fn runs_have_no_idle_turns_and_are_reproducible() {
         let runs = [(Linked::InProcess, 1), (Linked::InProcess, 32), (Linked::Udp, 1), (Linked::Shm, 1)];
         for (linked, outstanding) in runs {
             let (one, other) = (totals(linked, outstanding), totals(linked, outstanding));
             assert!(one.calls >= 256 && one.stalls == 0, "{one:?}");
             for (one, other) in [(one.client, other.client), (one.server, other.server)] {
-                // Other tests allocate meanwhile.
+                // Other tests allocate at the same time.
                 assert_eq!(SideTotals { allocations: 0, ..one }, SideTotals { allocations: 0, ..other });
             }
         }
     }
 
     #[test]
-    fn every_shape_runs_and_repeats_itself() {
+    fn every_shape_has_no_stalls_and_reproducible_turns() {
         let plain = shaped(Shape::Plain, Linked::InProcess, 32);
         for shape in [Shape::Yielding, Shape::Channel, Shape::TwoPollers] {
             let (one, other) = [(); 2].map(|()| shaped(shape, Linked::InProcess, 32)).into();
@@ -165,14 +165,14 @@ mod tests {
             assert_eq!((sealed.calls, sealed.stalls), (plain.calls, 0));
             for (sealed, plain) in [(sealed.client, plain.client), (sealed.server, plain.server)] {
                 assert_eq!(sealed.turns, plain.turns);
-                // The header's word, and a tag.
+                // Sealing adds a word to the header, and a tag.
                 assert_eq!(sealed.header_bytes, plain.header_bytes + 18);
             }
         }
     }
 
     #[test]
-    fn each_call_is_message_each_way_with_its_payload_and_header() {
+    fn each_call_sends_payload_and_header_in_both_directions() {
         let in_memory = totals(Linked::Shm, 32);
         assert_eq!([in_memory.client, in_memory.server].map(|side| side.datagrams), [0, 0]);
         let Totals { calls, client, server, .. } = totals(Linked::InProcess, 1);

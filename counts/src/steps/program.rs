@@ -202,7 +202,7 @@ mod tests {
     use std::pin::pin;
 
     #[test]
-    fn handler_that_yields_is_polled_twice() {
+    fn yielding_handler_is_polled_twice() {
         for yields in [false, true] {
             let mirror = Mirror { yields };
             let mut echo = pin!(mirror.echo(Bytes::new()));

@@ -52,7 +52,7 @@ struct SideNode {
     turn: usize,
     /// Callers outside pollers. Their polls count towards the side's turns.
     outside: Outside,
-    /// Work of its turns so far.
+    /// Work of the node's turns so far.
     tally: SideTotals,
 }
 
@@ -109,7 +109,7 @@ impl SideNode {
     }
 }
 
-/// Gives a node an identity. All its sessions are then encrypted.
+/// Gives a node at this address an identity, so that all sessions of the node are encrypted.
 fn encrypted(node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> {
     let [chain, key, root] = certificate(address);
     let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).map_err(|error| error.to_string())?;

@@ -201,7 +201,7 @@ fn cpu_quota(host: &Host) -> Vec<Finding> {
             let (quota, period) = text.split_once(' ')?;
             (quota.parse().ok()?, period.parse().ok()?)
         } else {
-            // A quota of -1 means unlimited. It fails to parse, so the result is `None`.
+            // A quota of -1 means unlimited. This value fails to parse, so the result is `None`.
             (number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?)
         };
         (period > 0).then(|| quota as f64 / period as f64)
@@ -306,7 +306,7 @@ mod tests {
     use crate::doctor::{HostAddress, Severity};
     use trunkline_testkit::Folder;
 
-    /// A host without faults, and changed files.
+    /// Returns a host without faults, except for the contents of the files in `planted`.
     fn host(folder: &Folder, planted: &[(&str, &str)]) -> Host {
         let sound = [
             (
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn sound_host_has_no_fault() {
+    fn host_without_faults_has_only_ok_findings() {
         let found = findings(&[]);
         assert!(found.iter().all(|found| found.severity == Severity::Ok), "{found:?}");
         assert_eq!(found.len(), 11, "{found:?}");
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn rdma_devices_are_described_and_their_modules_asked_for() {
+    fn rdma_devices_are_described_and_kernel_modules_checked() {
         let found = findings(&[
             ("sys/class/infiniband/rxe0/fw_ver", "16.1\n"),
             ("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n"),

@@ -1,7 +1,7 @@
 //! Checks of the running host: environment, device, runtime directory, UDP ports, and calls.
 //!
-//! The nodes of a call use a temporary runtime directory, so they do not interfere with running nodes. They bind the UDP port
-//! of devices only at addresses where it is free.
+//! The nodes of a call use a temporary runtime directory, so they do not interfere with running nodes. The nodes bind the UDP
+//! port of devices only at addresses where the port is free.
 
 use super::{Finding, Host, HostAddress, Severity};
 use nix::ifaddrs::getifaddrs;
@@ -406,7 +406,7 @@ mod tests {
     use trunkline_softrdma::link::RuntimeDirectory;
 
     #[test]
-    fn held_port_is_failure_unless_own_node_holds_it() {
+    fn held_port_is_failure_unless_holder_shares_runtime_directory() {
         let at: SocketAddr = "10.0.0.1:4792".parse().unwrap();
         let owner = |who| Some(PortOwner { address: at.ip(), port: at.port(), who });
         let judged = |path: Option<&str>, is_emptied| {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn runtime_directory_that_cannot_serve_is_failure() {
+    fn unusable_runtime_directory_is_failure() {
         let folder = trunkline_testkit::Folder::new().unwrap();
         let absent = directory(Some(&folder.join("run")));
         assert_eq!(absent.severity, Severity::Ok, "{absent:?}");

@@ -94,7 +94,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Makes a folder that only this user can open, or checks that an existing one is.
+/// Creates a folder that only this user can open, or checks that only this user can open an existing one.
 pub(super) fn make_folder(path: &Path) -> Result<(), Failure> {
     let failure = |text: String| Failure::new(format!("{}: {text}", path.display()));
     match DirBuilder::new().mode(0o700).create(path) {

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_need_interface_are_refused_with_remedy() {
+    fn link_local_addresses_are_refused_with_remedy() {
         for flag in ["--server-address", "--client-address"] {
             for address in ["fe80::1%3", "fe80::1%eth0", "fe80::1"] {
                 let error = Cli::try_parse_from(["demo", flag, address]).unwrap_err().to_string();

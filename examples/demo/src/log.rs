@@ -53,7 +53,7 @@ mod tests {
     use tracing::Level;
 
     #[test]
-    fn levels_select_what_is_logged() {
+    fn log_levels_select_logged_events() {
         let read = |text: &str| filter(Some(text.into())).unwrap();
         let unset = filter(None).unwrap();
         assert_eq!(read(""), unset);

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn one_poller_side() {
+    fn one_poller_per_node_uses_two_queue_pairs() {
         let report = run(&Scene::new(), &["--calls", "3000"]);
         check(&report, 3000);
         assert_eq!(report["qps_per_node"], 2);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pollers_side_share_four_queue_pairs() {
+    fn two_pollers_per_node_use_four_queue_pairs() {
         let report = run(&Scene::apart(), &["--calls", "3000", "--pollers", "2"]);
         check(&report, 3000);
         assert_eq!(report["qps_per_node"], 4);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn rc_connections_do_same_job() {
+    fn rc_connections_complete_calls_despite_loss() {
         let more =
             ["--connections", "rc", "--drop", "0.005", "--seed", "8", "--calls", "1500", "--pollers", "3"];
         let report = run(&Scene::apart(), &more);

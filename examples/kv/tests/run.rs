@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn load_reports_its_counts_and_reads_only_right_values() {
+    fn load_reports_counts_without_failures_or_wrong_values() {
         let server = Server::start();
         let output = server.client(&["load", "--for", "1", "--workers", "3", "--json"], b"");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

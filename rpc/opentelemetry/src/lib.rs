@@ -1,1 +1,1 @@
-//! The tests of this package need the SDK of OpenTelemetry, which the workspace does without. There is nothing else.
+//! Only a package for tests: the tests need the SDK of OpenTelemetry, which the workspace does not use.

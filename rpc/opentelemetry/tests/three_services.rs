@@ -79,7 +79,7 @@ fn finished(exporter: &InMemorySpanExporter, count: usize) -> Vec<SpanData> {
 }
 
 #[test]
-fn three_services_have_one_trace_and_right_parents() {
+fn three_services_have_one_trace_with_callers_as_parents() {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));

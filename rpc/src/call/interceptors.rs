@@ -40,7 +40,7 @@ impl fmt::Debug for EndHooks {
     }
 }
 
-/// Interceptors of one kind, in the order of installation. A null pointer if there are none.
+/// Interceptors of one kind, in the order of installation. A null pointer if there are no interceptors.
 pub(crate) struct Interceptors<I: ?Sized>(Option<Arc<Vec<Arc<I>>>>);
 
 impl<I: ?Sized> Interceptors<I> {
@@ -59,10 +59,10 @@ impl<I: ?Sized> Interceptors<I> {
         Self(Some(Arc::new(all)))
     }
 
-    /// Runs `intercept` on all of them until one refuses the call.
+    /// Runs `intercept` on each interceptor until one refuses the call.
     ///
     /// # Errors
-    /// Returns the status of the interceptor that refuses the call, or the status of `panicked`.
+    /// Returns the status of the interceptor that refuses the call, or the result of `panicked` if an interceptor panics.
     pub(crate) fn run(
         &self,
         intercept: impl FnMut(&Arc<I>) -> Result<(), Status>,

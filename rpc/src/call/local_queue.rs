@@ -119,8 +119,8 @@ impl LocalQueue {
         }
     }
 
-    /// Returns the status of a call for which the queue is full. A call that waits for room is queued nonetheless, because
-    /// its task would hold it otherwise.
+    /// Returns the status of a call that the full queue refuses. A call that waits for room is queued beyond the limit: its
+    /// task would otherwise hold it in memory.
     #[inline]
     pub(crate) fn refusal(&self, entry: AdmissionClass) -> Option<Status> {
         (self.calls.borrow().len() >= DEPTH && entry != AdmissionClass::Waits).then(|| too_many(DEPTH))

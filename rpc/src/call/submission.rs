@@ -123,7 +123,7 @@ impl<C> Submission<C> {
         self.route.is_some() && self.server != NOWHERE
     }
 
-    /// Returns a copy of the call with another completion. The arguments are copied to this empty buffer.
+    /// Returns a copy of the call with another completion. The arguments are copied to `encoded`, which is empty.
     pub(crate) fn copy<D>(&self, mut encoded: Encoded, completion: Option<D>) -> Submission<D> {
         encoded.buffer().extend_from_slice(self.encoded.part());
         Submission {

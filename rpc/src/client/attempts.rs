@@ -102,7 +102,7 @@ impl Attempts {
         Some((chosen, getter))
     }
 
-    /// Starts the second attempt of a hedged call once its delay has passed. Returns true if it does.
+    /// Starts the second attempt of a hedged call once its delay has passed. Returns true if the second attempt was started.
     fn makes_hedge(&mut self, context: &mut Context<'_>, inbox: &Inbox) -> bool {
         let Some(hedge) = &mut self.hedge else { return false };
         if hedge.delay.as_mut().is_none_or(|delay| Pin::new(delay).poll(context).is_pending()) {

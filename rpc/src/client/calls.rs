@@ -1,5 +1,5 @@
-//! A reply must be matched to its call, and a late reply must be ignored. Each call in flight has a slot in this table. Its
-//! number on the wire consists of the slot and a generation. The RPC half of the poller owns the table.
+//! A reply must be matched to its call, and a late reply must be ignored. Each call in flight has a slot in this table. The
+//! number of a call on the wire consists of the slot and a generation. The RPC half of the poller owns the table.
 
 #[cfg(feature = "identity")]
 mod names;
@@ -214,7 +214,7 @@ impl Calls {
         }
     }
 
-    /// Fails a call that may not start. Returns true if it may not.
+    /// Fails the call and returns true if the call may not start.
     pub(crate) fn refuses(&mut self, call: &mut Submission, now: Time) -> bool {
         if call.is_abandoned() {
             self.end_with(call, gave_up());
@@ -443,7 +443,7 @@ impl Calls {
         }
     }
 
-    /// Returns how a request identifies its method, and the session that this binds the request to.
+    /// Returns the method reference of a request, and the session that the request is bound to, if any.
     fn method_ref(
         &mut self,
         peer: PeerKey,
@@ -660,7 +660,8 @@ impl Calls {
         self.name_up(peer, identity);
     }
 
-    /// Records a DRAINED frame: a poller of the peer has answered all calls from this poller, and runs no more.
+    /// Records a DRAINED frame: a poller of the peer has answered all calls from this poller, and runs no further calls from
+    /// it.
     pub(crate) fn drained(&mut self, from: Origin, now: Time) {
         if self.session_of(from).is_some_and(|session| from.poller.0 < session.pollers) {
             self.drained.insert(from.peer, Some((from.poller, now)));
@@ -696,7 +697,7 @@ impl Calls {
         session.is_some_and(|session| self.drained.contains(pending.peer, pending.choice.of(session.pollers)))
     }
 
-    /// Sends DRAINED to all pollers of a peer: this poller has answered their calls and runs no more.
+    /// Sends DRAINED to all pollers of a peer: this poller has answered their calls and runs no further calls from them.
     pub(crate) fn tell_drained(&mut self, transport: &mut Transport, peer: PeerKey) {
         let pollers = self.sessions.get(peer).map_or(0, |session| session.pollers);
         for poller in (0..pollers).map(PollerIndex) {
@@ -976,7 +977,7 @@ impl Calls {
         Some(pending)
     }
 
-    /// Takes back a call that has not run and waits for a session, to repeat it. Returns true if it does.
+    /// Takes back a call that has not run, to repeat it. Returns false if the call cannot be repeated.
     #[cold]
     fn is_taken_back(&mut self, call: u64) -> bool {
         // A repeated stream would lose client items that have been sent, and receive server items twice.
@@ -1019,7 +1020,8 @@ impl Calls {
         self.budget.settle_cache();
     }
 
-    /// Takes the unsent requests of these calls back from the transport, all at once, because each search walks its queues.
+    /// Takes the unsent requests of these calls back from the transport, in a single search, because each search walks the
+    /// transport's queues.
     fn take_unsent(&mut self, transport: &mut Transport, calls: &[u64]) -> BTreeSet<Token> {
         let mut waits =
             |call: &u64| self.pending(*call).is_some_and(|pending| pending.progress == Progress::Waits);
@@ -1051,7 +1053,7 @@ impl Calls {
         if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }
-        // If there is no session, the session of the request has ended, and the handler with it.
+        // Without a session, the session of the request has ended, and so has the handler.
         let Some(session) = self.sessions.get(peer) else { return };
         let destination = Destination::Poller(choice.of(session.pollers));
         let cancel = Cancel { peer, destination, call, ordered: method.streams.any() };

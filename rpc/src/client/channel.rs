@@ -41,10 +41,10 @@ use trunkline_transport::{PeerKey, PollerChoice};
 /// The first call, or a wait for [`Channel::ready`], connects. A lost connection is restored in the same way. Calls go to the
 /// node's pollers in turn.
 ///
-/// A target with a name or several addresses is looked up before each attempt to connect. Names are resolved again,
-/// on a separate thread. Addresses are tried in order; the next attempt starts when the last one fails or has not
-/// answered for half a second. [`CallOptions::connect`] says whether calls wait meanwhile. All calls go to one
-/// address until its session ends.
+/// A target with a name or several addresses is looked up before each attempt to connect. Names are resolved again, on a
+/// separate thread. Addresses are tried in order; the next attempt starts when the last one fails or has not answered for half
+/// a second. [`CallOptions::connect`] sets whether calls wait during the attempts. All calls go to one address until its
+/// session ends.
 ///
 /// ```
 /// use trunkline::{Node, Status, block_on};
@@ -103,13 +103,13 @@ impl Channel {
     /// Completes when the channel is connected, or fails when one attempt at all of the server's addresses has
     /// failed.
     ///
-    /// The future joins the attempt in flight, if there is one. It fails with the status that a call would fail with:
+    /// The future joins the attempt in flight, if there is one. The future fails with the status that a call would get:
     /// [`Code::Unavailable`](crate::Code::Unavailable), with each address and the reason why it was not reached, or with the
     /// error of the resolver.
     ///
-    /// While the node pauses before its next attempt, it fails at once if the target is a single address. If the target
-    /// may have several, it waits for the next attempt at any of them, or for 10 s if other channels make the attempts. A balanced
-    /// channel is ready when one of its servers is.
+    /// While the node pauses before its next attempt, the future fails at once if the target is a single address. If the target
+    /// may have several addresses, the future waits for the next attempt at any of them, or for 10 s if other channels make the
+    /// attempts. A balanced channel is ready when one of its servers is connected.
     ///
     /// The future has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread,
     /// await it: [`block_on`](crate::block_on) must not wait for it there.
@@ -134,8 +134,8 @@ impl Channel {
     /// `docs/book/src/guide/balancing.md`.
     ///
     /// [`Channel::ready`] waits for one server. The channels of [`Channel::ordered`] and [`Channel::on`] use one server at a
-    /// time, as without a balance. A channel to a single address stays as it is. [`Node::report`](crate::Node::report) has
-    /// the state of each server.
+    /// time, as without a balance. A channel to a single address is not balanced. [`Node::report`](crate::Node::report) has the
+    /// state of each server.
     ///
     /// ```
     /// use std::net::SocketAddr;

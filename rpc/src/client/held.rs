@@ -123,9 +123,9 @@ impl Held {
     }
 }
 
-/// Peers that run no more calls in their session: they drain and have refused a call, or have sent DRAINED. A poller that
-/// sent DRAINED has answered all calls from this poller, and runs no more; these pollers are stored with the time of the
-/// frame's arrival. Every call looks up its peer here, among possibly many.
+/// Peers that run no more calls in their session: they drain and have refused a call, or have sent DRAINED. A poller that sent
+/// DRAINED has answered all calls from this poller and runs no further calls from it. Such pollers are stored with the arrival
+/// time of the frame. Each call looks up its peer in the map, which may have many peers.
 #[derive(Debug, Default)]
 pub(super) struct DrainedPollers(BTreeMap<PeerKey, BTreeMap<PollerIndex, Time>>);
 
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_that_do_not_wait_for_room_are_held_up_to_limit() {
+    fn non_waiting_calls_are_held_up_to_limit_and_until_deadline() {
         use AdmissionClass::{Reserved, Tries, Waits};
         let mut held = Held::default();
         let has_room = |held: &Held| [Tries, Reserved, Waits].map(|entry| held.has_room(entry));

@@ -1,8 +1,7 @@
-//! Interceptors of calls that a channel makes: they see a call before its arguments are encoded, change or refuse it,
-//! and learn its outcome.
+//! Interceptors of calls that a channel makes. They can change or refuse a call before its arguments are encoded, and receive
+//! its outcome.
 //!
-//! A channel without interceptors has one pointer for them, and a call tests that. With interceptors the options of
-//! each call are copied.
+//! Without interceptors a call costs one test of a pointer. With interceptors the options of each call are copied.
 
 use super::CallOptions;
 use crate::call::context::Inherited;
@@ -24,7 +23,7 @@ thread_local! {
     static NESTED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Code that sees each call of a channel before it is made, and can change, refuse or time it.
+/// Code that runs before a channel makes a call, and can change, refuse or time the call.
 ///
 /// [`Channel::with_interceptor`](crate::Channel::with_interceptor) installs it. Closures of this signature implement it.
 ///
@@ -41,14 +40,14 @@ thread_local! {
 /// }
 /// ```
 ///
-/// Interceptors run in the order in which they were installed, in the thread that makes the call. They must not block a
-/// poller's thread. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that makes calls
-/// needs a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
+/// Interceptors run in the order in which they were installed, in the thread that makes the call. Interceptors must not block a
+/// poller's thread. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that makes calls needs
+/// a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
 pub trait ClientInterceptor: Send + Sync + 'static {
     /// Inspects a call, and may change it.
     ///
     /// # Errors
-    /// A status refuses the call, which ends with it and has not run. Later interceptors do not run.
+    /// A status refuses the call. The call ends with this status and has not run. Later interceptors do not run.
     fn intercept(&self, call: &mut ClientCall) -> Result<(), Status>;
 }
 
@@ -85,8 +84,8 @@ impl ClientCall {
         Self { method, options, of_client, inherited, made, hooks: EndHooks::default() }
     }
 
-    /// Returns the options as the interceptors have changed them, and their closures for the end. The time that they
-    /// took counts against the call's limit.
+    /// Returns the options as changed by the interceptors, and the closures for the end of the call. The time limit includes
+    /// the time that the interceptors took.
     fn into_parts(mut self, now: Time) -> (CallOptions, EndHooks) {
         let (spent, timeout) = (now.saturating_duration_since(self.made), self.timeout());
         if !spent.is_zero() && timeout != Duration::MAX {
@@ -107,14 +106,14 @@ impl ClientCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
-    /// [`Self::service`] and [`Self::method`] are the same for all of them.
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path: [`Self::service`] and
+    /// [`Self::method`] are the same for all gRPC calls.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata())
     }
 
-    /// Returns true if the call has no reply. It then ends when its request is in the server's memory.
+    /// Returns true if the call has no reply. A call without a reply ends when its request is in the server's memory.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.method.one_way
@@ -131,8 +130,8 @@ impl ClientCall {
         self.options.request_metadata_mut()
     }
 
-    /// Returns the time limit of the call, from its options, its client or the calling handler. It is
-    /// `Duration::MAX` for a call without a limit, which is the default of calls that stream items.
+    /// Returns the time limit of the call, from its options, its client or the calling handler. Returns `Duration::MAX` for a
+    /// call without a limit, which is the default of calls that stream items.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         let deadline = if self.method.streams.any() {
@@ -153,7 +152,7 @@ impl ClientCall {
     ///
     /// A call that returns a stream ends with the stream: when its reader has received the end, or is dropped.
     ///
-    /// It runs in the thread that polls or drops the future or the stream, after the closures of later interceptors.
+    /// The closure runs in the thread that polls or drops the future or the stream, after the closures of later interceptors.
     pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
         self.hooks.add(hook);
     }
@@ -163,8 +162,8 @@ impl ClientCall {
 pub(super) type ClientInterceptors = Interceptors<dyn ClientInterceptor>;
 
 impl ClientInterceptors {
-    /// Runs all of them on a call that is about to be made. Returns whether they allow it, the options as they have
-    /// changed them, and their closures for the end.
+    /// Runs the interceptors on a call that is about to be made. Returns the status of a refused call, the options as changed
+    /// by the interceptors, and the closures for the end of the call.
     #[cold]
     #[inline(never)]
     pub(super) fn admit(
@@ -183,7 +182,7 @@ impl ClientInterceptors {
         (admitted, options, hooks)
     }
 
-    /// Runs all of them.
+    /// Runs the interceptors.
     ///
     /// # Errors
     /// Returns the status of an interceptor that refuses the call, panics or calls itself.
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn interceptors_give_stream_without_time_limit_none() {
+    fn stream_without_time_limit_has_no_deadline() {
         let later = Time(0) + Duration::from_millis(1);
         let deadline = |call: ClientCall, of_client| {
             call.into_parts(later).0.stream_deadline(of_client, Inherited::default(), later)
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn interceptor_whose_calls_pass_through_itself_is_refused() {
+    fn call_through_recursive_interceptor_is_refused() {
         let itself = Arc::new(OnceLock::new());
         let same: Arc<OnceLock<ClientInterceptors>> = Arc::clone(&itself);
         let all = ClientInterceptors::NONE.with(Arc::new(move |_: &mut ClientCall| {

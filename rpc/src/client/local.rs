@@ -147,8 +147,9 @@ impl LocalChannel {
         (call, opened)
     }
 
-    /// Queues a call. `new_completion` returns its completion, and the wait for that.
-    // With several callers, the compiler would not inline the function. A call costs as much as the body.
+    /// Queues a call. `new_completion` returns the completion and the future that waits for it.
+    // The compiler does not inline a function with several callers unless told to. A call of the function costs as much as its
+    // body.
     #[inline(always)]
     fn submit<A: EncodeArguments, W>(
         &self,

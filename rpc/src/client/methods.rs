@@ -26,8 +26,8 @@ struct Server {
 
 /// Method numbers assigned by servers.
 ///
-/// A number is valid only in the session that reported it, because a restarted server may assign it to another method. It is
-/// forgotten at the end of the session, and a request with a number is bound to the session.
+/// A number is valid only in the session that reported it, because a restarted server may assign it to another method. Numbers
+/// are forgotten at the end of the session, and a request with a number is bound to the session.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     /// Requested methods and the digests of their shapes, at most one per method of the program. Numbers of other methods are
@@ -135,7 +135,7 @@ impl Counters {
         index
     }
 
-    /// Returns the counters of an index.
+    /// Returns the counters at an index.
     #[inline]
     pub(super) fn at(&self, index: u32) -> Option<&MethodCounters> {
         self.all.get(index as usize).map(|counters| &**counters)

@@ -51,8 +51,8 @@ impl ChannelCore {
         !self.interceptors.is_empty()
     }
 
-    /// Starts a call. `submit` passes it to a poller, and may add work for its end. `submit` has one place, so that the
-    /// compiler inlines it.
+    /// Starts a call. `submit` passes it to a poller, and may add work for its end. `submit` is called in one place, so that
+    /// the compiler inlines it.
     #[inline]
     pub(super) fn make<A, W>(
         &self,

@@ -65,7 +65,7 @@ impl CallOptions {
         Self { admission: None, ..Self::new() }
     }
 
-    /// Sets the time limit of a call, in place of the client's. It counts from the call of the client's method.
+    /// Sets the time limit of a call, which overrides the client's limit. The time counts from the call of the client's method.
     ///
     /// A nested call of a handler never outlives the handler's own call, unless it is made in the scope of
     /// [`Context::detached`](crate::Context::detached).
@@ -78,9 +78,10 @@ impl CallOptions {
     /// Ends a stream on which nothing arrives for this long, as
     /// [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded). There is no such limit by default.
     ///
-    /// Each frame from the server restarts the time: an item, the end of its items, or a larger window after it has taken
-    /// items. The time does not run before the request is sent, or while the server cannot send because the reader takes no
-    /// items. The limit has no effect on calls without streams, and does not replace [`timeout`](Self::timeout).
+    /// Each frame from the server restarts the time: an item, the end of the server's items, or a larger window after the
+    /// server has taken items. The time does not run before the request is sent, or while the server cannot send because the
+    /// reader takes no items. The limit has no effect on calls without streams, and does not replace
+    /// [`timeout`](Self::timeout).
     ///
     /// ```no_run
     /// # use trunkline::{CallOptions, Status, Stream};
@@ -106,13 +107,13 @@ impl CallOptions {
 
     /// Sets what a call does when its server cannot be reached.
     ///
-    /// With [`Connect::FailFast`] it waits for the attempt to connect in flight, and fails as `Unavailable` if that attempt
-    /// fails. It fails at once while the node pauses before its next attempt.
+    /// With [`Connect::FailFast`] the call waits for an attempt to connect that is in progress, and fails as `Unavailable` if
+    /// that attempt fails. The call fails at once while the node pauses before its next attempt.
     ///
-    /// With [`Connect::Wait`] it waits for a connection, at most until its time limit. It fails earlier if waiting cannot
-    /// help, because this node shuts down or has no address to call the server from. While its server shuts down, it waits
-    /// for the next connection, or for another server of the channel. A call that a server did not run because it shuts down
-    /// is repeated, with a copy of its arguments.
+    /// With [`Connect::Wait`] the call waits for a connection, at most until its time limit. The call fails earlier if waiting
+    /// cannot help, because this node shuts down or has no address to call the server from. While its server shuts down, it
+    /// waits for the next connection, or for another server of the channel. A call that a server did not run because it shuts
+    /// down is repeated, with a copy of its arguments.
     ///
     /// Two kinds of calls fail when their server shuts down: calls of an ordered channel, and streams that have already sent
     /// items.
@@ -126,9 +127,9 @@ impl CallOptions {
     /// [`NodeBuilder::call_limit`](crate::NodeBuilder::call_limit), `queued_messages` or `queued_bytes`, for the
     /// server's node, its host or all.
     ///
-    /// With [`Admission::Wait`] the call waits until other calls have ended, behind earlier calls to the same node.
-    /// The wait counts against its time limit. If that passes, the call ends with [`Code::DeadlineExceeded`] and
-    /// [`Reason::Expired`], has not run, and the message names the limit.
+    /// With [`Admission::Wait`] the call waits until other calls have ended, behind earlier calls to the same node. The time
+    /// limit includes the wait. If the limit passes, the call ends with [`Code::DeadlineExceeded`] and [`Reason::Expired`], has
+    /// not run, and the message names the limit.
     ///
     /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]. Both kinds
     /// of calls fail in this way while 4,096 calls wait for a poller of this node. This limit is fixed.
@@ -204,7 +205,7 @@ impl CallOptions {
         metadata
     }
 
-    /// Adds the trace of the calling handler to the metadata, so that interceptors see it.
+    /// Adds the trace of the calling handler to the metadata, for interceptors.
     pub(super) fn continue_trace(&mut self, inherited: Inherited) {
         let trace = self.trace(inherited);
         self.metadata.extend(&trace);

@@ -6,7 +6,8 @@
 //! further small calls are sent only if they need not be queued, until a large call is sent.
 //!
 //! Calls on an ordered channel keep their order across both parts. Once a call of the channel waits among the large calls,
-//! later calls of the channel wait there too. It is not sent before earlier calls that wait among the small calls.
+//! later calls of the channel wait there too. Such calls are not sent before earlier calls of the channel that wait among the
+//! small calls.
 
 use super::statuses::Backpressure;
 use crate::call::{AdmissionClass, Submission};
@@ -321,7 +322,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn calls_wait_behind_their_own_size_and_channel_only() {
+    fn calls_wait_only_behind_calls_of_same_size_and_channel() {
         use AdmissionClass::{Reserved, Tries, Waits};
         let mut line = Line::new(100, 0);
         assert!(line.make(true, Waits, None) && line.make(true, Waits, Some(7)));
@@ -344,7 +345,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn small_calls_that_are_queued_leave_large_ones_their_turn() {
+    fn queued_small_calls_are_bounded_while_large_calls_wait() {
         let mut line = Line::new(1000, 0);
         line.wait(3, true);
         line.wait(3 * QUEUED, false);
@@ -373,7 +374,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn calls_keep_order_of_their_size_and_of_their_channel() {
+    fn calls_keep_order_within_size_and_channel() {
         for seed in 0..200 {
             let (mut random, mut line) = (Random(seed), Line::new(0, 0));
             let (mut made, mut left, mut refused) = (Vec::<Made>::new(), Vec::new(), 0);

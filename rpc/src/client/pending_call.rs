@@ -25,7 +25,7 @@ pub(super) struct PendingCall {
     pub(super) nested: bool,
     /// True if another server may take the call.
     pub(super) is_chosen: bool,
-    /// Part of the call budget left to other classes; `None` if the call uses no budget.
+    /// Part of the call budget reserved for other classes; `None` if the call uses no budget.
     pub(super) leaves: Option<Leaves>,
     /// Deadline, or the next time to check the limits of its stream; [`Time::MAX`] if there is none.
     pub(super) due: Time,
@@ -80,7 +80,7 @@ pub(super) enum AcceptMode {
 /// Flag of one-way calls in call numbers. It identifies a late refusal after the call has ended.
 const ONE_WAY: u32 = 1 << 31;
 
-/// Returns the number of a call on the wire. Slots never reach the bit of the mark, for lack of memory.
+/// Returns the number of a call on the wire. Slot numbers do not reach the bit of [`ONE_WAY`]: memory is exhausted earlier.
 #[inline]
 pub(super) fn number(slot: usize, generation: u32, one_way: bool) -> u64 {
     let mark = if one_way { u64::from(ONE_WAY) } else { 0 };

@@ -104,7 +104,7 @@ impl Waiting {
         self.next_round.get_or_insert(now + PAUSE);
     }
 
-    /// Begins a round if one is due. Returns true if it did.
+    /// Begins a round if one is due. Returns true if a round began.
     pub(super) fn begin_round(&mut self, now: Time) -> bool {
         let is_due = self.is_ready() || self.next_round.is_some_and(|due| due <= now);
         if is_due {
@@ -149,7 +149,7 @@ impl Waiting {
         self.end_turn(seat.peer);
     }
 
-    /// Ends the turns of the queue that was last, if none of its calls may go in this round.
+    /// Ends the turns of the queue that had the last turn, if none of its calls may be sent in this round.
     fn end_turn(&mut self, peer: PeerKey) {
         let is_blocked = self.queues.get(&peer).is_some_and(|queue| !queue.has_turn(self.round));
         if is_blocked && self.turns.back() == Some(&peer) {

@@ -52,7 +52,7 @@ pub(super) fn is_zero(number: &u8) -> bool {
 }
 
 #[test]
-fn skip_serializing_if_is_refused_when_it_skips() {
+fn skip_serializing_if_is_refused_for_skipped_values() {
     #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(default)]
     struct Order {
@@ -107,7 +107,7 @@ fn skip_deserializing_of_field_is_refused() {
 }
 
 #[test]
-fn fields_that_each_side_skips_are_refused() {
+fn fields_skipped_by_opposite_sides_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Crossed {
         #[serde(default, skip_serializing)]
@@ -120,7 +120,7 @@ fn fields_that_each_side_skips_are_refused() {
 }
 
 #[test]
-fn skipped_fields_work() {
+fn skipped_fields_round_trip() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Cached {
         #[serde(skip)]
@@ -131,7 +131,7 @@ fn skipped_fields_work() {
 }
 
 #[test]
-fn variants_after_one_that_is_not_decoded_are_refused() {
+fn variants_after_skip_deserializing_variant_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Kind {
         First,
@@ -160,7 +160,7 @@ fn variants_after_skipped_one_are_refused() {
     }
     only_named(&Kind::First, &["`Kind::First`", "`Second`"]);
     only_named(&Kind::Second, &["`Kind::Second`"]);
-    // The last variants lose nothing.
+    // Skipping the last variants leaves the numbers of other variants unchanged.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Last {
         First,
@@ -174,7 +174,7 @@ fn variants_after_skipped_one_are_refused() {
 }
 
 #[test]
-fn variants_that_are_not_encoded_work_otherwise() {
+fn skip_serializing_variant_fails_and_others_work() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Kind {
         #[serde(skip_serializing)]
@@ -226,7 +226,7 @@ fn untagged_enums_are_refused() {
         Number(u64),
         Pair(Pair),
     }
-    // Known to the sender by the struct, and to the receiver in any case.
+    // The sender detects the attribute through the struct; the receiver always detects it.
     only_named(&Filter::Pair(Pair { left: 1 }), &["Filter`", "untagged"]);
     only_named(&Filter::Number(7), &["Filter`", "untagged"]);
     only_named(&vec![(1_u8, Filter::Number(7))], &["Filter`", "untagged"]);
@@ -248,7 +248,7 @@ fn adjacently_tagged_enums_are_refused() {
 }
 
 #[test]
-fn names_of_one_side_only_are_refused_for_fields() {
+fn fields_with_different_names_per_side_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Renamed {
         #[serde(rename(serialize = "out", deserialize = "in"))]
@@ -258,7 +258,7 @@ fn names_of_one_side_only_are_refused_for_fields() {
 }
 
 #[test]
-fn other_attributes_work() {
+fn supported_attributes_round_trip() {
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", deny_unknown_fields)]
     struct Fields {
@@ -307,12 +307,12 @@ fn other_attributes_work() {
     works(&Fields { number: 1, long_name: "a".to_owned(), list: vec![1], status: Status::aborted("no") });
     works(&Transparent(all.clone()));
     works(&Converted(all.clone()));
-    // Its order differs each time.
+    // The order of a `HashMap` differs each time.
     works(&(0..20_u8).map(|key| (key, all.clone())).collect::<HashMap<_, _>>());
 }
 
 #[test]
-fn types_of_standard_library_work() {
+fn types_of_standard_library_round_trip() {
     use std::num::NonZeroU8;
     use std::ops::{Bound, RangeInclusive};
     use std::time::{Duration, SystemTime};
@@ -331,7 +331,7 @@ fn types_of_standard_library_work() {
 }
 
 #[test]
-fn type_whose_own_code_refuses_value_is_refused_by_receiver() {
+fn value_refused_by_try_from_is_encoded_and_refused_by_receiver() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(try_from = "Even")]
     struct Odd {
@@ -355,7 +355,7 @@ fn type_whose_own_code_refuses_value_is_refused_by_receiver() {
 }
 
 #[test]
-fn containers_that_each_side_names_otherwise_are_compared() {
+fn containers_with_different_names_per_side_are_compared() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     #[serde(rename(serialize = "Out", deserialize = "In"))]
     struct Secret {
@@ -415,7 +415,7 @@ fn conversions_of_each_side_with_fields_in_another_order_are_refused() {
 }
 
 #[test]
-fn types_of_one_name_are_checked_each() {
+fn types_with_equal_names_are_checked_separately() {
     {
         #[derive(Debug, PartialEq, Serialize, Deserialize)]
         enum Kind {
@@ -441,7 +441,7 @@ fn trimmed<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, 
 }
 
 #[test]
-fn values_that_their_own_code_changes_arrive_changed() {
+fn values_changed_by_deserialize_with_arrive_changed() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct User {
         #[serde(alias = "mail", deserialize_with = "trimmed")]
@@ -466,7 +466,7 @@ fn values_that_their_own_code_changes_arrive_changed() {
 }
 
 #[test]
-fn values_unequal_to_themselves_and_sets_work() {
+fn nan_and_sets_are_encoded_without_refusal() {
     #[derive(Debug, Serialize, Deserialize)]
     struct Numbers {
         #[serde(alias = "double")]
@@ -481,7 +481,7 @@ fn values_unequal_to_themselves_and_sets_work() {
 }
 
 #[test]
-fn type_that_is_only_sent_may_panic_when_it_is_decoded() {
+fn send_only_type_with_panicking_decoder_is_encoded() {
     #[derive(Debug, Serialize)]
     struct OnlySent {
         number: u8,
@@ -506,7 +506,7 @@ fn refused_by_both<T: Serialize + DeserializeOwned>(value: &T, words: &[&str]) {
 }
 
 #[test]
-fn fields_without_names_that_one_side_skips_are_refused() {
+fn unnamed_fields_skipped_by_one_side_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Unwritten(#[serde(default, skip_serializing)] u8, #[serde(default)] u8, #[serde(default)] u8);
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -533,7 +533,7 @@ fn fields_without_names_that_one_side_skips_are_refused() {
 }
 
 #[test]
-fn fields_without_names_that_one_side_skips_are_refused_in_variants() {
+fn unnamed_variant_fields_skipped_by_one_side_are_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Event {
         Unit,
@@ -554,7 +554,7 @@ fn fields_without_names_that_one_side_skips_are_refused_in_variants() {
 }
 
 #[test]
-fn equal_fields_of_two_variants_are_told_apart() {
+fn equal_fields_of_two_variants_are_distinguished() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Event {
         First {

@@ -129,7 +129,7 @@ mod tests {
 
     /// The names are serde's: others would not be recognized.
     #[test]
-    fn every_attribute_that_buffers_is_recognized() {
+    fn every_buffering_attribute_is_recognized() {
         #[derive(Debug, Deserialize)]
         #[allow(dead_code, reason = "it is only decoded")]
         #[serde(tag = "t")]
@@ -172,9 +172,9 @@ mod tests {
         deepest::<Option<Json>>(LIST, 12, NUMBER);
         deepest::<Box<Json>>(LIST, 12, NUMBER);
         deepest::<Tagged>(b"\x82\xa1t\xa1A\xa5below", 12, b"\xc0");
-        // Directly within the outermost one, whose values are collected each.
+        // The fields of the outermost struct are collected one by one.
         deepest::<Flat>(b"\x81\xa5below", 13, b"\xc0");
-        // Decoded at once if the tag comes first, as encoders write it.
+        // A value whose tag comes first, as encoders write it, is not collected.
         let adjacent = |open: &[u8], levels| decode::<Adjacent>(&nested(open, levels, b"\xc0")).map(drop);
         assert_eq!(adjacent(b"\x82\xa1t\xa1A\xa1c", 40), Ok(()));
         let mut open = b"\x82\xa1c".repeat(13);
@@ -190,8 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn type_with_its_own_code_nests_deeper() {
-        // Its `Deserialize` accepts any value, and decodes it at once.
+    fn unbuffered_types_may_nest_deeper() {
+        // The `Deserialize` of `Value` accepts any value, and decodes it without collecting it.
         assert!(decode::<serde_json::Value>(&nested(LIST, 100, NUMBER)).is_ok());
         #[derive(Debug, Deserialize)]
         #[allow(dead_code, reason = "it is only decoded")]
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_trees_arrive() {
+    fn buffered_tree_of_moderate_depth_round_trips() {
         let text = || Json::Text("a".to_owned());
         let tree = (0..6).fold(text(), |below, _| {
             Json::List(vec![
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn many_values_nest_less_deep() {
+    fn many_buffered_values_lower_depth_limit() {
         let list = |levels: usize, length: u16| {
             let numbers = vec![7; length.into()];
             decode::<Json>(&nested(

@@ -52,7 +52,7 @@ kinds! {
     21 Vec<u8> = Vec::new(); 22 (u8, u16) = (1, 1); 23 Option<u16> = Some(1);
 }
 
-/// Sends a value of each kind in the place that `wrap` makes, after one that is decoded as it is encoded.
+/// Sends a value of each kind, wrapped by `wrap`, after a value that is encoded and decoded as the same kind.
 fn judge<const READ: u8, T>(wrap: impl Fn(Chosen<READ>) -> T)
 where
     T: Serialize + DeserializeOwned + PartialEq + Debug,
@@ -102,7 +102,7 @@ fn judge_everywhere<const READ: u8>() {
 }
 
 #[test]
-fn type_that_chooses_its_encoding_is_compared_at_each_choice() {
+fn type_with_value_dependent_encoding_is_compared_for_each_encoding() {
     macro_rules! judge_all {
         ($($read:literal)*) => {
             $(
@@ -115,7 +115,7 @@ fn type_that_chooses_its_encoding_is_compared_at_each_choice() {
 }
 
 #[test]
-fn type_that_chooses_its_encoding_is_compared_wherever_it_is() {
+fn type_with_value_dependent_encoding_is_compared_in_every_position() {
     judge_everywhere::<4>();
     judge_everywhere::<6>();
     judge_everywhere::<14>();
@@ -124,7 +124,7 @@ fn type_that_chooses_its_encoding_is_compared_wherever_it_is() {
 }
 
 #[test]
-fn parts_of_type_that_chooses_them_are_compared_at_each_choice() {
+fn type_with_value_dependent_fields_is_compared_for_each_value() {
     /// Encoded by its number; decoded as the first of each form.
     #[derive(Debug, PartialEq)]
     struct Fields(u8);
@@ -207,7 +207,7 @@ fn from_u16<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u8>, D:
 }
 
 #[test]
-fn fields_of_one_name_and_type_are_compared_in_each_struct() {
+fn equal_fields_are_compared_in_each_struct() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Plain {
         number: Option<u8>,
@@ -223,7 +223,7 @@ fn fields_of_one_name_and_type_are_compared_in_each_struct() {
 }
 
 #[test]
-fn value_refused_by_its_own_code_does_not_hide_next_fault() {
+fn value_refused_by_decoder_does_not_hide_next_fault() {
     fn below_ten<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
         let number = u8::deserialize(deserializer)?;
         assert!(number < 100, "refused by a panic");

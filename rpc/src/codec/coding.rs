@@ -42,8 +42,8 @@ use std::marker::PhantomData;
 /// # fn main() {}
 /// ```
 pub trait Codec: 'static {
-    /// Number on the wire. A request names it, and a server refuses any number but its service's. Trunkline uses 0
-    /// to 127; programs choose from 128 to 255.
+    /// Number on the wire. Each request carries the number, and a server refuses requests with another number than its service
+    /// has. Trunkline uses 0 to 127; codecs of programs have numbers from 128 to 255.
     const ID: u8;
     /// Name in error messages.
     const NAME: &'static str;
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn type_is_taken_if_codec_has_trait_for_it() {
+    fn type_is_accepted_only_with_traits_of_codec() {
         struct Plain;
         #[derive(serde::Serialize, serde::Deserialize)]
         struct Derived(Vec<String>);

@@ -21,7 +21,7 @@ use std::any::type_name;
 /// Prefixes, as in `type_name`, of types that are one pointer to an owned value.
 const POINTERS: [&str; 3] = ["alloc::boxed::Box<", "alloc::rc::Rc<", "alloc::sync::Arc<"];
 const OPTION: &str = "core::option::Option<";
-/// The counts of an `Rc` or `Arc`.
+/// Size of the reference counts of an `Rc` or `Arc`, in bytes.
 const COUNTS: usize = 2 * size_of::<usize>();
 
 fn is_pointer(name: &str) -> bool {

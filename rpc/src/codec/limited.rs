@@ -647,7 +647,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "message-pack")]
-    fn message_pack_refuses_deep_newtypes_before_it_reaches_their_end() {
+    fn message_pack_refuses_deep_newtypes_before_reaching_innermost_value() {
         use super::super::MessagePack;
         let refusal = |depth| {
             let chain = deep(depth, |_, below| Newtype(Some(Box::new(below))));
@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_levels_are_encoded_as_are_decoded() {
+    fn encoding_and_decoding_have_same_depth_limit() {
         let encoded = |depth| {
             let chain = deep(depth, |_, below| Node { below: vec![below] });
             let mut bytes = Vec::new();

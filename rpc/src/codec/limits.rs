@@ -162,7 +162,7 @@ impl<'m> Limits<'m> {
         Self { lists: Some(lists), ..Self::of_message(length, allowance) }
     }
 
-    /// Returns the lists to fill, if any.
+    /// Calls `add` with the lists to fill, if there are any.
     #[inline]
     pub(super) fn list(&self, add: impl FnOnce(&Lists)) {
         if let Some(lists) = self.lists {
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn block_is_as_large_as_malloc_makes_it() {
+    fn block_size_matches_malloc() {
         for (bytes, least) in [(0, 0), (1, 32), (24, 32), (25, 48), (4096, 4112)] {
             assert!((least..least + 17).contains(&block(bytes)), "{bytes}: {}", block(bytes));
         }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_survives_round_trip() {
+    fn values_of_every_shape_round_trip() {
         survives::<Bincode>();
         #[cfg(feature = "message-pack")]
         survives::<MessagePack>();

@@ -73,7 +73,7 @@ fn field_encoded_as_another_type_is_refused() {
 }
 
 #[test]
-fn value_that_first_one_lacked_is_compared_too() {
+fn value_absent_from_first_message_is_compared() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Maybe {
         #[serde(serialize_with = "option_as_i32")]
@@ -194,7 +194,7 @@ fn remote_and_generic_types_are_checked() {
 }
 
 #[test]
-fn variant_that_alone_is_untagged_is_refused() {
+fn enum_with_one_untagged_variant_is_refused() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Mixed {
         Tagged(u8),
@@ -208,7 +208,7 @@ fn variant_that_alone_is_untagged_is_refused() {
 }
 
 #[test]
-fn named_codecs_compare_what_is_decoded_in_sight_only() {
+fn message_pack_round_trips_untagged_flattened_and_tagged_values() {
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     enum Step {
         Move(u8, u8),
@@ -250,7 +250,7 @@ fn named_codecs_compare_what_is_decoded_in_sight_only() {
 }
 
 #[test]
-fn some_of_empty_value_is_refused_where_it_would_become_none() {
+fn some_of_empty_value_is_refused_if_encoded_as_none() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Newtype(Option<u8>);
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -274,7 +274,7 @@ thread_local! {
 }
 
 #[test]
-fn type_that_is_never_decoded_is_not_tried_for_ever() {
+fn undecodable_type_is_tried_at_most_twice() {
     #[derive(Debug, Serialize)]
     struct OnlySent {
         number: u8,

@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn no_value_overflows_stack_of_64_kib() {
-        /// About the largest values of the levels that are not checked, and of those that are.
+        /// The tests choose the parameters so that values are about the largest at unchecked and at checked levels.
         #[derive(Debug, Default, Serialize, Deserialize)]
         struct Sized<const WORDS: usize, T: Default>([[u64; 8]; WORDS], Vec<Self>, T)
         where
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn modest_value_works_on_stack_of_64_kib() {
+    fn moderate_value_round_trips_on_stack_of_64_kib() {
         #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
         struct Order {
             number: u64,
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn large_value_needs_no_more_than_ordinary_stack() {
+    fn large_value_is_decoded_on_stack_of_2_mib() {
         type Large = [[[u64; 32]; 32]; 2];
         let mut bytes = Vec::new();
         Bincode::encode_value(&Large::default(), &mut bytes).unwrap();

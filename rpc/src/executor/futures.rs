@@ -22,9 +22,9 @@ use trunkline_verbs::Time;
 /// calls. Blocking by other means, such as another executor's `block_on`, is not detected, and deadlocks if it waits for a
 /// call of the same poller.
 ///
-/// It also works in destructors of thread-local values and in `atexit` handlers.
+/// `block_on` also works in destructors of thread-local values and in `atexit` handlers.
 ///
-/// `#[offload]` and `#[blocking]` methods run in the worker pool, where this blocks as on any other thread.
+/// `#[offload]` and `#[blocking]` methods run in the worker pool, where `block_on` blocks as on any other thread.
 /// [`crate::sleep`] and [`crate::timeout`] keep working there.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let _waiting = Waiting::begin();

@@ -230,7 +230,7 @@ impl Inbox {
     }
 
     pub(crate) fn pop(&self) -> Option<Work> {
-        // Entries in the overflow list are newer than those in the queue.
+        // Entries in the overflow list are newer than entries in the queue.
         self.work.pop().or_else(|| self.pop_listed())
     }
 

@@ -26,7 +26,7 @@ thread_local! {
 struct Here {
     /// Address of the lifecycle of the node whose poller's upper half is on the stack, or null. Used for comparison only.
     node: Cell<*const Lifecycle>,
-    /// Number of [`block_on`] calls on the stack above it.
+    /// Number of [`block_on`] calls on the stack above that upper half.
     waits: Cell<u32>,
     /// True if the poller runs a handler.
     is_handler: Cell<bool>,

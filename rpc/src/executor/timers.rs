@@ -15,7 +15,7 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{DeadlineKey, Deadlines};
 use trunkline_verbs::{Clock, Time};
 
-/// Called when a new timer is due before all others.
+/// Callback for a new timer that is due before all others.
 type Earlier = Box<dyn Fn() + Send + Sync>;
 
 /// The timers of one poller, or of a pool.
@@ -210,8 +210,8 @@ mod tests {
     }
 
     #[test]
-    fn timers_that_thread_of_parent_held_are_due_at_once_in_forked_child() {
-        if !runs_alone(module_path!(), "timers_that_thread_of_parent_held_are_due_at_once_in_forked_child") {
+    fn locked_timers_are_due_at_once_in_forked_child() {
+        if !runs_alone(module_path!(), "locked_timers_are_due_at_once_in_forked_child") {
             return;
         }
         let clock = Clock::simulated(VirtualClock::new());

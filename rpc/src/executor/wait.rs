@@ -12,8 +12,8 @@ thread_local! {
     static KEPT: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
 }
 
-/// Puts a thread to sleep. Unlike `std::thread::park` it works after the thread's locals are destroyed, as in
-/// destructors of other locals and in handlers of `atexit`.
+/// Parker of one thread. Unlike `std::thread::park` it works after the thread's locals are destroyed, as in destructors of
+/// other locals and in handlers of `atexit`.
 #[derive(Default)]
 struct Parker {
     state: Lock<ParkerState>,
@@ -134,7 +134,7 @@ mod tests {
     use std::future::{pending, poll_fn, ready};
 
     #[test]
-    fn future_is_waited_for_until_it_is_ready_or_given_up() {
+    fn wait_ends_when_future_is_ready_or_given_up() {
         assert_eq!(wait(ready(3), || Rest::Forever), Some(3));
         assert_eq!(wait(pending::<()>(), || Rest::GiveUp), None);
         let mut looks = 0;

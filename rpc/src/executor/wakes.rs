@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn each_task_is_woken_once_whatever_first_one_does() {
+    fn each_task_is_woken_once_despite_misbehaving_first_waker() {
         let of_poller = Arc::<Wakes>::default();
         for first in [
             // The task was dropped before it ran.
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the task of a real thread is tested")]
-    fn task_of_another_thread_wakes_others_during_turn() {
+    fn wake_all_of_another_thread_wakes_tasks_during_turn() {
         let of_poller = Arc::<Wakes>::default();
         let task = Arc::<Count>::default();
         let turn = of_poller.enter();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_that_panics_wakes_its_tasks() {
+    fn panicking_turn_wakes_its_tasks() {
         let task = Arc::<Count>::default();
         let ended = catch(|| {
             let _turn = Arc::<Wakes>::default().enter();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn each_registration_is_woken_once_until_it_is_removed() {
+    fn each_registration_is_woken_once_until_removal() {
         let (waiters, counts) = (Waiters::default(), [(); 2].map(|()| Arc::<Count>::default()));
         let mut keys = [None, None];
         for (key, count) in keys.iter_mut().zip(&counts) {

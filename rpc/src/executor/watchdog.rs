@@ -209,7 +209,7 @@ mod tests {
     };
 
     #[test]
-    fn remedy_fits_code_that_keeps_poller() {
+    fn remedy_is_blocking_attribute_only_for_native_handlers() {
         static ADAPTED: ServiceName = ServiceName { name: "trunkline.grpc", ..SERVICE };
         static CALL: MethodName = MethodName { service: &ADAPTED, ..GET };
         let is_to_be_marked = |occupation| remedy(occupation).contains("#[blocking]");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_that_takes_longer_than_limit_counts_once_and_poller_that_sleeps_does_not() {
+    fn overlong_turn_counts_once_and_sleeping_poller_does_not_count() {
         let lifecycle = Lifecycle::new(2);
         let inboxes = Arc::<Inboxes>::default();
         let inbox = |_| Arc::new(Inbox::new(Arc::clone(&lifecycle), Clock::monotonic()));

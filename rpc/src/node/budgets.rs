@@ -251,7 +251,7 @@ mod tests {
                 let of_handlers = part(limits.handlers, defaults.handlers);
                 assert!(of_handlers.abs_diff(part(limits.calls, defaults.calls)) <= 1);
                 assert!(of_handlers.abs_diff(part(limits.decoded, defaults.decoded)) <= 1);
-                // All of it is used, or all limits are at their defaults.
+                // The sum uses at least 99 % of the memory, or all limits are at their defaults.
                 assert!(
                     sum > memory as u64 * 99 / 100 || of_handlers == 1_000,
                     "{mib} MiB, {pollers} pollers: {sum}"
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_limit_keeps_what_program_sets() {
+    fn memory_limit_keeps_explicit_settings() {
         let own = Limit { per_peer: 70 << 20, in_all: 300 << 20 };
         let options = NodeOptions::new().queued_bytes(own).srq_depth_limit(4_096).rendezvous_bytes(200 << 20);
         let limits =
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_limit_that_is_too_small_is_refused_with_least() {
+    fn too_small_memory_limit_is_refused_with_minimum() {
         let refused = |memory, options| divided(memory, options, 1).expect_err("it is too small").to_string();
         let text = refused(1_000, NodeOptions::new());
         let (_, least) = text.split_once("memory_limit = 1000 is too small: choose ").expect(&text);

@@ -31,15 +31,15 @@ const DROP_GRACE: Duration = Duration::from_millis(200);
 const DROP_BLOCKS: Duration = Duration::from_millis(50);
 
 impl Node {
-    /// Drains the node, and waits until its handlers have ended. Returns true if all have.
+    /// Drains the node, and waits until its handlers have ended. Returns true if all handlers have ended.
     ///
-    /// Requests of peers are refused with `Unavailable`, including those that have arrived and whose handlers have
-    /// not started. Running handlers continue, with the calls that they make. Sessions stay open, and the program
-    /// may still use the node.
+    /// Requests of peers are refused with `Unavailable`, including requests that have arrived but whose handlers have not
+    /// started. Running handlers continue, with the calls that they make. Sessions stay open, and the program may still use the
+    /// node.
     ///
-    /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]). On a thread of this node it does not
-    /// wait. In a forked child it logs an error and returns false. Draining cannot be undone.
-    /// [`Node::shutdown`] may follow, with another grace period. Without a drain before it, it does both.
+    /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]). On a thread of this node it does not wait. In a
+    /// forked child it logs an error and returns false. Draining cannot be undone. [`Node::shutdown`] may follow, with another
+    /// grace period. A shutdown without an earlier drain drains the node too.
     ///
     /// A call that a handler makes to its own node is refused like any other request. One-way calls are dropped.
     /// The counter `requests_refused_draining` in the report counts both.
@@ -73,16 +73,16 @@ impl Node {
 
     /// Shuts the node down and waits for the end. It drains as [`Node::drain`] does, and then closes the sessions.
     ///
-    /// Calls from outside of handlers are refused, and those in flight end with `Unavailable`. Code on this node's
-    /// pollers may make calls until the sessions are closed.
+    /// Calls from outside of handlers are refused, and such calls in flight end with `Unavailable`. Code on this node's pollers
+    /// may make calls until the sessions are closed.
     ///
     /// Handlers have the grace period ([`crate::NodeBuilder::grace`]) to finish and are then dropped. If a handler
     /// or task does not return from a poll, its poller's thread is abandoned 3 s later, and the log names it. Calls
     /// in flight on that poller do not end then, and its memory stays allocated until the code returns. The same
     /// applies to workers that run a `#[blocking]` method.
     ///
-    /// A node can be ended several times, by this, by [`Node::shutdown_async`] and by dropping it. All of them then end
-    /// with the grace period that is over first.
+    /// A node can be shut down several times: by this method, by [`Node::shutdown_async`] and by dropping it. All of these then
+    /// use the grace period that ends first.
     ///
     /// In a forked child, which has none of the node's threads, this logs an error and does nothing. Dropping the node
     /// there does nothing.

@@ -94,8 +94,8 @@ mod tests {
     use trunkline_testkit::{in_forked_child, runs_alone};
 
     #[test]
-    fn forked_child_gets_lock_unless_thread_of_its_parent_held_it() {
-        if !runs_alone(module_path!(), "forked_child_gets_lock_unless_thread_of_its_parent_held_it") {
+    fn forked_child_gets_lock_unless_held_at_fork() {
+        if !runs_alone(module_path!(), "forked_child_gets_lock_unless_held_at_fork") {
             return;
         }
         let (free, held) = (ForkLock::new(1), ForkLock::new(2));

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_is_drained_when_all_its_pollers_are() {
+    fn node_is_drained_after_all_pollers_drained() {
         let lifecycle = Lifecycle::new(2);
         assert!(!lifecycle.is_draining());
         lifecycle.begin_drain();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn unserved_names_are_logged_once_and_limited_in_number() {
+    fn unserved_service_names_are_logged_once_up_to_limit() {
         let lifecycle = Lifecycle::new(1);
         assert!(lifecycle.count_not_served(7) && !lifecycle.count_not_served(7));
         let logged = (0..1000).filter(|hash| lifecycle.count_not_served(*hash)).count();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn drain_does_not_wait_for_handlers_that_poller_has_dropped() {
+    fn wait_drained_returns_false_after_poller_drops_handlers() {
         let lifecycle = Lifecycle::new(1);
         lifecycle.poller_cut();
         assert!(!lifecycle.wait_drained(Duration::MAX));

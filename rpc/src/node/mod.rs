@@ -151,9 +151,9 @@ impl NodeBuilder {
 
     /// Adds an address to listen on. Port 0 takes a free port.
     ///
-    /// A node that only makes calls needs no address. It uses the address of its NIC, or a loopback address on the
-    /// software device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is treated as 127.0.0.1. A name may have
-    /// loopback addresses of both families: those of a family that the host lacks are left out.
+    /// A node that only makes calls needs no address. It uses the address of its NIC, or a loopback address on the software
+    /// device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is treated as 127.0.0.1. A name may have loopback addresses
+    /// of both families: addresses of a family that the host lacks are left out.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {
@@ -178,7 +178,7 @@ impl NodeBuilder {
     }
 
     /// Adds code that decides which calls of peers may run, by caller, method and metadata, before anything is decoded. If
-    /// there are several, all must allow a call; they run in the order in which they were added.
+    /// several are added, all must allow a call; they run in the order in which they were added.
     ///
     /// A refused call has not run, and has the reason [`Unauthorised`](Reason::Unauthorised) if its code is
     /// `PermissionDenied` or `Unauthenticated`. Large arguments of a refused call are not fetched, if its metadata takes
@@ -224,8 +224,8 @@ impl NodeBuilder {
     /// Returns a channel of the node before it starts, for handlers that call other services. After the start it behaves
     /// like a channel from [`Node::channel`].
     ///
-    /// Until the node starts, calls and [`Channel::ready`] fail with `FailedPrecondition` and have not run. If the
-    /// start fails, they fail for good.
+    /// Until the node starts, calls and [`Channel::ready`] fail with `FailedPrecondition` and have not run. If the start fails,
+    /// they continue to fail.
     ///
     /// ```
     /// use trunkline::{Node, Status, block_on};
@@ -363,13 +363,13 @@ impl NodeBuilder {
         self
     }
 
-    /// Runs the node on a network inside this process, for tests. It reaches only other nodes on that network.
+    /// Runs the node on a network inside this process, for tests. The node reaches only other nodes on that network.
     ///
-    /// It needs no port, socket or directory. The node gets an address of that network, [`Node::local_address`],
-    /// with the ports given to [`NodeBuilder::listen`]; the IP addresses given there are ignored. Without any it
-    /// gets a free port.
+    /// The node needs no port, socket or directory. It gets an address of that network, [`Node::local_address`], with the ports
+    /// given to [`NodeBuilder::listen`]; the IP addresses given there are ignored. Without a given port the node gets a free
+    /// port.
     ///
-    /// Call it before [`NodeBuilder::channel`]: existing channels keep the UDP port of the device that this one replaces.
+    /// Call it before [`NodeBuilder::channel`]: existing channels keep the UDP port of the replaced device.
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         self.options = self.options.in_process(network);
         self.routes.set_udp_port(self.options.udp_port());
@@ -421,16 +421,17 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the longest time that a poller polls after an event before it sleeps. The default is 400 µs, the maximum 1 s.
-    /// A poller polls only if the last gaps between events were shorter than that, and nobody else wants its core.
-    /// With zero it always sleeps, so that each event costs a wake-up by the system.
+    /// Sets the longest time that a poller polls after an event before it sleeps. The default is 400 µs, the maximum 1 s. A
+    /// poller polls only if the last gaps between events were shorter than `longest`, and no other thread competes for its
+    /// core. With zero the poller always sleeps, so that each event costs a wake-up by the system.
     pub fn poll_for(mut self, longest: Duration) -> Self {
         self.options = self.options.poll_for(longest);
         self
     }
 
-    /// Gives the node an identity. It then has sessions only with peers that prove a name to it, and proves its own name to
-    /// them. [`NodeBuilder::exempt_local_user`] has the exception. It needs [`NodeBuilder::trust`]. See [`identity`](crate::identity) for an example.
+    /// Gives the node an identity. The node then has sessions only with peers that prove their names, and proves its own name to
+    /// these peers. [`NodeBuilder::exempt_local_user`] describes the exception. Requires [`NodeBuilder::trust`]. See
+    /// [`identity`](crate::identity) for an example.
     ///
     /// Such a node may listen on any address. If it accepts [`Level::None`](crate::identity::Level::None), it needs
     /// [`NodeBuilder::allow_unauthenticated`] for addresses other than loopback.
@@ -440,7 +441,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the roots that the certificates of peers must lead to. It needs [`NodeBuilder::identity`].
+    /// Sets the roots that the certificates of peers must lead to. Requires [`NodeBuilder::identity`].
     #[cfg(feature = "identity")]
     pub fn trust(mut self, trust: Trust) -> Self {
         self.identity.trust = Some(Source::Given(trust));
@@ -450,10 +451,10 @@ impl NodeBuilder {
     /// Gives the node an identity as [`Self::identity`] does, from a file of certificates, the node's own first, and a file
     /// with its private key, both PEM. Replaces an earlier identity.
     ///
-    /// The node looks at its files every 5 s. New sessions use changed ones; live sessions renew with them. Replace files by `rename`,
-    /// or by a symbolic link that leads to them. A pair that does not match, and files that are malformed or expired, leave
-    /// the earlier ones in force. The log has the cause, once per change, and the node tries again at the next look.
-    /// At the start they are a [`StartError`]. Files of more than 1 MiB are refused.
+    /// The node checks its files for changes every 5 s. New sessions use the changed files; live sessions are renewed with them.
+    /// Replace files by `rename`, or change a symbolic link that leads to them. If certificate and key do not match, or a file is
+    /// malformed or expired, the earlier files stay in force. The node logs the cause, once per change, and tries again at the
+    /// next check. At the start such files are a [`StartError`]. Files of more than 1 MiB are refused.
     ///
     /// ```no_run
     /// use trunkline::Node;
@@ -481,7 +482,7 @@ impl NodeBuilder {
     }
 
     /// Sets PEM files of revocation lists, which the node reads again when they change, see [`Self::identity_files`]. They
-    /// replace earlier ones, and those in [`Trust`].
+    /// replace earlier lists, and the lists in [`Trust`].
     #[cfg(feature = "identity")]
     pub fn revocation_files(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.identity.revocation_lists = paths.into_iter().map(Into::into).collect();
@@ -496,7 +497,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the time between two looks at the node's files, for tests.
+    /// Sets the time between two checks of the node's files, for tests.
     #[cfg(feature = "identity")]
     #[doc(hidden)]
     pub fn look_at_files_every(mut self, time: Duration) -> Self {
@@ -514,18 +515,18 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets whether a node with an identity has sessions without a handshake with processes of this user on this host.
-    /// Handlers see such a peer as [`PeerIdentity::LocalUser`](crate::identity::PeerIdentity::LocalUser). The default is
-    /// `true`, since processes of one user can read each other's memory and keys. Set `false` to try certificates on one host.
-    /// The software device proves who they are; on a NIC no peer is exempt.
+    /// Sets whether a node with an identity has sessions without a handshake with processes of this user on this host. Handlers
+    /// see such a peer as [`PeerIdentity::LocalUser`](crate::identity::PeerIdentity::LocalUser). The default is `true`, since
+    /// processes of one user can read each other's memory and keys. Set `false` to try certificates on one host. The software
+    /// device proves the user of a process; on a NIC no peer is exempt.
     #[cfg(feature = "identity")]
     pub fn exempt_local_user(mut self, exempt: bool) -> Self {
         self.options = self.options.exempt_local_user(exempt);
         self
     }
 
-    /// Allows listening on addresses other than loopback, although peers are not authenticated. The default is
-    /// `false`. A node with an identity needs it only if it accepts sessions without one.
+    /// Allows listening on addresses other than loopback, although peers are not authenticated. The default is `false`. A node
+    /// with an identity needs this only if it accepts sessions with peers that have none.
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
         self.options = self.options.allow_unauthenticated(allow);
         self
@@ -545,15 +546,15 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets how many receives each poller keeps posted, at first and at most. The defaults are 512 and 8,192, the
-    /// range is 16 to 16,384. Each poller of each peer holds one receive, and the depth grows with their number.
+    /// Sets how many receives each poller keeps posted, at first and at most. The defaults are 512 and 8,192, the range is 16
+    /// to 16,384. Each poller of each peer holds one receive, and the depth grows with the number of these pollers.
     pub fn srq_depth(mut self, first: u32, limit: u32) -> Self {
         self.options = self.options.srq_depth(first).srq_depth_limit(limit);
         self
     }
 
-    /// Sets how much of `rendezvous_bytes` one peer may use, in bytes. The default is half of it. The minimum is the largest
-    /// message + 64 KiB. A message without memory waits, and fails after 30 s.
+    /// Sets how much of `rendezvous_bytes` one peer may use, in bytes. The default is half of `rendezvous_bytes`. The minimum
+    /// is the largest message + 64 KiB. A message without memory waits, and fails after 30 s.
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes_per_peer(bytes);
         self
@@ -585,8 +586,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets how long a peer may accept none of the messages queued for it before it loses its session. The default is
-    /// 60 s, the minimum 1 s.
+    /// Sets the time after which a peer loses its session if it accepts none of the messages queued for it. The default is 60
+    /// s, the minimum 1 s.
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.options = self.options.stall_limit(limit);
         self
@@ -596,20 +597,20 @@ impl NodeBuilder {
     /// 10 s, the range 500 ms to 20 s.
     ///
     /// State that a server holds for a client that vanished is freed [`session_loss_time`](Self::session_loss_time) later. A
-    /// client learns of the death of an idle server from its next call.
+    /// client detects the death of an idle server at its next call.
     pub fn idle_keepalive(mut self, silence: Duration) -> Self {
         self.options = self.options.idle_keepalive(silence);
         self
     }
 
-    /// Sets how long a peer may acknowledge nothing that is sent to it before its session ends. The default is 1 s, the range
-    /// 500 ms to 60 s.
+    /// Sets the time after which a session ends if the peer acknowledges nothing that is sent to it. The default is 1 s, the
+    /// range 500 ms to 60 s.
     ///
-    /// A call to a peer that vanished ends within this time. One that already waits is probed after half of it, at most
-    /// 10 s or [`idle_keepalive`](Self::idle_keepalive), and ends that much later. A peer that is stopped for longer loses
-    /// its session. The time is one of the device's settings, the ACK timeout times the number of retries, which come in
-    /// steps: between three quarters of it and all of it are reached, 0.94 s by default. A NIC may take up to four times as
-    /// long, as its standard allows. `docs/book/src/operate/memory.md` has a table. Each node decides by its own setting.
+    /// A call to a peer that vanished ends within `time`. If a call already waits, the peer is probed after half of `time`, at
+    /// most 10 s or [`idle_keepalive`](Self::idle_keepalive), and the call ends that much later. A peer that is stopped for
+    /// longer loses its session. The device has an ACK timeout and a number of retries, which come in steps: the actual time is
+    /// between three quarters of `time` and all of it, 0.94 s by default. A NIC may take up to four times as long, which the
+    /// InfiniBand specification allows. `docs/book/src/operate/memory.md` has a table. Each node applies its own setting.
     pub fn session_loss_time(mut self, time: Duration) -> Self {
         self.options = self.options.session_loss_time(time);
         self
@@ -648,11 +649,10 @@ impl NodeBuilder {
     /// Limits the memory, in bytes, that the node and its peers use at most, without the program's own allocations. The default
     /// is the sum of all budgets, 4.7 GB with one poller. `docs/book/src/reference/budgets.md` has its parts.
     ///
-    /// The budgets are lowered by one factor until their sum is at most this. Those that the program sets keep their values,
-    /// in any order of the calls, and a limit above the sum changes nothing. The least is about 450 MB with one
-    /// poller, most of it for messages of the largest size: a smaller [`Self::max_message_bytes`] allows less. The error of a
-    /// smaller limit names the least. Peers get lower limits, and fewer of them can have sessions: see
-    /// [`Self::srq_depth`].
+    /// The budgets are lowered by one factor until their sum is at most `bytes`. Budgets that the program sets, before or after
+    /// this call, keep their values. A limit above the sum changes nothing. The minimum is about 450 MB with one poller, most
+    /// of it for messages of the largest size: a smaller [`Self::max_message_bytes`] lowers the minimum. The error for a
+    /// smaller limit names the minimum. Peers get lower limits, and fewer peers can have sessions: see [`Self::srq_depth`].
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node};
@@ -945,7 +945,7 @@ impl Node {
     /// Starts a node that serves `service`, and a node that calls it, on a network inside this process, for tests.
     /// Returns the server first.
     ///
-    /// They need no port, socket or directory, and reach only each other. [`NodeBuilder::in_process`] allows settings,
+    /// The nodes need no port, socket or directory, and reach only each other. [`NodeBuilder::in_process`] allows settings,
     /// several services and more nodes.
     ///
     /// ```
@@ -981,15 +981,16 @@ impl Node {
 
     /// Returns the first address that the node listens on, with the port that it was given.
     ///
-    /// If that is an unspecified address, such as 0.0.0.0, this is the first of the device's addresses at which the
-    /// node is reached.
+    /// If the first address is unspecified, such as 0.0.0.0, returns the first of the device's addresses at which the node is
+    /// reached.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.0.local_address
     }
 
     /// Returns the node's state and counters. After a shutdown, `served`, `called` and the counters of requests are final, and
-    /// the rest is from before it. In a forked child only `address` is set, and `why` says that the process was forked.
+    /// all other values are from before the shutdown. In a forked child only `address` is set, and `why` says that the process
+    /// was forked.
     #[must_use]
     pub fn report(&self) -> NodeReport {
         if self.0.lifecycle.is_forked() {
@@ -1004,9 +1005,9 @@ impl Node {
 
     /// Returns the last events of the node in order of time: 512 calls and 512 failures per poller, and 512 other events, such as
     /// the ends of sessions. One in 64 calls of each method is recorded. Recording is always on. Reading the events takes a few
-    /// microseconds per poller and does not block pollers. Returns nothing in a forked child.
+    /// microseconds per poller and does not block pollers. Returns an empty list in a forked child.
     ///
-    /// A program that wants the record on a signal asks for it in its own signal handling:
+    /// To print the record on a signal, call this in the program's own signal handling:
     ///
     /// ```
     /// # let (_server, node) = (trunkline::Node::builder().start()?, trunkline::Node::builder().start()?);
@@ -1044,8 +1045,8 @@ impl Node {
 
     /// Returns a channel to a [`Target`]: an address, several addresses, a name or a resolver.
     ///
-    /// This does no I/O. Names are resolved and connections made when they are needed. [`Channel::ready`] and calls
-    /// report errors.
+    /// This does no I/O. Names are resolved and connections opened when they are needed. [`Channel::ready`] and calls report
+    /// errors.
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node, block_on};
@@ -1064,7 +1065,7 @@ impl Node {
     /// Returns a channel to the node that makes a call ([`Context::peer`](crate::Context::peer)), so that a server
     /// can call its client.
     ///
-    /// The channel uses the session that the client has made. If that session has ended, this node makes another one. If the
+    /// The channel uses the session that the client has opened. If that session has ended, this node opens another one. If the
     /// client has proved a name, the channel expects that name.
     #[must_use]
     pub fn channel_to(&self, peer: &Peer) -> Channel {

@@ -1,6 +1,6 @@
 //! Counts the calls of each method on the path of every call, for the node's report.
 //!
-//! A poller has one set of counters per method and side. It is their only writer, so relaxed loads and stores suffice,
+//! A poller has one set of counters per method and side. The poller is their only writer, so relaxed loads and stores suffice,
 //! without locks or allocations. The report adds up the counters of all pollers.
 
 use crate::node::fork_lock::Lock;
@@ -36,7 +36,7 @@ pub const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Number of ended calls of a method of which one is recorded.
+/// One of this number of ended calls of a method is recorded.
 const SAMPLED: u64 = 64;
 
 /// Common name of all methods that the node does not serve.
@@ -74,7 +74,7 @@ pub(crate) struct MethodCounters {
     name: (&'static str, &'static str),
     /// Number of the method in the poller's record: twice its index, plus 1 for a client.
     number: u32,
-    /// Calls that have begun, except those that ended in the same turn.
+    /// Calls that have begun, except calls that ended in the same turn.
     begun: AtomicU64,
     /// Number of these calls that have ended.
     ended: AtomicU64,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn pollers_add_up() {
+    fn report_sums_counts_of_pollers() {
         let pollers = [(); 2].map(|()| CountedMethods::new("server"));
         for (poller, ns) in pollers.iter().zip([1000, 2000]) {
             let _others = poller.add_others();

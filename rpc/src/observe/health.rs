@@ -1,6 +1,6 @@
 //! A health service, after gRPC's health checking protocol: clients query or watch whether a service takes calls.
 //!
-//! [`NodeBuilder::health`](crate::NodeBuilder::health) adds it to a node. The program changes the statuses by its
+//! [`NodeBuilder::health`](crate::NodeBuilder::health) adds it to a node. The program changes the statuses through its
 //! [`HealthReporter`]. A drain sets each watched status to [`ServingStatus::NotServing`] at once.
 
 use crate::call::context::{Context, Draining};
@@ -27,15 +27,15 @@ pub enum ServingStatus {
     Serving,
     /// The service takes no calls now.
     NotServing,
-    /// The node does not know the service. Only [`HealthCalls::watch`] returns it.
+    /// The node has no such service. Only [`HealthCalls::watch`] returns this status.
     ServiceUnknown,
 }
 
 /// The health of a node's services, by their names. The empty name is the node as a whole.
 #[crate::service(name = "trunkline.health.v1.Health", version = 1)]
 pub trait Health {
-    /// Returns the health of a service: `NotFound` if the node does not know it. A draining node refuses this call like any
-    /// other, as `Unavailable` with the reason [`Draining`](crate::Reason::Draining).
+    /// Returns the health of a service, or the error `NotFound` if the node has no such service. A draining node refuses this
+    /// call like any other, as `Unavailable` with the reason [`Draining`](crate::Reason::Draining).
     async fn check(&self, service: String) -> Result<ServingStatus, Status>;
 
     /// Returns the health of a service, and each change of it. A drain ends the stream, after `NotServing`.
@@ -71,13 +71,13 @@ struct HealthTable {
 }
 
 impl HealthReporter {
-    /// Creates a reporter that knows no service. A node adds its own when it starts.
+    /// Creates a reporter without services. A node adds its services when it starts.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the health of a service, and tells those that watch it. [`ServingStatus::ServiceUnknown`] removes the service.
+    /// Sets the health of a service, and notifies its watchers. [`ServingStatus::ServiceUnknown`] removes the service.
     ///
     /// In a forked child this logs an error and does nothing if a thread of the parent was using the statuses.
     pub fn set(&self, service: impl Into<String>, status: ServingStatus) {
@@ -101,7 +101,7 @@ impl HealthReporter {
         status.unwrap_or(ServingStatus::ServiceUnknown)
     }
 
-    /// Adds the services of a node that starts. They take calls, unless the program has set them before.
+    /// Adds the services of a node that starts. Their status is `Serving`, unless the program has set another one.
     pub(crate) fn add<'a>(&self, services: impl Iterator<Item = &'a str>) {
         let Some(mut statuses) = self.0.statuses.lock() else {
             return tracing::error!(cause = FORKED, "health of the node's services not set");

@@ -59,7 +59,7 @@ impl Ring {
         slot.sequence.store(number, Ordering::Release);
     }
 
-    /// Returns the events, except those that are being written.
+    /// Returns the events, except events that are being written.
     fn read(&self) -> impl Iterator<Item = [u64; WORDS]> + '_ {
         self.slots.iter().filter_map(|slot| {
             let before = slot.sequence.load(Ordering::Acquire);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn event_that_is_being_written_is_skipped() {
+    fn unfinished_event_is_skipped() {
         let ring = Ring::new();
         (1..=3).for_each(|number| ring.push([number; WORDS]));
         ring.slots[2].sequence.store(UNREADABLE, Ordering::Relaxed);

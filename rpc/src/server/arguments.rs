@@ -1,4 +1,4 @@
-//! Charges the memory of decoded arguments to their peer until the handler ends, because a peer could make it large.
+//! Charges the memory of decoded arguments to their peer until the handler ends, because the peer determines its size.
 //!
 //! The dispatcher brackets each poll of a handler by the current call's `begin` and [`ArgumentMemory::end`], and releases the
 //! result of `end` when the handler has ended. Code that keeps a request may decode outside of a poll. Such memory is limited

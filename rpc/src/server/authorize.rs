@@ -26,15 +26,15 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// implement it.
 ///
 /// Authorization runs once for each request to a method that the node serves, streams and one-way calls included, on the
-/// poller's thread. It must not block: all calls of that poller wait for it. Fetch the data that it needs elsewhere, and
-/// keep that in memory.
+/// poller's thread. The code must not block: all calls of that poller would wait. Fetch data that a decision needs elsewhere,
+/// and keep the data in memory.
 ///
 /// A panic ends only the call, as `Internal` with the reason `Panicked`.
 pub trait Authorize: Send + Sync + 'static {
     /// Decides about a call.
     ///
     /// # Errors
-    /// A status refuses the call, which ends with it and has not run. Nothing of its arguments is decoded.
+    /// A status refuses the call. The call ends with this status and has not run, and its arguments are not decoded.
     fn authorize(&self, call: &IncomingCall<'_>) -> Result<(), Status>;
 }
 
@@ -76,8 +76,8 @@ impl IncomingCall<'_> {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
-    /// [`Self::service`] and [`Self::method`] are the same for all of them.
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path: [`Self::service`] and
+    /// [`Self::method`] are the same for all gRPC calls.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata)

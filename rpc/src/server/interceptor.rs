@@ -1,8 +1,8 @@
-//! Interceptors of the calls of a service: they see a call before its arguments are decoded, change or refuse it, and
-//! learn its outcome.
+//! Interceptors of the calls of a service. They can change or refuse a call before its arguments are decoded, and receive its
+//! outcome.
 //!
-//! Interceptors surround the futures of the service's methods, so the dispatcher does not know them and a service without
-//! interceptors does not pay for them. With interceptors each call has a boxed future and a context.
+//! Interceptors wrap the futures of the service's methods, so the dispatcher needs no code for them and a service without
+//! interceptors has no cost. With interceptors each call has a boxed future and a context.
 
 use super::method::Outcome;
 use super::{Failure, Request};
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tracing::Span;
 use trunkline_machine::rings::panics::{catch, catch_or};
 
-/// Code that sees each call of a service before its handler, and can change, refuse or time it.
+/// Code that runs before the handler of a call of a service, and can change, refuse or time the call.
 ///
 /// The function `interceptor` of a generated server installs it. Closures of this signature implement it.
 ///
@@ -47,7 +47,7 @@ pub trait ServerInterceptor: Send + Sync + 'static {
     /// Inspects a call, and may change it.
     ///
     /// # Errors
-    /// A status refuses the call, which ends with it and has not run. The arguments are not decoded, and later
+    /// A status refuses the call. The call ends with this status and has not run. Its arguments are not decoded, and later
     /// interceptors do not run.
     fn intercept(&self, call: &mut ServerCall) -> Result<(), Status>;
 }
@@ -85,8 +85,8 @@ impl ServerCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path:
-    /// [`Self::service`] and [`Self::method`] are the same for all of them.
+    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path: [`Self::service`] and
+    /// [`Self::method`] are the same for all gRPC calls.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata())
@@ -99,7 +99,7 @@ impl ServerCall {
     }
 
     /// Returns the context that the handler will have: the peer, the time left, and the metadata of the response.
-    /// [`Context::metadata`] has the changes of interceptors once all have run.
+    /// [`Context::metadata`] has the changes of interceptors only after all interceptors have run.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
@@ -126,7 +126,7 @@ impl ServerCall {
     /// was refused or was dropped (`Cancelled` or `DeadlineExceeded`). An error of the method's own type is passed as
     /// `Unknown`.
     ///
-    /// It runs on the poller's thread, after the closures of later interceptors.
+    /// The closure runs on the poller's thread, after the closures of later interceptors.
     pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
         self.hooks.add(hook);
     }

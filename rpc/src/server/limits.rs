@@ -166,7 +166,7 @@ mod tests {
     use crate::poller::tests::service::{ECHO, HANG};
 
     #[test]
-    fn call_is_under_limits_of_its_method_and_of_its_service() {
+    fn call_counts_towards_limits_of_method_and_service() {
         let mut limits = ServiceLimits::default();
         limits.of_service(ECHO.service, 3);
         limits.of_method(HANG, 1);

@@ -109,7 +109,7 @@ where
         entry.waker.polled();
         let future = &mut entry.future;
         let mut context = Context::from_waker(&entry.std_waker);
-        // The future is made and polled within one unwinding scope, because each scope costs.
+        // The future is created and polled within one unwinding scope, because each scope has a cost.
         let code = || {
             future.set(Some(run(request)));
             future.as_mut().as_pin_mut().map(|future| future.poll(&mut context))

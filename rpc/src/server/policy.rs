@@ -1,7 +1,7 @@
 //! Authorization by rules in a file: which peers may make which calls.
 //!
 //! A policy has `[[allow]]` and `[[deny]]` rules, each with patterns of peers and of calls. A call is allowed if an `[[allow]]`
-//! rule matches it and no `[[deny]]` rule does. All others are denied.
+//! rule matches it and no `[[deny]]` rule does. All other calls are denied.
 //!
 //! ```toml
 //! [[allow]]
@@ -313,7 +313,7 @@ struct RuleText {
     calls: Spanned<Vec<Spanned<String>>>,
 }
 
-/// Key of a list of rules, as [`PeerPattern`] has it.
+/// Key of a list of rules: the content of a [`PeerPattern`].
 #[derive(Clone, Copy)]
 enum Key<'k> {
     Name(&'k str),
@@ -427,8 +427,8 @@ impl AccessPolicy {
         }
     }
 
-    /// Returns the rules that decide no call, because other rules decide all calls that they match. Each comes with the
-    /// lines of these.
+    /// Returns the rules that decide no call, because other rules decide all calls that they match. Each is returned with the
+    /// lines of the rules that decide its calls.
     #[must_use]
     pub fn shadowed(&self) -> Vec<(&Rule, BTreeSet<usize>)> {
         // Many patterns of a rule have the same rules up to this one, so these are compared instead of all pairs of patterns.

@@ -23,7 +23,7 @@ use trunkline_verbs::Time;
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
-/// Maximum number of replies taken from lines in one turn, and of replies of lost peers freed in it.
+/// Maximum number of replies taken from lines in one turn, and of replies of lost peers freed in one turn.
 const TURN: usize = 256;
 
 /// Maximum number of replies taken in one visit, so that peers take turns.
@@ -526,7 +526,7 @@ mod tests {
 
     /// The limit of all peers leaves room to the peer that has waited longest.
     #[test]
-    fn room_of_all_goes_to_peers_in_turn() {
+    fn room_shared_by_all_peers_is_given_in_turn() {
         let (mut replies, mut served) = (replies(), Vec::new());
         let peers = [peer(1), peer(2), peer(3)];
         (0..30).for_each(|call| peers.iter().for_each(|peer| add(&mut replies, *peer, call, None, ms(0))));
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn late_replies_are_found_without_others() {
+    fn expired_replies_are_found_without_scanning_all() {
         let (mut replies, full) = (replies(), peer(1));
         (0..1000).for_each(|call| add(&mut replies, full, call, None, ms(0)));
         add(&mut replies, full, 1000, Some(Time(2_500_000)), ms(0));
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn line_of_lost_peer_is_freed_in_parts() {
+    fn replies_of_lost_peer_are_freed_in_parts() {
         let (mut replies, lost, other) = (replies(), peer(1), peer(2));
         (0..1000).for_each(|call| add(&mut replies, lost, call, Some(ms(9)), ms(0)));
         add(&mut replies, other, 1, None, ms(0));

@@ -104,8 +104,8 @@ impl Request {
         Writer { stream: self.stream.clone(), most_metadata: self.most_metadata }
     }
 
-    /// Decodes the arguments. `names` are the names of the method's parameters. Their memory is charged to the caller
-    /// until the handler ends.
+    /// Decodes the arguments. `names` are the names of the method's parameters. The memory of the arguments is charged to the
+    /// caller until the handler ends.
     ///
     /// Trailing arguments that the caller does not send are `None` if they are optional. Surplus arguments are
     /// skipped.

@@ -32,8 +32,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Creates a service whose methods `make` registers. It is called once on each poller, and the node does not
-    /// start if it fails.
+    /// Creates a service whose methods `make` registers. `make` is called once on each poller. If `make` fails, the node does
+    /// not start.
     #[must_use]
     pub fn new(
         name: &'static ServiceName,

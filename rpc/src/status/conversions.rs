@@ -13,7 +13,8 @@ fn of_error(code: Code, error: &(dyn Error + 'static)) -> Status {
     error.source().into_iter().fold(status, Status::caused_by)
 }
 
-/// Creates the status of an error of unknown type: the first status in it, or an unknown one.
+/// Creates the status of an error of unknown type: the first status among the error and its sources, or a status with
+/// [`Code::Unknown`].
 fn error_status(error: &(dyn Error + 'static)) -> Status {
     let mut next = Some(error);
     let mut found = None;

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn details_are_of_one_type() {
+    fn details_decode_only_as_encoded_type() {
         let left = Left(vec!["salt".to_owned()]);
         let status = Status::aborted("no").with_typed_details(&left);
         assert_eq!(status.typed_details(), Ok(Some(left)));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_do_not_decode_or_claim_too_much_are_refused() {
+    fn malformed_and_too_large_details_are_refused() {
         let mut bytes = hash_of(Left::NAME).to_le_bytes().to_vec();
         bytes.push(7);
         let short = Status::aborted("no").with_details(bytes.clone());

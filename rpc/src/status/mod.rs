@@ -1,6 +1,6 @@
-//! A caller must learn what failed, who ended the call, and whether it is safe to repeat it. A [`Status`] has a
-//! code, a message, an origin, a reason and [`Status::may_have_run`]. Every other module uses it; it depends only
-//! on metadata and on the transport's reasons for a lost peer.
+//! A caller needs the cause of a failure, the side that ended the call, and whether it is safe to repeat the call. A [`Status`]
+//! has a code, a message, an origin, a reason and [`Status::may_have_run`]. This module depends only on metadata and on the
+//! transport's reasons for a lost peer.
 
 pub(crate) mod call_error;
 mod conversions;
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn text_warns_of_calls_that_may_have_run() {
+    fn status_text_warns_if_call_may_have_run() {
         const WARNING: &str = "(the call may have run)";
         let warns = |status: Status| status.to_string().ends_with(WARNING);
         for code in [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Aborted] {

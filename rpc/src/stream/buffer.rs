@@ -227,7 +227,7 @@ impl ReceivedItems {
         self.0.items.is_empty()
     }
 
-    /// Passes the first item on and removes it.
+    /// Passes the first item to `with` and removes it.
     pub(super) fn take<T>(&mut self, with: impl FnOnce(Item<'_>) -> T) -> Option<T> {
         let value = match self.0.items.front_mut()? {
             Stored::Copied(length) => {

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn channel_ends_once_each_sender_has_finished_and_is_closed_by_one_that_has_not() {
+    fn channel_ends_after_all_senders_finish_and_is_closed_by_dropped_sender() {
         let (sender, mut receiver) = channel(4);
         let other = sender.clone();
         sender.try_send(1).unwrap();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_sender_within_adapter_is_error_whatever_adapter_returns() {
+    fn dropped_sender_within_adapter_is_error_for_any_adapter_result() {
         for (items, is_finished) in [(0, true), (0, false), (2, true), (2, false)] {
             let (dropped, first) = channel(1);
             drop(dropped);

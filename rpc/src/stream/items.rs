@@ -78,7 +78,7 @@ enum Decode<T> {
 }
 
 impl<T> Streaming<T> {
-    /// Creates a stream of the items of another one, for mocks.
+    /// Creates a stream of the items of another stream, for mocks.
     ///
     /// ```
     /// # use trunkline::{Status, Streaming, block_on};

@@ -972,7 +972,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn forked_child_does_not_take_lock_that_poller_may_have_held() {
+    fn stream_in_forked_child_avoids_lock_held_by_poller() {
         let stream = CallStream::of_client(Arc::new(OfProcess { is_forked: true }), Streams::Both, None);
         let of_poller = stream.state.lock();
         let (done, wait) = channel();
@@ -1010,7 +1010,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn waker_that_is_replaced_may_use_stream() {
+    fn replaced_waker_may_use_stream() {
         let stream = CallStream::of_client(Arc::new(OfProcess { is_forked: false }), Streams::Both, None);
         let (done, wait) = channel();
         // A deadlock would block this thread.

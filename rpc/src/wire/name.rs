@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 /// Service of gRPC exchanges, whose path is in the metadata.
 const GRPC: &str = "trunkline.grpc";
-/// Key of that path.
+/// Metadata key of the path of a gRPC exchange.
 const GRPC_PATH: &str = "grpc-path";
 
 /// A service as generated stubs describe it.
@@ -18,7 +18,7 @@ pub struct ServiceName {
     pub version: u32,
     /// Oldest compatible version. A client and a server need a version in common.
     pub oldest: u32,
-    /// Number of the codec. Both sides need the same.
+    /// Number of the codec. Both sides need the same codec.
     pub codec: u8,
     /// Name of the codec.
     pub codec_name: &'static str,
@@ -33,13 +33,13 @@ impl ServiceName {
         Schema { version: self.version, older, codec: self.codec }
     }
 
-    /// Returns true if it has a version in common with this schema.
+    /// Returns true if the service has a version in common with `schema`.
     pub(crate) fn has_version_of(&self, schema: Schema) -> bool {
         let oldest = schema.version.saturating_sub(schema.older.into()).max(self.oldest);
         oldest <= schema.version.min(self.version)
     }
 
-    /// Returns its versions in a human-readable form.
+    /// Returns the versions of the service in a human-readable form.
     pub(crate) fn versions(&self) -> String {
         match self.oldest {
             oldest if oldest < self.version => format!("{oldest} to {}", self.version),
@@ -47,7 +47,7 @@ impl ServiceName {
         }
     }
 
-    /// Returns its codec in a human-readable form.
+    /// Returns the codec of the service in a human-readable form.
     pub(crate) fn codec(&self) -> String {
         format!("{} ({})", self.codec_name, self.codec)
     }
@@ -63,7 +63,7 @@ pub enum Streams {
     FromServer,
     /// The client streams items to the server.
     FromClient,
-    /// Both do.
+    /// Both sides stream items.
     Both,
 }
 
@@ -111,7 +111,7 @@ pub fn trace(methods: &[&'static MethodName]) {
 }
 
 impl MethodName {
-    /// Returns a number that distinguishes its shapes from others of the same method.
+    /// Returns a number that distinguishes the method's shapes from other shapes of the same method.
     pub(crate) fn shape_digest(&self) -> u64 {
         self.shapes.and_then(MethodShapes::traced).map_or(0, Traced::digest)
     }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn only_calls_of_grpc_have_their_path_as_metadata() {
+    fn path_metadata_counts_only_for_grpc_calls() {
         static NATIVE: ServiceName = named("kv.Kv", 0, 0);
         static ADAPTED: ServiceName = named(GRPC, 0, 0);
         let mut metadata = Metadata::new();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ranges_of_versions_need_one_in_common() {
+    fn version_ranges_match_only_if_overlapping() {
         let fits = |client: (u32, u32), server: (u32, u32)| {
             service(server.0, server.1).has_version_of(service(client.0, client.1).schema())
         };

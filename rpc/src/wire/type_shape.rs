@@ -53,7 +53,7 @@ impl TypeShape {
         }
     }
 
-    /// Describes the first difference to the lines of another shape. They come from a peer.
+    /// Describes the first difference to the lines of another shape, which come from a peer.
     pub(crate) fn difference<'t>(&self, mut theirs: impl Iterator<Item = &'t str>) -> String {
         for line in &self.lines {
             match theirs.next() {
@@ -93,7 +93,7 @@ fn said(line: &str) -> String {
     }
 }
 
-/// A hash.
+/// State of a 64-bit FNV-1a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fnv(pub(crate) u64);
 
@@ -229,13 +229,13 @@ mod tests {
             "field 1 of `Phase::Paid` is `u8` here and an `Option` at the server"
         );
         assert_eq!(difference::<u8, String>(), "it is `u8` here and `string` at the server");
-        // The names of types are free.
+        // The names of types are not compared.
         types! { renamed { pub(super) struct Bill { net: u64, tax: u64, state: Stage } pub(super) enum Stage { New, Paid(u8) } } }
         assert_eq!(shape::<Old>().fingerprint(), shape::<renamed::Bill>().fingerprint());
     }
 
     #[test]
-    fn recursive_types_end() {
+    fn shapes_of_recursive_types_are_finite() {
         #[derive(Deserialize)]
         struct Tree {
             value: u8,
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_one_name_and_generics_are_told_apart() {
+    fn types_with_equal_names_and_generics_are_distinguished() {
         mod inner {
             #[derive(serde::Deserialize)]
             pub(super) struct Point {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_check_their_values_do_not_hide_other_types() {
+    fn validating_types_do_not_hide_other_types() {
         fn not_one<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u8, D::Error> {
             let number = u8::deserialize(deserializer)?;
             if number == 1 { Err(serde::de::Error::custom("it is one")) } else { Ok(number) }

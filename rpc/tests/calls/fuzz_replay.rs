@@ -14,11 +14,11 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn frames() {
+fn call_frame_corpus_keeps_properties_of_parser() {
     run("call_frame", &corpus("call_frame"), 50_000, fuzz::call_frame);
 }
 
 #[test]
-fn values() {
+fn value_corpus_keeps_properties_of_decoder() {
     run("values", &corpus("values"), 20_000, fuzz::values);
 }

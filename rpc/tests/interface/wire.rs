@@ -126,7 +126,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
     }
 
     #[test]
-    fn decoder_reads_examples_of_document() {
+    fn document_decoder_reads_examples() {
         if !has_python() {
             return;
         }
@@ -147,7 +147,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
 
     /// Sizes as in the table of `docs/book/src/why/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.
     #[test]
-    fn call_has_as_many_bytes_as_document_lists() {
+    fn call_sizes_match_document() {
         if !has_python() {
             return;
         }
@@ -203,7 +203,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "nodes in real time, of which some has to pass")]
-    fn time_left_is_that_when_request_leaves() {
+    fn time_left_excludes_wait_before_sending() {
         const LIMIT: Duration = Duration::from_secs(60);
         const WAITS: Duration = Duration::from_secs(1);
         if !has_python() {
@@ -231,7 +231,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
     }
 
     #[test]
-    fn decoder_written_from_document_agrees_with_counters_of_nodes() {
+    fn document_decoder_matches_node_counters() {
         if !has_python() {
             return;
         }

@@ -1,7 +1,7 @@
-//! tonic's own channel over a channel of Trunkline.
+//! tonic's own channel over a channel of Trunkline, for crates that accept no other channel type.
 //!
-//! A channel for crates that accept no other type. tonic's client speaks HTTP/2 through a pipe within the process, and a
-//! server at the other end of the pipe passes the requests on.
+//! tonic's client speaks HTTP/2 through a pipe within the process, and a server at the other end of the pipe passes the
+//! requests on.
 
 use crate::Channel;
 use crate::server::routes_to;
@@ -20,10 +20,10 @@ use tower::ServiceExt as _;
 const PIPE: usize = 64 << 10;
 
 impl Channel {
-    /// Returns a channel of tonic's own type that passes its calls to this one, for crates that accept no other.
+    /// Returns a channel of tonic's own type that passes its calls to this channel, for crates that accept no other type.
     ///
-    /// Its calls pass HTTP/2 within this process, and two more tasks of the runtime. They end at their time limit as
-    /// `CANCELLED`, as with tonic's own transport.
+    /// Calls pass through HTTP/2 within this process, and through two more tasks of the runtime. Calls end at their time limit
+    /// as `CANCELLED`, as with tonic's own transport.
     ///
     /// # Panics
     /// Panics outside a tokio runtime.

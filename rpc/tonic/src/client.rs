@@ -19,7 +19,7 @@ use trunkline::stream::{Receiver, Sender, Watch};
 use trunkline::stub::PeerMemory;
 use trunkline::{CallOptions, Connect, Metadata, Node, Reason, Stream, Streaming, Target};
 
-/// Key of the path in the metadata of a request. The first value is the path, and interceptors of servers see it. Further
+/// Key of the path in the metadata of a request. The first value is the path, which interceptors of servers can read. Further
 /// values are the caller's own metadata.
 pub(crate) const PATH: &str = "grpc-path";
 
@@ -38,7 +38,7 @@ impl Channel {
         Self::from(node.channel(to))
     }
 
-    /// Sets what its calls do when the server cannot be reached, or shuts down. See [`CallOptions::connect`].
+    /// Sets whether calls wait or fail when the server cannot be reached, or shuts down. See [`CallOptions::connect`].
     ///
     /// ```
     /// use trunkline::{Connect, Node};
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_of_one_frame_travel_whole_and_others_keep_their_frames() {
+    fn single_frame_bodies_are_sent_whole_and_others_by_frame() {
         let task = &mut Context::from_waker(Waker::noop());
         for (frames, whole, sizes) in [
             (vec![], Some(0), vec![]),

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_lose_name_of_shared_method_only() {
+    fn only_name_of_shared_method_is_removed_from_messages() {
         assert_eq!(unnamed("trunkline.grpc.call: panicked"), Some(": panicked"));
         assert_eq!(unnamed("trunkline.grpc.call_whole at a:1: lost"), Some(" at a:1: lost"));
         for other in ["", "trunkline.grpc.calls: lost", "the trunkline.grpc.call: lost"] {

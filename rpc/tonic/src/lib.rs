@@ -40,7 +40,7 @@ pub use server::Server;
 /// Returns the certificates of a request's caller, its own first, as tonic's `Request::peer_certs` does over TLS. `None` if the
 /// caller has proved no name by a certificate.
 ///
-/// The name is that of the [`Peer`](trunkline::Peer) among the request's extensions, which layers of tower see too:
+/// The name is in the [`Peer`](trunkline::Peer) among the request's extensions, where tower layers can read it too:
 ///
 /// ```
 /// use trunkline::identity::Name;

@@ -3,8 +3,8 @@
 //!
 //! The peer is charged before the bytes of a body are passed to tonic. The prefix contains the size of the first buffer. For
 //! the second one, a gzip or deflate message is kept until it is complete, and inflated once to measure it. Messages of other
-//! encodings cannot be measured: from the first one on, the peer is charged for the largest message that tonic inflates by
-//! default.
+//! encodings cannot be measured: from the first such message on, the peer is charged for the largest message that tonic
+//! inflates by default.
 //!
 //! Invariant: the charge is at least the capacity of both buffers, less the first 8 KiB. With unmeasured messages this holds
 //! only with tonic's default `max_decoding_message_size`.
@@ -77,7 +77,7 @@ pub(crate) struct Messages {
     inflating: Option<Inflating>,
     /// A measured message to be passed on.
     measured: Bytes,
-    /// The refusal of a message. Neither the message nor later ones are passed on.
+    /// Status of a refused message. Neither this message nor later messages are passed on.
     refused: Option<Status>,
 }
 
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_found_however_body_is_cut() {
+    fn message_sizes_are_checked_for_any_frame_boundaries() {
         let body =
             |sizes: &[usize]| sizes.iter().flat_map(|size| message(0, &vec![9; *size])).collect::<Vec<_>>();
         for cut in 1..=12 {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_cannot_be_measured_pass_at_largest_charge() {
+    fn messages_of_unknown_encoding_pass_at_largest_charge() {
         let plain = message(0, &[7; 10]);
         for (encoding, flag, bytes, held) in [
             ("zstd", 0, 10, 0),

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn only_paths_that_succeed_have_rows_and_their_number_is_bounded() {
+    fn only_succeeded_paths_have_rows_up_to_limit() {
         let poller = Arc::<Paths>::default().poller();
         let ends = |path: &str, code: Option<Code>| {
             let mut call = call(&poller, path);

@@ -37,7 +37,7 @@ type AddLayer = Box<dyn FnOnce(Routes) -> Routes + Send>;
 #[must_use]
 pub struct Server {
     routes: Routes,
-    /// The first is the outermost.
+    /// Layers, the outermost first.
     layers: Vec<AddLayer>,
     timeout: Option<Duration>,
     limits: Limits,
@@ -45,7 +45,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the services.
+    /// Creates a server that offers these services.
     pub fn new(routes: impl Into<Routes>) -> Self {
         let (routes, limits) = (routes.into(), Limits::default());
         Self { routes, layers: Vec::new(), timeout: None, limits, interceptors: Vec::new() }
@@ -90,7 +90,8 @@ impl Server {
     /// `tonic::transport::Server::builder().timeout(limit)` does. The call then ends as `DEADLINE_EXCEEDED`, and its handler is
     /// dropped. With tonic's own transport it ends as `CANCELLED`. `grpc-timeout` applies as well.
     ///
-    /// Exchanges on pollers need [`NodeBuilder::tokio`](trunkline::NodeBuilder::tokio) for it, with its timers.
+    /// With [`Self::on_pollers`], the node needs a runtime with timers: see
+    /// [`NodeBuilder::tokio`](trunkline::NodeBuilder::tokio).
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
@@ -99,9 +100,10 @@ impl Server {
     /// Limits how many calls of a service or of a method run concurrently, by the path of gRPC: `/package.Service` or
     /// `/package.Service/Method`.
     ///
-    /// A call beyond the limit is refused as `RESOURCE_EXHAUSTED` before its handler starts, and before interceptors see it
-    /// unless two pollers compete for the last room. It has not run and may be repeated after a pause, or at another server.
-    /// A cancelled call counts until its handler has been dropped. The node does not start with a limit of 0 or a malformed path.
+    /// A call beyond the limit is refused as `RESOURCE_EXHAUSTED` before its handler starts, and before interceptors run, unless
+    /// two pollers start the last permitted call at the same time. The refused call has not run, and may be repeated after a
+    /// pause, or at another server. A cancelled call counts until its handler has been dropped. The node does not start with a
+    /// limit of 0 or a malformed path.
     ///
     /// ```no_run
     /// # fn example(routes: tonic::service::Routes, runtime: tokio::runtime::Handle) {
@@ -127,14 +129,14 @@ impl Server {
         self
     }
 
-    /// Adds an interceptor of Trunkline. It sees all exchanges as calls of one method, and distinguishes them by
+    /// Adds an interceptor of Trunkline. All exchanges are calls of one method, which the interceptor can distinguish by
     /// [`ServerCall::path`].
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
         self.interceptors.push(Box::new(interceptor));
         self
     }
 
-    /// Runs the services in a tokio runtime, as a task for each exchange.
+    /// Runs the services in a tokio runtime, with one task for each exchange.
     #[must_use]
     pub fn runtime(self, runtime: Handle) -> trunkline::stub::Service {
         self.service(Some(runtime))
@@ -658,7 +660,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_see_path_that_interceptors_see() {
+    fn only_plain_method_paths_are_accepted() {
         for (path, is_accepted) in [
             ("/greeter.Greeter/Greet", true),
             ("http://host/greeter.Greeter/Greet", false),
@@ -692,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_see_only_time_limits_that_are_kept() {
+    fn grpc_timeout_without_deadline_is_hidden_from_handler() {
         let mut metadata = trunkline::Metadata::new();
         metadata.append_reserved(PATH, b"/greeter.Greeter/Greet").unwrap();
         metadata.append_reserved(timeout::GRPC_TIMEOUT, b"1S").unwrap();

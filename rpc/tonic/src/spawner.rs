@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanges_that_outlive_their_calls_have_limit() {
+    fn exchanges_outliving_their_calls_are_limited() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let running = (0..10).map(|_| spawner.spawn(None, pending()).unwrap()).collect::<Vec<_>>();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn exchange_that_panics_ends_alone() {
+    fn panicking_exchange_ends_alone() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let panics = PanicsInDrop;
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn call_that_ends_before_its_exchange_starts_does_not_run() {
+    fn call_dropped_before_start_of_exchange_does_not_run() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let started = Arc::new(());

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_survive_their_header() {
+    fn timeouts_round_trip_through_header() {
         for (timeout, text) in [
             (Duration::ZERO, "0u"),
             (Duration::from_micros(99_999_999), "99999999u"),

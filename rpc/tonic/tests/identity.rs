@@ -81,7 +81,7 @@ async fn reported(node: &Node, server: Target) -> (Option<String>, Vec<Vec<u8>>)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handlers_have_name_and_certificates_of_their_caller() {
+async fn handlers_see_name_and_certificates_of_caller() {
     let root = authority();
     let routes = || Server::new(Routes::new(HealthServer::new(Callers)));
     for service in [routes().runtime(Handle::current()), routes().on_pollers()] {
@@ -100,7 +100,7 @@ async fn handlers_have_name_and_certificates_of_their_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn channel_that_expects_another_name_is_refused() {
+async fn channel_expecting_another_name_is_refused() {
     let root = authority();
     let (server, _) = named(&root, "server.example");
     let service = Server::new(Routes::new(HealthServer::new(Callers))).on_pollers();

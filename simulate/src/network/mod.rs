@@ -35,7 +35,7 @@ use trunkline_softrdma::simulation::{self, SimulatedHost};
 use trunkline_testkit::{HostilePeer, Hostility, Random};
 use trunkline_verbs::{Time, VirtualClock};
 
-/// Maximum number of datagrams in transit. Further ones are dropped.
+/// Maximum number of datagrams in transit. Further datagrams are dropped.
 const MOST_UNDER_WAY: usize = 16_384;
 
 /// Probabilities of faults, and delays.

@@ -3,8 +3,8 @@
 //! A rule-breaking peer may READ only bytes that were announced to it. The rule applies to bytes that leave a node, even if
 //! the node's keys cover more.
 //!
-//! A request carries the remaining time of its call, rounded up, at the moment when the frame is passed to the device. It is
-//! 0 only if the deadline had passed by then. Retransmissions repeat the bytes of the first transmission.
+//! A request carries the remaining time of its call, rounded up, at the moment when the frame is passed to the device. The time
+//! is 0 only if the deadline had passed by then. Retransmissions repeat the bytes of the first transmission.
 //!
 //! The network passes in each datagram before any fault is applied, and the datagrams of hostile peers once more in the form
 //! that their nodes see.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn only_bytes_that_were_announced_may_be_read() {
+    fn only_announced_bytes_may_be_read() {
         for (address, length) in [(5000, 1000), (5000, 1), (5999, 1), (5500, 500)] {
             assert!(!is_broken_by(7, address, length, true), "{address}, {length} bytes");
         }

@@ -22,7 +22,7 @@
 //! | time only passes | the handler of a nested call has more time left than the calling handler had when it made the call |
 //! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`network/sent_frames.rs`, `workload/client.rs`) |
 //! | an unsent call has not run | more calls to a stopped server may have run than it has receives (`run/room.rs`) |
-//! | a waiting call belongs to no session | a call that asked to wait for its server fails because a session had ended when it was made (`workload/client.rs`) |
+//! | a waiting call belongs to no session | a call with `Connect::Wait` fails because a session had ended when it was made (`workload/client.rs`) |
 //!
 //! # Streams
 //! | rule | violated when |
@@ -47,11 +47,11 @@
 //! |---|---|
 //! | drained servers get no calls | a poller sends a call to a peer after that peer's DRAINED (`run/replicas.rs`) |
 //! | replicas stand in | a call on a balanced channel with time left fails while one server drains, or an idempotent one while one server is killed or fails it, although another one may have it and the retry budget is not spent (`run/replicas.rs`) |
-//! | an absent peer costs one attempt | after a failed attempt to connect, a call waits longer than one attempt, or waits although the last attempt has just failed; the server is not reached soon after it returns; or a call that asked to wait ends other than by success or deadline (`run/absence.rs`) |
+//! | an absent peer costs one attempt | after a failed attempt to connect, a call waits longer than one attempt, or waits although the last attempt has just failed; the server is not reached soon after it returns; or a call with `Connect::Wait` ends other than by success or deadline (`run/absence.rs`) |
 //! | vanished clients are forgotten | a node keeps a session with a client that died while idle for more than 30 s (`run/absence.rs`) |
 //! | a silent peer proves that it lives | a call to a node that died more than 1 s after its last message or acknowledgement takes longer than 1.3 s, or may have run (`run/absence.rs`) |
 //! | packets become as small as the path needs | over a path that carries less than the interfaces at its ends, a call fails with another cause, the sessions lost are more than the steps down to the path MTU that fits, or calls do not succeed in the end; or a call over another path fails with that cause (`run/narrow.rs`) |
-//! | a name leads to its server | a call by name, or a task that waits for its channel, gets an error later than one round takes; or a call that asked to wait is not made soon after any of the name's addresses answers (`run/absence.rs`) |
+//! | a name leads to its server | a call by name, or a task that waits for its channel, gets an error later than one round takes; or a call with `Connect::Wait` is not sent soon after any of the name's addresses answers (`run/absence.rs`) |
 //!
 //! # Resources
 //! | rule | violated when |
@@ -133,7 +133,7 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
 /// keepalives or handshake retries may delay the check.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Maximum number of frames and maximum time of a phase, a tenth of it for the turn in which it ends.
+/// Maximum number of frames and maximum duration of a phase, including 100 ms for the turn in which the phase ends.
 const PHASE_FRAMES: u32 = 1000;
 const PHASE_TIME: Duration = Duration::from_millis(1100);
 
@@ -181,7 +181,7 @@ struct Call {
 #[derive(Debug)]
 pub(crate) struct Certified {
     pub(crate) address: SocketAddr,
-    /// Names in its certificate.
+    /// Names in the certificate of the process.
     pub(crate) names: Vec<String>,
     pub(crate) exempts_local_user: bool,
 }
@@ -253,7 +253,7 @@ struct OracleState {
     last: u64,
     /// Latest call that has started, by ordered channel.
     started: BTreeMap<u64, u64>,
-    /// Identities of processes, also of those that have ended.
+    /// Identities of processes, including processes that have ended.
     certified: BTreeMap<u64, Certified>,
     /// Process that serves at an address.
     serving: BTreeMap<SocketAddr, u64>,

@@ -1,5 +1,5 @@
-//! Nodes that die, are away for a while, or move: callers are notified soon, wait for an attempt to connect in flight but not
-//! for the next one, and reach a successor at once.
+//! Nodes that die, are away for a while, or move: callers are notified in time, wait for an attempt to connect that is in
+//! progress but not for the next one, and reach a successor at once.
 
 use super::{Checked, QUIET, Run, Tally};
 use crate::coverage::EventKind;
@@ -50,7 +50,7 @@ const SHORT: Duration = Duration::from_secs(3);
 const NOWHERE: u16 = 500;
 /// Duration of a lookup.
 const LOOKUP: Duration = Duration::from_millis(3);
-/// Time for which a name has no address, and for which its server is away.
+/// Time for which a name has no address, and time for which the server of the name is away.
 const UNKNOWN: Duration = Duration::from_secs(2);
 /// Longest pause between two rounds, plus the longest between two attempts at an address, plus the attempt.
 const FOUND: Duration = Duration::from_secs(13);
@@ -60,8 +60,8 @@ const ROUND: Duration = Duration::from_secs(11);
 const IN_VAIN: Duration = Duration::from_millis(700);
 
 impl Run {
-    /// Kills a node while another waits for it and there is no other activity: the caller is notified soon. The node's
-    /// successor reaches the others at once.
+    /// Kills a node while another node waits for a reply from it and there is no other activity. The caller is notified within
+    /// [`DEATH_IS_REPORTED`], and the killed node's successor reaches the other nodes within [`SUCCESSOR_REACHES`].
     pub(super) fn one_dies(&mut self) -> Checked {
         let addresses = [VICTIM, WITNESS].map(|node| self.nodes[node].address);
         let told = self.hang(WITNESS, addresses[0])?;
@@ -99,7 +99,7 @@ impl Run {
     }
 
     /// Kills a node with idle sessions to other nodes. Sessions that it dialled end by themselves. A call to the node ends
-    /// soon and has not run.
+    /// within [`VANISHED_IS_REPORTED`] and has not run.
     fn one_vanishes(&mut self, address: SocketAddr) -> Checked {
         // A successor dials all other nodes.
         self.replace(VICTIM);
@@ -142,7 +142,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that a node reaches all others soon, each with its first call.
+    /// Checks that a node reaches all other nodes within [`SUCCESSOR_REACHES`], each with the first call.
     fn reach_from(&mut self, index: usize) -> Checked {
         let client = self.client(index)?;
         let (reached, servers) = (Tally::default(), client.servers.clone());
@@ -158,7 +158,7 @@ impl Run {
         self.within(SUCCESSOR_REACHES, why, |_| reached.get() == servers.len())
     }
 
-    /// Kills a node while another node calls it continuously. The calls go on until the restarted node is reached.
+    /// Kills a node while another node calls it continuously. The calls continue until the restarted node is reached.
     pub(super) fn one_is_away(&mut self) -> Checked {
         let address = self.nodes[VICTIM].address;
         let (client, waiting) = (self.client(WITNESS)?, self.client(WITNESS)?);
@@ -209,7 +209,7 @@ impl Run {
         Ok(())
     }
 
-    /// Starts a call that waits and must succeed. It is counted when it does.
+    /// Starts a call that waits and must succeed. The returned tally counts the success.
     fn begin(&self, caller: &Caller) -> Tally {
         let caller = caller.clone();
         let (found, process) = (Tally::default(), caller.client.process);

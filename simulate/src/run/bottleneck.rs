@@ -19,22 +19,22 @@ const SMALL: usize = 64;
 /// Calls of each sender at once, and calls in a row.
 const OUTSTANDING: usize = 4;
 const IN_A_ROW: usize = 6;
-/// Full queues and round trips within which nine of ten small calls beside the large ones end, and a margin. Lost packets
-/// delay the others further.
+/// Time limit for nine of ten small calls beside large ones: the time of this number of full queues and of round trips, plus a
+/// margin. Lost packets may delay other calls further.
 const QUEUES: u32 = 2;
 const ROUND_TRIPS: u32 = 2;
 const MARGIN: Duration = Duration::from_millis(1);
-/// Part of the link's rate, and the time in addition, within which all calls end.
+/// Time limit of all calls of a round: this multiple of the time in which the link sends the arguments, plus this time.
 const USED: u32 = 2;
 const BEGIN: Duration = Duration::from_secs(1);
 /// Round trips in which windows grow.
 const GROWING: u32 = 60;
-/// One datagram of this many may be dropped after the first round, on a near link and on a far one, where only losses limit a
-/// window.
+/// After the first round, one datagram in this number may be dropped on a near link, and one in `DROPPED_FAR` on a far link,
+/// where only losses limit a window.
 const DROPPED: u64 = 50;
 const DROPPED_FAR: u64 = 20;
-/// Part of the queue from which on a link marks datagrams, if it does, and the datagrams of which such a near link may drop
-/// one. On a far link the first marks arrive after the queue is full.
+/// If a link marks datagrams, it does so from one in this number of the queue's bytes on, and one datagram in `DROPPED_MARKED`
+/// may be dropped on such a near link. On a far link the first marks arrive after the queue is full.
 const MARKED: u64 = 4;
 const DROPPED_MARKED: u64 = 200;
 

@@ -1,4 +1,4 @@
-//! Rules after the end of all faults: nodes reach each other again, calls succeed soon, and without calls machines sleep and
+//! Rules after the end of all faults: nodes reach each other again, calls succeed in time, and without calls machines sleep and
 //! all resources are returned. After a shutdown all resources are released.
 
 use super::{Checked, Run, TRY, Tally};
@@ -68,7 +68,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Checks that calls succeed soon in the calm, even while an attacker forges packets.
+    /// Checks that calls succeed within [`CALM_LIMIT`], even while an attacker forges packets.
     pub(super) fn calm(&mut self) -> Checked {
         let forgeries = if self.plan.forgeries.is_empty() { 0 } else { CALM_FORGERIES };
         for _ in 0..forgeries {
@@ -79,7 +79,8 @@ impl Run {
         self.calm_calls(HEALING, "calls do not end although nothing is wrong")
     }
 
-    /// Sends calls between all nodes, each of which must succeed soon. All must end within this time.
+    /// Sends calls between all nodes. Each call must end as planned within [`CALM_LIMIT`], plus [`CREDIT_DECAYS`] if an SRQ is
+    /// small, and all calls must end within `time`.
     pub(super) fn calm_calls(&mut self, time: Duration, why: &str) -> Checked {
         let (ended, nodes) = (Tally::default(), self.nodes.len());
         let has_room = self.plan.has_room();
@@ -93,7 +94,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Returns an error if any resource is not returned after a long time without calls.
+    /// Returns an error if calls, jobs or credit are still in use. Meant for times without calls.
     pub(super) fn rest(&self) -> Checked {
         if let Some(node) = self.nodes.iter().find(|node| node.limited_calls() > 0) {
             return Err(format!("{} calls count in limits at {}", node.limited_calls(), node.address));

@@ -1,7 +1,8 @@
 //! Nodes of one host that together have more pollers than allowed for a host at a node with a shallow SRQ.
 //!
 //! Four more nodes are the server, two callers of one host and one of another. The second caller of the host is refused while
-//! the first has a session. The caller of the other host is served meanwhile, and the refused one after the first has ended.
+//! the first has a session. The caller of the other host is served at the same time, and the refused caller is served after the
+//! first has ended.
 
 use super::absence::RETURNS;
 use super::{Checked, QUIET, Run, TRY};

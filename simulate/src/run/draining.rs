@@ -1,8 +1,8 @@
 //! Ends of handlers and of nodes without other activity.
 //!
 //! A handler ends at its deadline while its caller is stopped. A node drains or shuts down while its handlers run and make
-//! calls: these calls end as usual, new calls are refused soon, and a busy poller does not delay peers. A shutdown keeps its
-//! grace period, and peers detect it.
+//! calls: these calls end as usual, new calls are refused within [`REFUSED_WITHIN`], and a busy poller does not delay peers. A
+//! shutdown keeps its grace period, and peers detect it.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;
@@ -151,8 +151,8 @@ impl Run {
         self.restart()
     }
 
-    /// Shuts a node down while another waits for it. A call that ends within the grace period succeeds, and the others are
-    /// notified soon after.
+    /// Shuts a node down while another node waits for its replies. A call that ends within the grace period succeeds. The
+    /// callers of all other calls are notified within [`LEAVING`] after the grace period.
     pub(super) fn one_leaves(&mut self) -> Checked {
         let address = self.nodes[LEAVER].address;
         let (client, process) = (self.client(WITNESS)?, self.process(LEAVER)?);
@@ -173,7 +173,7 @@ impl Run {
         self.has_ended_by(limit, process)
     }
 
-    /// Ends the rest of the leaver and starts it again. Afterwards the witness has a session with it.
+    /// Kills the leaver's remaining process and starts a successor. Returns when the witness has a session with the successor.
     fn restart(&mut self) -> Checked {
         self.replace(LEAVER);
         let address = self.nodes[LEAVER].address;
@@ -186,7 +186,8 @@ impl Run {
     }
 }
 
-/// Sends a call to a draining node that must be refused soon: by the node, or by the caller's own poller if it was notified.
+/// Sends a call to a draining node. The call must be refused within [`REFUSED_WITHIN`]: by the node, or by the caller's own
+/// poller if the poller was notified of the drain.
 async fn refused(client: Client, server: SocketAddr) {
     let began = client.timers.now();
     let outcome = client.call(server, TRY, Ask::Number).await;

@@ -2,8 +2,8 @@
 //!
 //! One or two more nodes of one host, which is behind a firewall and perhaps an address translator, call the first node, are
 //! idle, and call again. One of their processes is killed. The first node checks for dead peers once the successor, which has
-//! another port, calls it, and keeps the other session. At last the translator loses its mappings: the nodes get new
-//! sessions, and the first node ends only those that it cannot reach.
+//! another port, calls it, and keeps the other session. At last the translator loses its mappings: the nodes get new sessions,
+//! and the first node ends only the sessions with nodes that it cannot reach.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;
@@ -92,7 +92,8 @@ impl Run {
         Ok(())
     }
 
-    /// Removes the translator's mappings. Clients that call get new sessions, and the server ends only their old ones.
+    /// Removes the translator's mappings. Clients that call get new sessions, and the server ends only the clients' old
+    /// sessions.
     fn mappings_are_lost(&mut self, clients: &[usize], server: SocketAddr) -> Checked {
         let sessions = |run: &Self| {
             let ledger = run.scheduler.sessions().into_iter().find(|ledger| ledger.node == server);

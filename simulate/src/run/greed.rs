@@ -1,4 +1,4 @@
-//! Peers at their budgets: refused by name, while others are served.
+//! Peers that use up their budgets: their further calls are refused, while other peers are served.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::plan::HANDLERS;
@@ -16,7 +16,7 @@ const KEEPING: usize = 3;
 /// Concurrent calls of one caller, and sequential calls of another caller.
 const FLOOD: usize = 300;
 const BESIDE: usize = 6;
-/// Number of times that a handler blocks their poller, and the time of each, in microseconds.
+/// Number of times that a handler blocks a poller of the server, and the duration of each, in microseconds.
 const BLOCKS: usize = 5;
 const BLOCKED_US: u64 = 300;
 
@@ -30,8 +30,8 @@ struct Greed {
 }
 
 impl Run {
-    /// Lets a caller hold all handlers and then all memory that it may, and finally send as many calls as it can. Its further
-    /// calls are refused, and another caller's are not.
+    /// Lets a caller hold as many handlers, and then as much memory, as its limits allow, and finally send many calls at once.
+    /// Further calls of this caller are refused, and calls of another caller are not.
     pub(super) fn one_is_greedy(&mut self) -> Checked {
         let honest = Some(self.nodes.len() - 1).filter(|honest| *honest != 1);
         let greed = Greed { server: 0, greedy: vec![1], allowed: HANDLERS.per_peer, honest };
@@ -120,8 +120,8 @@ impl Run {
         Ok(())
     }
 
-    /// Sends many calls of one caller at once, while another caller sends one after the other. The ledgers show how long its
-    /// messages waited for their turn.
+    /// Sends many calls of one caller at once, while another caller sends its calls one after another. The ledgers show how
+    /// long the messages of that caller waited.
     fn flood_one(&mut self, greed: &Greed) -> Checked {
         let address = self.nodes[greed.server].address;
         let (greedy, honest) = (greed.greedy[0], self.nodes.len() - 1);

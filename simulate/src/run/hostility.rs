@@ -21,17 +21,17 @@ use std::time::Duration;
 use trunkline_testkit::Hostility;
 use trunkline_verbs::Time;
 
-/// Small calls that the peer makes at once, and each of its large ones.
+/// Number of small calls that the peer sends at once, and the kind of its large calls.
 const SMALL: usize = 280;
 const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 100 << 10, wait_us: 0 };
-/// Time limit of its calls: longer than a node waits for a peer that accepts nothing.
+/// Time limit of the hostile peer's calls: longer than a node waits for a peer that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Calls of the hostile peer during faults, and its longest pause between two calls.
 const CALLS: usize = 30;
 const THINK_US: u64 = 60_000;
 /// Time after which the session of a peer that accepts nothing ends.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// Additional time: a poller checks its timers every few milliseconds, and first READs what it may.
+/// Additional time: a poller checks its timers every few milliseconds, and READs the permitted large messages first.
 const NOTICED: Duration = Duration::from_secs(1);
 /// Rounds of calls by honest nodes while a peer is about to lose its session.
 const ROUNDS: u32 = 2;
@@ -145,7 +145,7 @@ impl Run {
             self.loses_its_session(hostility, address, began)?;
         }
         self.scheduler.coverage.count(kind(hostility));
-        // The next session of the hostile peer gets no more than the first.
+        // The next session of the hostile peer gets no more connections than the first.
         self.flood(&client, address);
         self.honest_calls()?;
         drop(client);

@@ -1,8 +1,8 @@
 //! One run: nodes start, clients call and faults happen. Then all faults end, and no effects of them may remain.
 //!
-//! After the faults, the phases of [`PHASES`] follow one after another. A phase uses the nodes of the plan and may add
-//! further ones, which end with it. It begins without calls in flight, and fails with the first violation. The last phase
-//! shuts all nodes down.
+//! After the faults, the phases of [`PHASES`] follow one after another. A phase uses the nodes of the plan and may add further
+//! nodes, which end with the phase. It begins without calls in flight, and fails with the first violation. The last phase shuts
+//! all nodes down.
 
 use crate::coverage::{Coverage, EventKind};
 use crate::identity::Authority;

@@ -1,6 +1,6 @@
 //! A path that carries smaller packets than the interfaces at its ends, and silently drops larger ones.
 //!
-//! One more node calls the first one over such a path. Each session that is lost lowers the path MTU of the next one by one step,
+//! One more node calls the first one over such a path. Each lost session lowers the path MTU of the next session by one step,
 //! until calls of all sizes succeed. The calls of a successor of this node lose no further session.
 
 use super::{Checked, Run, TRY};

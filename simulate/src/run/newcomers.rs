@@ -19,7 +19,7 @@ const CLAIMS: usize = 6;
 const AFTER: Duration = Duration::from_secs(7);
 
 impl Run {
-    /// Claims that a node was restarted, while it has a session with another.
+    /// Sends claims that a node was restarted, while that node runs and has a session with another node.
     pub(super) fn a_neighbour_claims_a_restart(&mut self) -> Checked {
         let (victim, named) = (self.nodes[0].address, self.nodes[1].address);
         let call = |run: &mut Self| {

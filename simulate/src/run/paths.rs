@@ -126,8 +126,8 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that nodes of one host, if all of them share memory, use it on each of their shards. They also return to it
-    /// after invalid words, but possibly much later, so runs with invalid words are not checked.
+    /// Checks that nodes of one host, if all of them share memory, use it on each of their shards. After invalid words the
+    /// nodes return to shared memory too, but possibly much later, so runs with invalid words are not checked.
     fn memory_is_used(&self) -> Checked {
         if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
             return Ok(());

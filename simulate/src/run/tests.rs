@@ -84,7 +84,7 @@ fn call_from_each(run: &mut Run, node: usize, server: SocketAddr, pollers: u16, 
 fn crowd_of_pollers_joins_one_node() {
     let nodes = std::env::var("TRUNKLINE_CROWD_NODES");
     let nodes = nodes.map_or(NODES, |nodes| nodes.parse().expect("a number of nodes"));
-    // One shard each, for the same load at the hub with half as many machines.
+    // Callers have one shard each, which gives the same load at the hub with half as many machines.
     let caller = |index| NodePlan { shards: Some(1), ..small_node(index, POLLERS) };
     let mut run = run_of(std::iter::once(small_node(0, 1)).chain((1..=nodes).map(caller)).collect());
     for node in &mut run.nodes {
@@ -92,7 +92,7 @@ fn crowd_of_pollers_joins_one_node() {
     }
     let pollers = nodes * usize::from(POLLERS);
     let replied = Tally::default();
-    // Once while they connect, and again when all are connected.
+    // All pollers call once while they connect, and again when all are connected.
     for round in 1..=2 {
         for caller in 1..=nodes {
             let (hub, address) = (run.nodes[0].address, run.nodes[caller].address);
@@ -111,7 +111,7 @@ fn crowd_of_pollers_joins_one_node() {
 
 /// A peer that leaves work behind, is forgotten and comes back under its address keeps one budget.
 #[test]
-fn handlers_that_outlive_session_count_when_their_caller_returns() {
+fn handlers_outliving_session_count_for_returning_caller() {
     let mut run = run_of(vec![small_node(0, 2), small_node(1, 2)]);
     run.nodes[0].start(&mut run.scheduler, None);
     let server = run.nodes[0].address;
@@ -171,7 +171,7 @@ fn clients_with_identities_return_to_restarted_server() {
         let back = Tally::default();
         for client in &callers {
             let client = client.clone();
-            // A call in the session with the process before fails.
+            // A call in the session with the previous process fails.
             run.add(&back, client.process, async move {
                 while client.number_waiting(server, limit).await.is_some() {}
             });
@@ -183,12 +183,12 @@ fn clients_with_identities_return_to_restarted_server() {
     run.clear();
 }
 
-/// Clients of a server with more renewals than it can complete, and later ones.
+/// Clients of a server that request more renewals than it can complete, and clients that connect later.
 const RENEWING: usize = 100;
 const NEWCOMERS: usize = 10;
-/// Time that a handshake takes at that server. All clients take longer than a handshake may.
+/// Time that a handshake takes at that server. The handshakes of all clients take longer than the time limit of a handshake.
 const SLOW_HANDSHAKE: Duration = Duration::from_millis(80);
-/// Maximum time until all clients, and the later ones, have a session.
+/// Maximum time until all clients, including the later ones, have a session.
 const ALL_JOINED: Duration = Duration::from_secs(20);
 const NEWCOMERS_JOINED: Duration = Duration::from_secs(3);
 
@@ -232,7 +232,7 @@ fn renewals_beyond_capacity_of_server_do_not_block_clients() {
 /// A call to a server that vanished ends within the time that its node is set to, and after three quarters of it at
 /// least. A call that waited is probed after half of it, at most 10 s.
 #[test]
-fn session_is_lost_after_time_that_is_set() {
+fn session_is_lost_after_configured_time() {
     for time in [500, 1_000, 7_000, 60_000].map(Duration::from_millis) {
         let caller = NodePlan { session_loss_time: time, ..small_node(1, 1) };
         let mut run = run_of(vec![small_node(0, 1), caller]);
@@ -249,7 +249,7 @@ fn session_is_lost_after_time_that_is_set() {
         assert_eq!((waits.get(), called.get()), (0, 0), "a session of {time:?} ends early");
         let both = |_: &Scheduler| waits.get() + called.get() == 2;
         run.within(time / 4 + Duration::from_millis(5), "a call ends late", both).unwrap();
-        // Again, without a call that detects the lost peer.
+        // Repeat without a call that detects the lost peer.
         run.nodes[0].start(&mut run.scheduler, None);
         let client = run.client(1).unwrap();
         let reached = Tally::default();

@@ -1,7 +1,7 @@
 //! Future events, ordered by time.
 //!
-//! Owns the time of each event; an event has at most one. It is possible from then on, until it is taken or gets
-//! another time. The cost of an event grows with the logarithm of their number.
+//! Owns the time of each event; an event has at most one time. From that time on the event is possible, until it is taken or
+//! gets another time. The cost of an event grows with the logarithm of the number of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_verbs::Time;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn event_is_possible_from_its_time_on_until_it_is_taken_or_set() {
+    fn event_is_possible_from_its_time_until_taken_or_reset() {
         let mut agenda = Agenda::new();
         assert!(agenda.set('a', Some(Time(30)), Time(10)) && agenda.set('b', Some(Time(20)), Time(10)));
         assert_eq!((agenda.possible(Time(10)), agenda.next()), (0, Some(Time(20))));

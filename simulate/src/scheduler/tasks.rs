@@ -44,7 +44,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Adds a client of a process, to be polled soon.
+    /// Adds a client of a process, which the scheduler polls in a later step.
     pub(crate) fn add(&self, process: u64, client: impl Future<Output = ()> + 'static) {
         let mut last = self.last.borrow_mut();
         *last += 1;

@@ -12,7 +12,7 @@ use trunkline_verbs::{Time, VirtualClock};
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Wakers with their processes, by time and by number among those of one time.
+    /// Wakers with their processes, by time, and by number among the wakers of one time.
     wakers: BTreeMap<(Time, u64), (Option<u64>, Waker)>,
     next: u64,
 }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_count_once_and_up_to_now() {
+    fn overlapping_delays_are_counted_once_up_to_now() {
         let (rings, until) =
             (LateRings::default(), |rings: &LateRings, now| rings.total_until(Time(now)).as_nanos());
         rings.add(Time(10), Time(40));

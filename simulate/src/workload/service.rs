@@ -69,7 +69,7 @@ pub(crate) trait Work {
     #[oneway]
     async fn linger(&self);
 
-    /// Waits before it replies, or fails in a process that the oracle names. It may run twice.
+    /// Waits before it replies, or fails in a process that the oracle names. The call may run twice.
     #[idempotent]
     async fn repeat(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 }

@@ -44,7 +44,7 @@ pub(crate) trait Feed {
         items: Streaming<Bytes>,
     ) -> Result<u64, Status>;
 
-    /// Sends an item for each that it takes, up to a number.
+    /// Sends an item for each received item, up to a number.
     async fn chat(
         &self,
         id: u64,
@@ -392,7 +392,7 @@ impl Client {
         self.stream_of(server, timeout, None, shape, all).await.1
     }
 
-    /// Drops a stream whose handler stops sending, and checks that the handler's stream is dropped soon.
+    /// Drops a stream whose handler stops sending, and checks that the handler's stream is dropped within `limit`.
     pub(crate) async fn drop_stream(&self, server: SocketAddr, timeout: Duration, limit: Duration) {
         let hangs = Shape::Watch(Script { items: 20, pause_us: 0, then: Then::Hang });
         let (call, failure) = self.stream_of(server, timeout, None, hangs, Script::all(10)).await;

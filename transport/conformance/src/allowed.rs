@@ -1,7 +1,7 @@
 //! Allowed outcomes, where the contract allows more than one.
 //!
 //! Owns the judgement only. The items of [`crate::items`] create a situation and pass on its outcome. This
-//! module does not use a device, so that allowed and refused outcomes are tested without one.
+//! module does not use a device, so its judgements are tested without one.
 
 use crate::check::{EINVAL, Verdict, check};
 use trunkline_verbs::{CompletionStatus as Status, PostError, VerbsError};
@@ -38,8 +38,8 @@ pub(crate) fn denied_by_the_qp(what: &str, status: Status) -> Verdict {
     one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteAccessError])
 }
 
-/// Judges a request that the QP may not execute at present. The post is refused, or the request fails, or it
-/// waits.
+/// Judges a request that the QP may not execute in its current state. The post is refused, or the request
+/// fails, or it waits.
 ///
 /// This covers a send before RTS, which some hardware accepts without a check (contract E8), and a READ while
 /// max_rd_atomic is 0, which may wait like any READ above the limit (contract F5, contract rocev2 7.17).
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn g4_right_that_qp_lacks_is_invalid_request_or_access_error() {
+    fn g4_missing_right_of_qp_is_invalid_request_or_access_error() {
         let refused = [Status::Success, Status::RemoteOperationError, Status::RetryExceeded];
         allows(denied_by_the_qp, &[Status::RemoteInvalidRequest, Status::RemoteAccessError], &refused);
     }
@@ -110,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn e8_f5_request_that_qp_may_not_execute_is_refused_or_fails_or_waits() {
+    fn e8_f5_disallowed_request_is_refused_or_fails_or_waits() {
         allows(not_executed, &[REFUSED, Posted::Waiting, FAILURE], &[SUCCESS, REFUSED_LATER, BUSY]);
     }
 
     #[test]
-    fn f5_device_may_accept_depth_that_it_does_not_announce() {
+    fn f5_device_may_accept_depth_above_announced_limit() {
         let refused = [Err(VerbsError::Busy("a test"))];
         allows(depth_above_the_device, &[Ok(()), Err(VerbsError::Invalid("a test"))], &refused);
     }

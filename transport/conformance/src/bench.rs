@@ -51,7 +51,8 @@ pub trait Bench: Send + Sync {
         &[CompletionStatus::RemoteInvalidRequest]
     }
 
-    /// Returns why an item cannot be checked on this device, other than missing XRC. Such an item is skipped.
+    /// Returns the reason why an item cannot be checked on this device, other than missing XRC. Such an item
+    /// is skipped.
     fn excuse(&self, _id: &str) -> Option<&str> {
         None
     }

@@ -28,7 +28,7 @@ pub(crate) struct Terms {
 impl Default for Terms {
     fn default() -> Self {
         Self {
-            // 268 ms, eight times: on a loaded machine a process may wait as long for a processor.
+            // 268 ms, eight times: on a loaded machine a process may wait that long for a processor.
             timeout: 16,
             retry_count: 7,
             rnr_retry: 7,
@@ -40,8 +40,8 @@ impl Default for Terms {
     }
 }
 
-/// Returns terms that give up on a silent peer soon, after twice 67 ms. Use them only for requests that a
-/// correct peer does not answer, since a peer that waits for a processor is silent too.
+/// Returns terms that give up on a silent peer after twice 67 ms. Use them only for requests that a correct
+/// peer does not answer, since a peer that waits for a processor is silent, too.
 pub(crate) fn few_retries() -> Terms {
     Terms { timeout: 14, retry_count: 1, ..Terms::default() }
 }
@@ -156,8 +156,8 @@ pub(crate) struct End<'a> {
 }
 
 impl End<'_> {
-    /// Moves the QP from RESET through the customary states to `to`, with the attributes that contract E1
-    /// requires and no more.
+    /// Moves the QP from RESET through the usual states to `to`, with only the attributes that contract E1
+    /// requires.
     pub(crate) fn bring_to(&self, to: QpState, terms: &Terms) -> Verdict {
         let qp_type = self.qp.qp_type();
         let path = [
@@ -260,7 +260,7 @@ pub(crate) struct CmRoute {
     pub(crate) tgt: Arc<dyn QueuePair>,
     /// Private data of the reply.
     pub(crate) answer: Vec<u8>,
-    /// Kept because dropping an endpoint ends its part of the connection.
+    /// Kept because dropping an endpoint ends its side of the connection.
     pub(crate) tgt_id: Arc<dyn CmId>,
     pub(crate) active: Arc<dyn CmChannel>,
     pub(crate) passive: Arc<dyn CmChannel>,
@@ -351,8 +351,8 @@ pub(crate) fn unexpected(at: &str, event: &CmEvent) -> Deviation {
     Deviation::Failed(format!("{at} got an unexpected event: {:?}", event.kind))
 }
 
-/// Answers a disconnect that was reported to the program. A provider that has answered already may refuse,
-/// which does not matter.
+/// Answers a disconnect that was reported to the program. A provider that has answered already may refuse;
+/// the error is ignored.
 pub(crate) fn answer_disconnect(id: &Arc<dyn CmId>) {
     let _ = id.disconnect();
 }

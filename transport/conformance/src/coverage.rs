@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn every_test_that_is_named_exists() {
+    fn every_named_test_exists() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for (id, held) in COVERAGE {
             for proof in *held {

@@ -30,7 +30,7 @@ pub enum Outcome {
     Skipped(String),
 }
 
-/// Items that apply to a device without XRC. The others are skipped there.
+/// Items that apply to a device without XRC. Other items are skipped there.
 const WITHOUT_XRC: &[&str] =
     &["A9", "D10", "H4", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11"];
 
@@ -39,7 +39,7 @@ fn needs_xrc(id: &str) -> bool {
     !WITHOUT_XRC.contains(&id)
 }
 
-/// Checks one item on its own pair of devices.
+/// Checks one item on a separate pair of devices.
 #[must_use]
 pub fn run(bench: &dyn Bench, item: &Item) -> Outcome {
     if let Some(why) = bench.excuse(item.id) {
@@ -66,7 +66,7 @@ pub(crate) fn has_xrc(device: &dyn Device) -> Verdict {
     )))
 }
 
-/// Runs a check on its own thread. A check that has not returned within `limit` fails. Its thread is
+/// Runs a check on a separate thread. A check that has not returned within `limit` fails. Its thread is
 /// abandoned, because a blocked call into C cannot be ended.
 pub(crate) fn within(limit: Duration, check: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
     let (done, outcome) = mpsc::channel();

@@ -79,7 +79,7 @@ impl Report {
 }
 
 impl Outcome {
-    /// Returns one word for the table.
+    /// Returns the outcome's word in the table.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {

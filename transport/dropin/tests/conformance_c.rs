@@ -15,7 +15,7 @@ const BOUND: Duration = Duration::from_secs(60);
 /// The functions of librdmacm have other names inside of this crate.
 const INNER: &str = "trunkline_";
 
-/// The program, or why it could not be built.
+/// Returns the program, or the reason why it could not be built.
 fn program() -> &'static Result<PathBuf, String> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -48,7 +48,7 @@ fn program() -> &'static Result<PathBuf, String> {
     })
 }
 
-/// The newest static library, which is the one that cargo has built together with this test.
+/// Returns the newest static library, which is the one that cargo has built together with this test.
 fn library() -> PathBuf {
     let own = std::env::current_exe().expect("this program has a path");
     let directory = own.parent().expect("the path has a directory");

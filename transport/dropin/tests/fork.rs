@@ -1,7 +1,7 @@
 //! A program that forks after it has opened the device: the child uses the device, with a separate
 //! background thread. Without the test harness, since a child would not have its threads.
 //!
-//! In real time: processes and threads are what is tested.
+//! In real time: the test is about processes and threads.
 
 #[allow(dead_code, reason = "the tests of single functions use all of it")]
 #[path = "common/mod.rs"]
@@ -21,7 +21,7 @@ use trunkline_dropin::verbs::*;
 /// Path between QPs.
 const LINK: &str = "TRUNKLINE_LINK";
 
-/// The number of threads of this process.
+/// Returns the number of threads of this process.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(0)
 }
@@ -80,7 +80,7 @@ fn exchange(lab: Lab) {
 
 /// Forks, runs `work` in the child, and returns the child's wait status.
 fn in_child(work: impl FnOnce()) -> c_int {
-    // SAFETY: this program has one thread besides the device's, and the library stops that during the
+    // SAFETY: this program has one thread besides the device's thread, which the library stops during the
     // fork.
     match unsafe { libc::fork() } {
         -1 => panic!("fork failed"),
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         lab.close();
     });
     assert_eq!(exchanged, 0, "the child uses the address first");
-    // Many times, so that the device's thread is sometimes active during the fork.
+    // Many rounds, so that the device's thread is sometimes active during the fork.
     for round in 0..50 {
         let flushed = in_child(|| {
             assert_eq!(threads(), 1, "a fork copies one thread");
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The same program again, with QPs that share memory where they can.
+/// Runs the same program again, with QPs that share memory where possible.
 fn through_memory() -> ExitCode {
     let program = std::env::current_exe().expect("this program");
     let ended = std::process::Command::new(program).env(LINK, "auto").status().expect("it starts");
@@ -135,7 +135,7 @@ fn through_memory() -> ExitCode {
 }
 
 /// Programs block a signal after they have opened the device, and read it by `signalfd`. The device's thread must not
-/// take it, which would end the process.
+/// receive the signal, which would end the process.
 fn a_blocked_signal_is_the_programs() {
     use nix::sys::signal::{SigSet, Signal, kill};
     let mut read = SigSet::empty();
@@ -146,8 +146,8 @@ fn a_blocked_signal_is_the_programs() {
     read.thread_unblock().expect("a valid set");
 }
 
-/// QPs that have exchanged messages before the fork: the child does not have the memory that they may share, and may send, or
-/// destroy one, before its device's thread is back.
+/// QPs have exchanged messages before the fork. The child does not have the memory that they may share, and may send, or
+/// destroy a QP, before its device's thread runs again.
 fn connected_at_the_fork(lab: Lab) {
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);

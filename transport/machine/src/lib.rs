@@ -12,10 +12,10 @@
 //! | `runtime` | [`Runtime`]: clock, randomness, and the start of machines |
 //! | `sleeper` | [`Sleeper`], [`Waker`] and [`WatchSet`]: going to sleep without losing a wake-up |
 //! | `thread` | a thread that drives a machine, and [`Running`], its handle |
-//! | [`rings`] | lock-free pieces that carry work between threads, without I/O |
-//! | [`mutants`] | deliberate faults, for the simulation; compiled out unless the feature `mutants` is on |
+//! | [`rings`] | lock-free queues, cells and words that pass work between threads, without I/O |
+//! | [`mutants`] | deliberate faults, for the simulation; only compiled with the feature `mutants` |
 //!
-//! This crate is independent of the machines' work.
+//! This crate does not depend on what the machines do.
 
 #![deny(unsafe_code)]
 

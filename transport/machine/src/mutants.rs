@@ -1,12 +1,11 @@
 //! Deliberate faults, which prove that the simulation detects mistakes.
 //!
-//! Code that must hold a rule calls [`mutant!`](crate::mutant) at the place where a plausible mistake would
-//! break it. Unless the feature `mutants` is on, the result is a constant `false`, which is compiled away.
-//! With the feature, one fault at a time can be switched on for the thread that runs the simulation, so that
-//! a single build serves all of them.
+//! Code that must follow a rule calls [`mutant!`](crate::mutant) where a plausible mistake would break the
+//! rule. Unless the feature `mutants` is enabled, the result is a constant `false`, and the call is compiled
+//! away. With the feature, one fault at a time can be switched on for the thread that runs the simulation, so
+//! that one build is sufficient for all faults.
 //!
-//! The feature also records nonces, since packets do not show whether a key is used twice with the same
-//! nonce.
+//! The feature also records nonces, since packets do not show if a key is used twice with the same nonce.
 //!
 //! ```
 //! # use trunkline_machine::mutant;
@@ -19,9 +18,9 @@
 
 #[cfg(feature = "mutants")]
 std::thread_local! {
-    /// The fault that is on in this thread.
+    /// The fault that is switched on in this thread.
     static CHOSEN: std::cell::RefCell<Option<String>> = const { std::cell::RefCell::new(None) };
-    /// Uses of keys in this thread, until [`take_sealed`].
+    /// Uses of keys in this thread since the last [`take_sealed`].
     static SEALED: std::cell::RefCell<Vec<Sealed>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
@@ -32,18 +31,18 @@ pub struct Sealed {
     pub key: [u8; 16],
     /// Nonce.
     pub nonce: [u8; 12],
-    /// Kind of thing that was sealed.
+    /// Kind of the sealed data.
     pub what: &'static str,
-    /// Its number.
+    /// Number of the sealed data within its kind.
     pub number: u64,
 }
 
 impl Sealed {
-    /// Kind of a frame, whose key changes by phases.
+    /// Kind of frames of a lane, whose key changes with the phase.
     pub const FRAME: &'static str = "frame of a lane";
 }
 
-/// Switches a fault on for this thread, and all others off; `None` switches all off.
+/// Switches on the named fault for this thread, and all others off. `None` switches all off.
 #[cfg(feature = "mutants")]
 pub fn choose(name: Option<&str>) {
     CHOSEN.set(name.map(str::to_owned));
@@ -90,7 +89,7 @@ pub fn is_on(name: &'static str) -> bool {
 mod tests {
     #[cfg(feature = "mutants")]
     #[test]
-    fn one_fault_is_on_at_a_time() {
+    fn only_chosen_mutant_is_active() {
         use super::choose;
         assert!(!mutant!(first));
         choose(Some("first"));

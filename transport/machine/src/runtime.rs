@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use trunkline_verbs::Clock;
 
-/// Starts machines and provides their clock and randomness. Clones share everything.
+/// Starts machines, and provides their clock and randomness. Clones are handles on the same runtime.
 #[derive(Debug, Clone, Default)]
 pub struct Runtime {
     clock: Clock,
@@ -17,13 +17,13 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Creates the default runtime: a thread per machine, the system's clock and randomness.
+    /// Creates the default runtime, with a thread per machine and the system's clock and randomness.
     #[must_use]
     pub fn threads() -> Self {
         Self::default()
     }
 
-    /// Creates a runtime whose machines a simulation runs, by this clock.
+    /// Creates a runtime whose machines are run by a simulation with this clock.
     #[must_use]
     pub fn simulated(clock: Clock, simulator: Arc<dyn Simulator>) -> Self {
         Self { clock, simulator: Some(simulator) }
@@ -35,8 +35,8 @@ impl Runtime {
         &self.clock
     }
 
-    /// Returns true if a simulation runs the machines. Code must then not block, start a thread or open a
-    /// socket.
+    /// Returns true if a simulation runs the machines. Code must not block, start a thread or open a socket
+    /// then.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.simulator.is_some()
@@ -47,13 +47,13 @@ impl Runtime {
     pub fn random(&self) -> u64 {
         match &self.simulator {
             Some(simulator) => simulator.random(),
-            // The standard library seeds each of these from the system's source.
+            // The standard library seeds each `RandomState` from the system's source.
             #[expect(clippy::disallowed_methods, reason = "the one source of unseeded randomness")]
             None => RandomState::new().hash_one(std::process::id()),
         }
     }
 
-    /// Starts a machine. Its `make` runs on the thread that drives it.
+    /// Starts a machine. `make` runs on the thread that drives the machine.
     ///
     /// # Errors
     /// The system's error if a thread cannot be created, or the error of `make`. A simulation creates the
@@ -68,10 +68,10 @@ impl Runtime {
         }
     }
 
-    /// Creates the two halves of sleeping: one for the machine, one for the threads that bring it work.
+    /// Creates a sleeper for the machine, and a waker for the threads that bring it work.
     ///
     /// # Errors
-    /// The system's error if it has no descriptor to give.
+    /// The system's error if no descriptor is left.
     pub fn sleeper(&self) -> io::Result<(Sleeper, Waker)> {
         Sleeper::new(&self.clock, self.simulator.as_ref())
     }

@@ -1,5 +1,5 @@
-//! The interface to a simulation, which schedules machines in place of the operating system, and the word by
-//! which it wakes a machine.
+//! The interface to a simulation, which schedules machines in place of the operating system, and the bell
+//! through which it wakes a machine.
 
 use crate::machine::MakeMachine;
 use crate::rings::doorbell::Doorbell;
@@ -11,15 +11,15 @@ pub trait Simulator: Send + Sync + fmt::Debug {
     /// Adds a machine. It is created on the simulation's thread, before any other machine's next turn.
     fn spawn(&self, name: &str, make: MakeMachine);
 
-    /// Rings a bell, now or later, but before the clock moves further than a thread may be descheduled. Other
-    /// machines may run between a push into a queue and its ring.
+    /// Rings a bell, now or later, but before the clock advances further than a thread may be descheduled.
+    /// Other machines may run between a push into a queue and the ring that follows it.
     fn ring(&self, bell: Arc<Bell>);
 
     /// Returns the next number of the seeded generator.
     fn random(&self) -> u64;
 }
 
-/// Sleep state of a simulated machine, which has no descriptor to be woken by.
+/// Sleep state of a simulated machine, which has no descriptor.
 #[derive(Debug, Default)]
 pub struct Bell(Doorbell);
 
@@ -27,11 +27,11 @@ impl Bell {
     /// Wakes the machine if it has announced sleep. Called by the simulation for each
     /// [`crate::Simulator::ring`].
     pub fn ring(&self) {
-        // The sleeping machine's word is enough: there is no descriptor to write.
+        // Ignore the result, since a simulated machine has no descriptor to write to.
         let _was_asleep = self.0.ring();
     }
 
-    /// Returns the machine's side of the word.
+    /// Returns the doorbell, for the machine.
     pub(crate) fn doorbell(&self) -> &Doorbell {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Going to sleep without losing a wake-up.
+//! Sleeping without losing a wake-up.
 //!
 //! ```text
 //! machine                                    source of work
@@ -8,9 +8,9 @@
 //!   awake()
 //! ```
 //!
-//! A [`Sleeper`] also watches descriptors, such as a completion channel's, and a [`WatchSet`] of descriptors
-//! that changes. In a simulation there are neither descriptors nor system calls: the machine checks its
-//! channels itself.
+//! A [`Sleeper`] also watches descriptors, such as the one of a completion channel, and a [`WatchSet`], a set
+//! of descriptors that changes. A simulation has neither descriptors nor system calls, and the machine checks
+//! its channels instead.
 
 use crate::rings::doorbell::Doorbell;
 use crate::simulator::Bell;
@@ -29,7 +29,7 @@ const WAKER: Token = Token(0);
 const WATCHED: Token = Token(1);
 const CHANGING: Token = Token(2);
 
-/// The machine's half.
+/// Half of the machine.
 pub struct Sleeper {
     clock: Clock,
     half: SleeperHalf,
@@ -40,7 +40,7 @@ enum SleeperHalf {
     Simulated(Arc<Bell>),
 }
 
-/// The half for threads that bring work. Clones wake the same machine.
+/// Half of the threads that bring work. Clones wake the same machine.
 #[derive(Clone)]
 pub struct Waker(WakerHalf);
 
@@ -78,8 +78,8 @@ impl Sleeper {
         Ok((Self { clock: clock.clone(), half }, Waker(waker)))
     }
 
-    /// Also wakes the machine when the descriptor becomes readable, edge-triggered. No-op in a simulation,
-    /// where `fd` is not called.
+    /// Also wakes the machine when the descriptor becomes readable, edge-triggered. In a simulation, has no
+    /// effect and does not call `fd`.
     ///
     /// # Errors
     /// The error of the system call.
@@ -90,7 +90,7 @@ impl Sleeper {
         }
     }
 
-    /// Stops watching a descriptor. No-op in a simulation.
+    /// Stops watching a descriptor. Has no effect in a simulation.
     ///
     /// # Errors
     /// The error of the system call.
@@ -101,7 +101,8 @@ impl Sleeper {
         }
     }
 
-    /// Like [`Sleeper::watch`], for a descriptor that stays open until [`Sleeper::unwatch_raw`].
+    /// Watches a descriptor as [`Sleeper::watch`] does. The descriptor must stay open until
+    /// [`Sleeper::unwatch_raw`].
     ///
     /// # Errors
     /// The error of the system call.
@@ -117,38 +118,38 @@ impl Sleeper {
     /// Stops watching a descriptor.
     pub fn unwatch_raw(&self, fd: RawFd) {
         if let SleeperHalf::Thread { poll, .. } = &self.half {
-            // Deregistering fails only if the descriptor was closed. Closed descriptors are not watched.
+            // This fails only if the descriptor is closed, and closed descriptors are not watched.
             let _closed = poll.registry().deregister(&mut SourceFd(&fd));
         }
     }
 
-    /// Also wakes the machine when one of these descriptors becomes readable, edge-triggered, in place of the
-    /// previous set. `fds` is called only if `version` has changed, and never in a simulation.
+    /// Also wakes the machine when one of these descriptors becomes readable, edge-triggered. They replace
+    /// the previous set. `fds` is called only if `version` has changed, and never in a simulation.
     pub fn watch_set(&mut self, version: u64, fds: impl FnOnce() -> Vec<RawFd>) {
         if let SleeperHalf::Thread { poll, changing, .. } = &mut self.half {
             changing.update(poll, version, fds);
         }
     }
 
-    /// Announces that the machine is about to sleep. It must look into all its queues once more after this, and
-    /// then sleep or call [`Sleeper::awake`].
+    /// Announces that the machine is about to sleep. The machine must then check all its queues again, and
+    /// either sleep or call [`Sleeper::awake`].
     pub fn announce(&self) {
         self.doorbell().prepare();
     }
 
-    /// Records that the machine is awake, for any reason. It must look into its queues after this.
+    /// Records that the machine is awake, for whatever reason. The machine must then check its queues.
     pub fn awake(&self) {
         let _ringer_was_faster = self.doorbell().woken();
     }
 
-    /// Returns true if the bell was rung since [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
+    /// Returns true if the bell was rung after [`Sleeper::announce`]. For [`crate::Machine::is_woken`].
     #[must_use]
     pub fn is_woken(&self) -> bool {
         !self.doorbell().is_sleeping()
     }
 
     /// Blocks until the machine is woken, a watched descriptor is readable, or the time is reached. Returns
-    /// false only if all of the [`Sleeper::watch_set`] were unreadable.
+    /// false only if no descriptor of the [`Sleeper::watch_set`] is readable.
     ///
     /// # Errors
     /// The error of the system call.
@@ -170,27 +171,28 @@ impl Sleeper {
     }
 }
 
-/// The descriptors of one owner, which change, in a set to wait on.
+/// A set of descriptors that changes, watched with a `Poll`.
 #[derive(Debug, Default)]
 pub struct WatchSet {
     watched: Vec<RawFd>,
     version: u64,
-    /// True if the system has no room to watch a descriptor.
+    /// True if the system refused to watch a descriptor.
     is_incomplete: bool,
 }
 
 impl WatchSet {
-    /// Longest wait while a descriptor is not watched.
+    /// Maximum wait while a descriptor is not watched.
     const INCOMPLETE: Duration = Duration::from_millis(1);
 
-    /// Watches these descriptors, edge-triggered, in place of the previous set, if `version` has changed.
+    /// Watches these descriptors, edge-triggered, in place of the previous set. Does nothing if `version` is
+    /// unchanged and all descriptors of the set are watched.
     pub fn update(&mut self, poll: &Poll, version: u64, fds: impl FnOnce() -> Vec<RawFd>) {
         if version == self.version && !self.is_incomplete {
             return;
         }
         let was_incomplete = std::mem::take(&mut self.is_incomplete);
         for fd in self.watched.drain(..) {
-            // The system has already removed a closed descriptor from the set.
+            // The system has removed closed descriptors from the set.
             let _closed = poll.registry().deregister(&mut SourceFd(&fd));
         }
         for fd in fds() {
@@ -207,7 +209,7 @@ impl WatchSet {
         self.version = version;
     }
 
-    /// Returns the time to wait, which is short while a descriptor is not watched.
+    /// Returns the time to wait: `timeout`, or a short time while a descriptor is not watched.
     #[must_use]
     pub fn limit(&self, timeout: Option<Duration>) -> Option<Duration> {
         if !self.is_incomplete {
@@ -236,13 +238,13 @@ impl Waker {
         }
     }
 
-    /// Ensures that the machine checks its queues again and takes everything pushed before this call. Enters
-    /// the kernel only if the machine sleeps.
+    /// Ensures that the machine checks its queues again, and takes everything that was pushed before this
+    /// call. Makes a system call only if the machine sleeps.
     pub fn wake(&self) {
         match &self.0 {
             WakerHalf::Thread(bell) => {
                 if bell.doorbell.ring() {
-                    // Waking fails only after the eventfd and the sleeper are dropped.
+                    // Waking fails only after the sleeper and its eventfd are dropped.
                     let _gone = bell.waker.wake();
                 }
             }

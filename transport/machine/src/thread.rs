@@ -8,19 +8,19 @@ use trunkline_verbs::fork::Process;
 use trunkline_verbs::headroom;
 use trunkline_verbs::internal_thread::{self, InternalThread, ThreadNumber};
 
-/// Longest time between two looks at a time limit that may be shortened.
+/// Maximum interval between two calls for the remaining time, which may become shorter.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Panic of a machine's thread, which has been printed.
+/// A machine's thread panicked. The panic was printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Panicked;
 
-/// Reason why a joined machine has not ended in order.
+/// Reason why joining a machine failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotJoined {
-    /// The thread panicked; the panic has been printed.
+    /// The thread panicked. The panic was printed.
     Panicked,
-    /// The thread still runs, but is not waited for. The values it uses live as long as the thread.
+    /// The thread still runs, and nothing waits for it. Values that it uses live as long as the thread.
     Abandoned,
 }
 
@@ -34,7 +34,7 @@ pub struct Running {
 #[derive(Debug)]
 struct Thread {
     handle: InternalThread<()>,
-    /// Disconnected when the machine is dropped, right before the thread's end.
+    /// Disconnected when the machine is dropped, right before the thread ends.
     ended: Receiver<()>,
 }
 
@@ -44,7 +44,7 @@ impl Running {
     }
 
     /// Waits until the machine is done. Returns at once on the machine's own thread, and in a simulation,
-    /// which must not wait: the scheduler runs the machine to its end.
+    /// where the caller must not wait.
     ///
     /// # Errors
     /// [`Panicked`].
@@ -57,8 +57,8 @@ impl Running {
         }
     }
 
-    /// Like [`Running::join`], with a time limit. `left` returns the remaining time, and is called at least
-    /// every 20 ms, so that other threads can shorten it.
+    /// Waits until the machine is done, at most for the time that `left` returns. `left` is called at least
+    /// every 20 ms, so that other threads can shorten the time.
     ///
     /// # Errors
     /// The thread panicked or was abandoned.
@@ -84,13 +84,13 @@ impl Running {
     }
 }
 
-/// Starts a thread that creates a machine and drives it. Returns once the machine exists.
+/// Starts a thread that creates a machine and drives it. Returns when the machine is created.
 pub(crate) fn start(name: &str, make: MakeMachine) -> io::Result<Running> {
     headroom::check(headroom::STACK)?;
     let (made, outcome) = mpsc::channel();
     let (runs, ended) = mpsc::channel();
     let handle = internal_thread::spawn(name, move || {
-        // Dropped when the thread ends, even by a panic.
+        // Dropped when the thread ends, even after a panic.
         let _runs: mpsc::Sender<()> = runs;
         match make() {
             Ok(mut machine) => {

@@ -75,7 +75,7 @@ fn names(capabilities: DeviceCapabilities) -> String {
     names.join(" ")
 }
 
-/// Does what a node does first.
+/// Performs the first steps of a node on the device.
 fn try_out(device: &dyn Device, bytes: usize) -> Result<(), VerbsError> {
     let memory =
         Memory::zeroed(bytes).map_err(|_| VerbsError::OutOfResources("no memory for the program itself"))?;

@@ -5,11 +5,11 @@
 //!     [--device NAME] [--address IP]... [--json] [ITEM...]
 //! ```
 //!
-//! The device is the first one of the host, or the one that `TRUNKLINE_DEVICE` names. The two sides are at
-//! its first two RoCE v2 addresses of one family, or at the same one if it has no second. Items that the
-//! device cannot do are skipped with the reason. On the drop-in libraries of the software device, which have XRC,
-//! the items between processes run as well, with this program as their other process. Exits with status 1
-//! if an item fails, with 2 for wrong arguments and without a device.
+//! The device is the first one of the host, or the one that `TRUNKLINE_DEVICE` names. The two sides are at its
+//! first two RoCE v2 addresses of one family, or both at the same address if there is only one. Items that the
+//! device does not support are skipped with the reason. On the drop-in libraries of the software device, which
+//! have XRC, the items between processes run as well, with this program as their other process. Exits with status
+//! 1 if an item fails, with 2 for wrong arguments and without a device.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -23,7 +23,7 @@ use trunkline_conformance::{Bench, Port, ProcessBench, Wanted, run_program, serv
 use trunkline_verbs::{CompletionStatus, VerbsError};
 
 const USAGE: &str = "usage: nic_conformance [--device NAME] [--address IP]... [--json] [ITEM...]";
-/// The variable that makes this program the other process, at the address that it holds.
+/// The variable that makes this program the other process. It contains the address of that process.
 const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
 /// The variable that names the device.
 const DEVICE: &str = "TRUNKLINE_DEVICE";
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     run_program(&wanted, &[Arc::new(sides)], &processes)
 }
 
-/// The device and its addresses, as the arguments name them.
+/// The device and its addresses, from the arguments.
 #[derive(Debug, Default)]
 struct Asked {
     device: Option<String>,

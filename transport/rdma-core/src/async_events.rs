@@ -1,4 +1,4 @@
-//! Asynchronous events: from the one descriptor of a context to the openings of its device.
+//! Asynchronous events: from the single descriptor of a context to the openings of its device.
 //!
 //! Owns the table of live objects, which maps an event to its opening, and the queue of each opening. An
 //! event names its object by its address. An address that is not in the table belongs to another library's
@@ -105,7 +105,7 @@ struct Table {
 pub(crate) struct AsyncEvents(Mutex<Table>);
 
 impl AsyncEvents {
-    /// Makes the queue of another opening of the device.
+    /// Creates the queue of another opening of the device.
     pub(crate) fn open_queue(&self, context: BorrowedFd<'_>) -> Result<Arc<EventQueue>, VerbsError> {
         let queue = Arc::new(EventQueue::new(context)?);
         let mut table = lock(&self.0);
@@ -166,7 +166,7 @@ impl AsyncEvents {
 }
 
 impl Table {
-    /// Delivers an event to the openings that it is for. Returns true if this provider must acknowledge it.
+    /// Delivers an event to its openings. Returns true if this provider must acknowledge it.
     fn deliver(&self, event: RawEvent) -> bool {
         let Some((kind, about)) = classify(event.event_type) else { return false };
         let subject = match about {
@@ -195,7 +195,7 @@ impl Table {
     /// Reports, once, that the descriptor has failed for good, and stops waiting for it.
     fn fail(&mut self, context: Live<'_, ibv_context>) {
         self.is_dead = true;
-        // SAFETY: the context is `Live`, and its descriptor is open as long as it is.
+        // SAFETY: the context is `Live`, and its descriptor is open as long as the context.
         let events = unsafe { BorrowedFd::borrow_raw((*context.raw()).async_fd) };
         for queue in self.queues.iter().filter_map(Weak::upgrade) {
             let _was_not_there = queue.either.delete(events);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_event_goes_to_its_opening_and_ports_to_all() {
+    fn object_event_reaches_its_opening_and_port_event_all_openings() {
         let device = two_openings();
         assert!(device.table.deliver(RawEvent { element: 0x1000, event_type: 1 }));
         // The port's number is the union's `int`. The other bytes have no meaning.
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_that_is_never_read_is_bounded() {
+    fn unread_queue_is_bounded() {
         let device = two_openings();
         for _ in 0..2 * QUEUE_DEPTH {
             device.table.deliver(RawEvent { element: 1, event_type: 9 });
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(lock(&device.queues[0].waiting).len(), QUEUE_DEPTH);
     }
 
-    /// Closed streams concern a whole process, so the test starts itself again.
+    /// Closed streams affect a whole process, so the test runs itself in another process.
     #[test]
     fn no_descriptor_takes_number_of_closed_stream() {
         const NAME: &str = "async_events::tests::no_descriptor_takes_number_of_closed_stream";

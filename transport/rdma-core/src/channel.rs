@@ -82,8 +82,8 @@ impl CompletionChannel for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let result = self.handle.destroy(
-            // SAFETY: the channel is `Live`, and after success the handle no longer lends it. CQs hold their
-            // channel, so none is left that uses it.
+            // SAFETY: the channel is `Live`. If the call succeeds, `Handle::destroy` clears the pointer, so
+            // the channel is not used afterwards. CQs hold their channel, so no CQ uses it.
             |channel| unsafe { ibv_destroy_comp_channel(channel.raw()) },
             |errno| check_destroy(errno, "a CQ reports to this channel"),
         );

@@ -27,15 +27,15 @@ static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub(crate) struct Context {
     raw: NonNull<ibv_context>,
-    /// A list of librdmacm's that contains only this device: the reference itself.
+    /// A list of librdmacm that contains only this device, and so holds the reference.
     _list: DeviceList,
     name: String,
     guid: u64,
     events: AsyncEvents,
 }
 
-// SAFETY: libibverbs lets any thread use a context and has internal locks; what this type changes
-// itself is guarded by locks.
+// SAFETY: libibverbs lets any thread use a context and has internal locks; locks guard the fields that this
+// type changes.
 unsafe impl Send for Context {}
 // SAFETY: libibverbs allows concurrent use of a context, and locks guard the fields that this type changes.
 unsafe impl Sync for Context {}
@@ -95,7 +95,7 @@ impl Context {
         let mut count: c_int = 0;
         // SAFETY: the count is local.
         let Some(list) = NonNull::new(unsafe { ibv_get_device_list(&raw mut count) }) else { return false };
-        // A device keeps its address as long as anything holds it, and the context holds it.
+        // A device keeps its address while a context holds it, as this one does.
         // SAFETY: libibverbs returns as many devices as it counts.
         let is_listed = (0..usize::try_from(count).unwrap_or(0))
             .any(|index| std::ptr::eq(unsafe { list.add(index).read() }, device));
@@ -106,8 +106,8 @@ impl Context {
 
     /// Closes the kernel's files of a removed device, since the kernel waits for that before it finishes
     /// the removal. librdmacm closes a context only when it reads the list of devices again and finds
-    /// another device, so it never closes the only device's. The descriptors stay open, on
-    /// `/dev/null`: when librdmacm does close them, it closes no other file.
+    /// another device, so it never closes the context of the only device. The descriptors stay open, on
+    /// `/dev/null`: when librdmacm later closes them, it does not close another file.
     fn release_files(&self) {
         // SAFETY: the list keeps the context open.
         let files = unsafe { [(*self.raw.as_ptr()).async_fd, (*self.raw.as_ptr()).cmd_fd] };
@@ -124,7 +124,7 @@ impl Context {
 
     /// Returns the descriptor of the asynchronous events.
     pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the list keeps the context open, and the descriptor is open as long as it is.
+        // SAFETY: the list keeps the context open, and the descriptor is open as long as the context.
         unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
     }
 }
@@ -169,7 +169,7 @@ impl Opened {
         self.context.events().leave(object, destroy)
     }
 
-    /// Returns the context, which is open for as long as this value exists.
+    /// Returns the context, which is open as long as this value exists.
     pub(crate) fn live(&self) -> Live<'_, ibv_context> {
         self.context.live()
     }
@@ -212,7 +212,7 @@ impl DeviceList {
         (0..).map_while(|index| NonNull::new(unsafe { self.0.add(index).read() }))
     }
 
-    /// Releases all devices but the one with this name.
+    /// Releases all devices except the one with this name.
     fn only(self, name: &str) -> Result<Self, VerbsError> {
         let mut kept = None;
         let mut others = Vec::new();
@@ -226,13 +226,13 @@ impl DeviceList {
             return Ok(self);
         }
         // librdmacm frees a list with `free`, so a list from `calloc` can be passed to it.
-        // SAFETY: it takes two numbers, and its result is checked.
+        // SAFETY: `calloc` takes two numbers, and its result is checked.
         let rest = unsafe { libc::calloc(others.len() + 1, size_of::<*mut ibv_context>()) };
         let Some(rest) = NonNull::new(rest.cast::<*mut ibv_context>()) else {
             return Err(named(Doing::Allocate, libc::ENOMEM));
         };
         for (index, context) in others.iter().enumerate() {
-            // SAFETY: the block has room for all of them and for the null pointer after them.
+            // SAFETY: the block has room for all other contexts and for the null pointer after them.
             unsafe { rest.add(index).write(context.as_ptr()) };
         }
         // SAFETY: librdmacm's list has at least two contexts, so both elements are inside of it.

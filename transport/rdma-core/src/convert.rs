@@ -80,8 +80,8 @@ fn status(code: ibv_wc_status::Type) -> CompletionStatus {
     usize::try_from(code).ok().and_then(|index| ALL.get(index)).copied().unwrap_or(S::GeneralError)
 }
 
-/// Converts an opcode from its number. From `IBV_WC_RECV` on all are receives; other unknown ones, vendors' own
-/// among them, are taken for sends, since this crate posts no such work.
+/// Converts an opcode from its number. Numbers from `IBV_WC_RECV` on are receives. Other unknown numbers,
+/// including vendors' own, count as sends, since this crate does not post such work.
 fn opcode(code: ibv_wc_opcode::Type) -> CompletionOpcode {
     match code {
         ibv_wc_opcode::IBV_WC_RDMA_WRITE => CompletionOpcode::RdmaWrite,
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn change_goes_to_c_and_back_whole() {
+    fn qp_modify_round_trips_through_c_attributes() {
         let change = QpModify {
             state: Some(QpState::ReadyToReceive),
             current_state: Some(QpState::Init),

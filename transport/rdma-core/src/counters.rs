@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn counters_start_when_device_is_opened() {
         let folder = std::env::temp_dir().join(format!("trunkline-counters-{}", std::process::id()));
-        // A process that was killed may have had the same number.
+        // A killed process may have had the same number.
         let _left = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("hw_counters")).unwrap();
         let sent = folder.join("hw_counters/sent_pkts");

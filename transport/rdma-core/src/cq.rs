@@ -128,7 +128,8 @@ impl CompletionQueue for Cq {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the CQ is `Live`, and after success the handle no longer lends it.
+            // SAFETY: the CQ is `Live`. If the call succeeds, `Handle::destroy` clears the pointer, so the
+            // CQ is not used afterwards.
             |cq| self.opened.leave(cq.raw(), |cq| unsafe { ibv_destroy_cq(cq) }),
             |errno| check_destroy(errno, "an SRQ or a QP completes into this CQ"),
         )

@@ -1,8 +1,8 @@
 //! Reasons why devices or connections cannot be opened.
 //!
-//! Owns the check of /dev/infiniband. librdmacm returns ENODEV or EPERM for nearly every cause, or leaves
-//! a device out of its list, but the remedy for a module that is not loaded differs from that for a file
-//! that may not be opened.
+//! Owns the check of /dev/infiniband. librdmacm returns ENODEV or EPERM for nearly every cause, or omits a
+//! device from its list, but a module that is not loaded needs another remedy than a file without
+//! permission.
 
 use crate::listing;
 use std::fs::OpenOptions;
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn missing_file_is_named() {
         let folder = std::env::temp_dir().join(format!("trunkline-diagnosis-{}", std::process::id()));
-        // A process that was killed may have had the same number.
+        // A killed process may have had the same number.
         let _left = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let without_verbs = of_files(&folder).unwrap();

@@ -13,17 +13,17 @@ pub(crate) enum Doing {
     List,
     /// Registering memory.
     Register,
-    /// Making a completion queue.
+    /// Creating a completion queue.
     CreateCq,
-    /// Making a shared receive queue.
+    /// Creating a shared receive queue.
     CreateSrq,
-    /// Making a queue pair.
+    /// Creating a queue pair.
     CreateQp,
     /// Opening another handle of a TGT.
     OpenQp,
     /// Opening an XRC domain.
     OpenXrcd,
-    /// Making a protection domain or a completion channel.
+    /// Creating a protection domain or a completion channel.
     Allocate,
     /// Changing a queue pair.
     ModifyQp,
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn all_forms_of_failure_are_understood() {
+    fn negative_and_positive_errnos_become_errors() {
         assert_eq!(check(Doing::Query, 0), Ok(()));
         assert_eq!(check(Doing::Query, libc::EIO), Err(VerbsError::Gone));
         assert_eq!(check(Doing::Query, -libc::EIO), Err(VerbsError::Gone));

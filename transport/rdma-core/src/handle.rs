@@ -1,8 +1,8 @@
 //! Pointers to C objects that may be destroyed while the Rust objects around them still exist.
 //!
-//! Owns the rule that no C function gets a pointer to a destroyed object: a use holds the lock for
-//! reading, the destruction for writing. Uses never wait for one another, and a use must not use the
-//! same handle again. A use gets a [`Live`] pointer, whose lifetime is the lock's.
+//! Owns the rule that no C function gets a pointer to a destroyed object: a use holds the lock for reading,
+//! the destruction for writing. Uses never wait for one another, and a use must not lock the same handle
+//! again. A use gets a [`Live`] pointer, whose lifetime is the lifetime of the lock.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -41,8 +41,8 @@ impl<T> Live<'_, T> {
 /// A C object of libibverbs, or none once it is destroyed.
 pub(crate) struct Handle<T>(RwLock<Option<NonNull<T>>>);
 
-// SAFETY: libibverbs lets any thread use its objects. The pointer is passed to its functions only, and
-// the lock excludes all others while one of them destroys the object.
+// SAFETY: libibverbs lets any thread use its objects. The pointer is passed to its functions only, and the
+// lock excludes all other threads while one thread destroys the object.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: libibverbs has its own locks for concurrent use of an object, and this lock excludes its
 // destruction.
@@ -57,7 +57,7 @@ impl<T> Handle<T> {
         Self(RwLock::new(Some(raw)))
     }
 
-    /// Runs `with` on the object, which is not destroyed during that time.
+    /// Calls `with` on the object, which is not destroyed during that time.
     ///
     /// # Errors
     /// [`VerbsError::Gone`] if it is destroyed already.
@@ -94,7 +94,7 @@ impl<T> Handle<T> {
     ) -> Result<(), VerbsError> {
         let mut raw = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let object = raw.ok_or(VerbsError::Gone)?;
-        // SAFETY: not destroyed yet, and the lock keeps others from doing it.
+        // SAFETY: the object is not destroyed yet, and the lock keeps other threads from destroying it.
         match destroy(unsafe { Live::new(object) }) {
             0 => {
                 *raw = None;

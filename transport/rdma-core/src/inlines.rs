@@ -1,9 +1,9 @@
 //! The functions that libibverbs has only in its header, in Rust.
 //!
 //! Owns the calls through the tables of functions: `ibv_context.ops` for the data path, and for extended
-//! verbs the `verbs_context` that surrounds an `ibv_context`. Each function here is one inline function of
-//! verbs.h, with the same checks and results. The bindings' own are not used, because they fail on 64-bit
-//! machines. Only this file reads those tables.
+//! verbs the `verbs_context` that surrounds an `ibv_context`. Each function here corresponds to one inline
+//! function of verbs.h, with the same checks and results. The inline functions of the bindings are not
+//! used, because they fail on 64-bit machines. Only this file reads those tables.
 
 use crate::handle::Live;
 use rdma_sys::*;
@@ -12,7 +12,7 @@ use std::mem::{MaybeUninit, offset_of, size_of};
 use std::ptr::{NonNull, null_mut};
 
 unsafe extern "C" {
-    /// `ibv_query_gid_table` of the header is this with the size of an entry.
+    /// `ibv_query_gid_table` of the header calls this function with the size of an entry.
     fn _ibv_query_gid_table(
         context: *mut ibv_context,
         entries: *mut ibv_gid_entry,
@@ -27,7 +27,7 @@ fn extended(context: Live<'_, ibv_context>, offset: usize) -> Option<NonNull<ver
     let context = context.raw();
     // SAFETY: the context is open while it is `Live`.
     let mark = unsafe { (*context).abi_compat };
-    // Set all bits of the pointer, not only 32.
+    // The mark has all bits of the pointer set, not only 32.
     if mark.addr() != usize::MAX {
         return None;
     }
@@ -50,11 +50,11 @@ macro_rules! extended_op {
     };
 }
 
-/// The open context of an object.
+/// Returns the open context of an object.
 macro_rules! context_of {
     ($object:expr) => {
-        // SAFETY: libibverbs stores the context when it makes the object, and this crate closes none
-        // while an object of it is alive.
+        // SAFETY: libibverbs stores the context when it creates the object, and this crate closes no
+        // context while an object of it is alive.
         unsafe { NonNull::new((*$object.raw()).context).map(|context| Live::new(context)) }
     };
 }
@@ -124,7 +124,7 @@ pub(crate) unsafe fn create_qp_ex(
 ) -> *mut ibv_qp {
     if attributes.comp_mask == ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 {
         let pd = attributes.pd;
-        // SAFETY: the first fields of the extended structure are those of the plain one; this
+        // SAFETY: the extended structure begins with the fields of the plain one; this
         // function's contract for the objects.
         return unsafe { ibv_create_qp(pd, std::ptr::from_mut(attributes).cast()) };
     }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn extended_verb_needs_mark_and_table_that_has_it() {
+    fn extended_verb_needs_abi_mark_and_large_enough_table() {
         // SAFETY: the structure consists of numbers and pointers.
         let mut table: Box<verbs_context> = Box::new(unsafe { crate::convert::zeroed() });
         unsafe extern "C" fn refuse(_: *mut ibv_context, _: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd {

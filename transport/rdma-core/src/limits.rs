@@ -1,7 +1,7 @@
 //! Limits and capabilities of a device, queried once, when it is opened.
 //!
-//! Devices do not report two of them, so these are found by trial: whether a device that announces XRC has
-//! XRC domains, and the maximum size of inline data.
+//! Devices do not report two of these values, so they are found by trial: if a device that announces XRC
+//! has XRC domains, and the maximum size of inline data.
 
 use crate::context::Opened;
 use crate::convert::{limit, small_limit, zeroed};
@@ -61,7 +61,7 @@ pub(crate) fn attributes(opened: &Arc<Opened>) -> Result<DeviceAttributes, Verbs
     })
 }
 
-/// Returns true if an XRC domain can be opened: some devices announce XRC and have no domains.
+/// Returns true if an XRC domain can be opened: some devices announce XRC but have no domains.
 fn has_xrc(opened: &Arc<Opened>) -> bool {
     match Xrcd::open(Arc::clone(opened), None, XrcdFlags::CREATE) {
         Ok(_) => true,

@@ -1,6 +1,6 @@
 //! The devices that libibverbs lists, with their names and GUIDs.
 //!
-//! Opens none of them, so it needs no access rights. Called for the provider's list of devices, and for the
+//! Does not open the devices, so it needs no access rights. Called for the provider's list of devices, and for the
 //! explanation of an error.
 
 use crate::error::{Doing, last, named};

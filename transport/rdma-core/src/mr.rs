@@ -50,11 +50,11 @@ impl Mr {
         let raw = pd.handle().with(|pd| {
             if start == own {
                 // SAFETY: the PD is `Live`, `contains` has found the range inside the memory, and the region holds
-                // that until it is deregistered.
+                // the memory until it is deregistered.
                 unsafe { ibv_reg_mr(pd.raw(), place, length, flags) }
             } else {
                 // SAFETY: the PD is `Live`, `contains` has found the range inside the memory, and the region holds
-                // that until it is deregistered.
+                // the memory until it is deregistered.
                 unsafe { ibv_reg_mr_iova(pd.raw(), place, length, start.0, flags) }
             }
         })?;
@@ -95,7 +95,8 @@ impl MemoryRegion for Mr {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the region is `Live`, and after success the handle no longer lends it.
+            // SAFETY: the region is `Live`. If the call succeeds, `Handle::destroy` clears the pointer, so
+            // the region is not used afterwards.
             |mr| unsafe { ibv_dereg_mr(mr.raw()) },
             |errno| check_destroy(errno, "a memory window is bound to this region"),
         )
@@ -104,7 +105,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // A region that could not be deregistered keeps its memory: the device may still write there.
+        // If a region cannot be deregistered, its memory is leaked: the device may still write to it.
         let result = self.destroy();
         if !matches!(result, Ok(()) | Err(VerbsError::Gone)) {
             std::mem::forget(Arc::clone(&self.memory));

@@ -45,7 +45,8 @@ impl Pd {
     /// Deallocates the C object; later calls return [`VerbsError::Gone`].
     pub(crate) fn deallocate(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the domain is `Live`, and after success the handle no longer lends it.
+            // SAFETY: the domain is `Live`. If the call succeeds, `Handle::destroy` clears the pointer, so
+            // the domain is not used afterwards.
             |pd| unsafe { ibv_dealloc_pd(pd.raw()) },
             |errno| check_destroy(errno, "a memory region, an SRQ or a QP belongs to this protection domain"),
         )

@@ -48,15 +48,15 @@ pub(crate) fn send(
                 }
             }
             if index > 0 {
-                // SAFETY: both elements are written.
+                // SAFETY: both elements were written before.
                 unsafe { (*first.add(index - 1)).next = first.add(index) };
             }
             length = index + 1;
         }
         if length > 0 {
             let mut refused = null_mut();
-            // SAFETY: the list has `length` requests and ends with null. They point to `batch` and
-            // `inline`, which stay as they are.
+            // SAFETY: the list has `length` requests and ends with null. The requests point to `batch` and
+            // `inline`, which do not change during the call.
             let status = unsafe { inlines::post_send(qp, first, &mut refused) };
             outcome(status, first, refused, length, posted)?;
         }
@@ -99,8 +99,8 @@ pub(crate) fn receive(to: Receiver<'_>, requests: &[ReceiveRequest<'_>]) -> Resu
             }
         }
         let mut refused = null_mut();
-        // SAFETY: the list has as many requests as `batch`, to whose elements they point, and ends with
-        // null.
+        // SAFETY: the list has as many requests as `batch`, points to the elements of `batch`, and ends
+        // with null.
         let status = unsafe {
             match to {
                 Receiver::Qp(qp) => inlines::post_recv(qp, first, &mut refused),

@@ -42,7 +42,7 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    /// Makes a QP of parts that fit its type; the caller has checked that.
+    /// Creates a QP of parts that fit its type; the caller has checked that.
     pub(crate) fn create(
         opened: Arc<Opened>,
         qp_type: QpType,
@@ -126,7 +126,7 @@ impl Qp {
         &self.opened
     }
 
-    /// Changes the QP by attributes in the form of C, which `rdma_init_qp_attr` has returned.
+    /// Changes the QP by C attributes that `rdma_init_qp_attr` has returned.
     ///
     /// # Errors
     /// Same as [`QueuePair::modify`].
@@ -214,7 +214,8 @@ impl QueuePair for Qp {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the QP is `Live`, and after success the handle no longer lends it.
+            // SAFETY: the QP is `Live`. If the call succeeds, `Handle::destroy` clears the pointer, so the
+            // QP is not used afterwards.
             |qp| self.opened.leave(qp.raw(), |qp| unsafe { ibv_destroy_qp(qp) }),
             |errno| check_destroy(errno, "the device still uses this QP"),
         )

@@ -135,7 +135,8 @@ impl SharedReceiveQueue for Srq {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: the SRQ is `Live`, and after success the handle no longer lends it.
+            // SAFETY: the SRQ is `Live`. If the call succeeds, `Handle::destroy` clears the pointer, so the
+            // SRQ is not used afterwards.
             |srq| self.opened.leave(srq.raw(), |srq| unsafe { ibv_destroy_srq(srq) }),
             |errno| check_destroy(errno, "a QP takes its receives from this SRQ"),
         )

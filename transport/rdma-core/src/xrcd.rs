@@ -55,7 +55,8 @@ impl Xrcd {
 impl XrcDomain for Xrcd {
     fn close(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
-            // SAFETY: after success the handle no longer lends the domain.
+            // SAFETY: if the call succeeds, `Handle::destroy` clears the pointer, so the domain is not used
+            // afterwards.
             |xrcd| unsafe { inlines::close_xrcd(xrcd) },
             |errno| check_destroy(errno, "an SRQ or a TGT handle was made with this XRC domain handle"),
         )

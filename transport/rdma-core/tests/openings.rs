@@ -24,7 +24,7 @@ mod tests {
     /// More requests than two batches, and not a multiple of one.
     const MANY: u32 = 75;
 
-    /// The device of the host; without one the test is skipped with a message.
+    /// Returns the device of the host. Without one the test is skipped with a message.
     fn device() -> Option<OnHost> {
         OnHost::find().inspect_err(|why| println!("skip: {why}")).ok()
     }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn event_goes_to_opening_of_its_object_whichever_opening_reads_it() {
+    fn async_event_reaches_opening_of_its_object_through_any_reader() {
         let Some(host) = device() else { return };
         let (other, own) = (Station::new(&host), Station::with(&host, Some(0x5253)));
         other.join(&host, &own);

@@ -47,7 +47,7 @@ pub fn mad(data: &[u8; MAD_BYTES]) {
 fn checksum(data: &[u8]) {
     let v4 = |end| SocketAddr::new(Ipv4Addr::new(127, 0, 0, end).into(), 4791);
     let v6 = |end| SocketAddr::new(Ipv6Addr::from(u128::from(end)).into(), 4791);
-    // Any identification will do; this one varies with the input.
+    // The identification is arbitrary; this one varies with the input.
     let v4_identification = u16::try_from(data.len() & 0xffff).unwrap_or(0).rotate_left(9);
     let hidden = IpUdp::new(v4(1), v4(2));
     let sent = IpUdp { v4_identification, ..hidden };

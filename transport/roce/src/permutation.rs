@@ -1,8 +1,8 @@
 //! Unpredictable numbers on the wire.
 //!
 //! Owns the keyed permutation of places in tables to QP numbers, SRQ numbers, communication ids and memory
-//! keys. The holder of the key computes the place back; others can derive from the numbers only that they are
-//! unique. It must never be used to hide data.
+//! keys. The holder of the key can compute the place from the number; without the key, numbers reveal only
+//! that they are unique. It must never be used to hide data.
 
 use siphasher::sip::SipHasher24;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::fmt;
 /// the round function cannot be distinguished from a random one.
 const ROUNDS: u64 = 8;
 
-/// A permutation of the numbers with a given number of bits, by a key.
+/// A permutation of the numbers with a given number of bits, determined by a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Permutation {
     keys: [u64; 2],
@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn index_survives_round_trip(keys: [u64; 2], half_bits in 1_u32..=16, word: u32) {
+        fn permutation_index_round_trips(keys: [u64; 2], half_bits in 1_u32..=16, word: u32) {
             let permutation = Permutation::new(2 * half_bits, keys);
             let word = word & u32::MAX >> (32 - 2 * half_bits);
             let number = permutation.number_of(word);
@@ -109,7 +109,7 @@ mod tests {
             *differences.entry(after.wrapping_sub(*before)).or_default() += 1;
         }
         assert!(differences.values().all(|count| *count <= 3), "some differences come again and again");
-        // No bit of the number follows from a bit of the index, nor changes with it more often than not.
+        // No bit of the number equals a bit of the index, nor changes with it more often than not.
         for of_index in 0..14_u32 {
             let mut changed = [0_u32; 32];
             for index in 0..1_usize << 14 {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_widths_differ() {
+    fn permutations_differ_by_key_and_width() {
         let of = |bits, keys| Permutation::new(bits, keys).number_of(5);
         let all = [of(32, [1, 2]), of(32, [2, 1]), of(32, [1, 3]), of(24, [1, 2]), of(30, [1, 2])];
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "{all:?}");

@@ -58,7 +58,7 @@ pub(crate) fn mads(name: &str) -> Vec<Mad> {
 }
 
 #[test]
-fn each_packet_re_emits_equal_and_its_icrc_is_right() {
+fn each_captured_packet_re_emits_equal_with_valid_icrc() {
     for (name, expected) in FILES {
         let count = each_datagram(name, |number, datagram| {
             let (packet, crc) = datagram.payload.split_last_chunk::<4>().expect("an ICRC");

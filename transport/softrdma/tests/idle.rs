@@ -13,12 +13,12 @@ use std::time::Duration;
 use trunkline_testkit::{runs_alone, wait_until};
 use trunkline_verbs::{CompletionStatus, Notify, SendOperation};
 
-/// Returns the number of times that the background threads of all devices have gone to sleep.
+/// Returns how many times the background threads of all devices have gone to sleep.
 fn sleeps() -> u64 {
     let mut total = 0;
     for task in fs::read_dir("/proc/self/task").unwrap() {
         let task = task.unwrap().path();
-        // A thread that was joined is listed for a moment longer, and may be gone when its files are read.
+        // A joined thread is still listed for a moment, and may be gone when its files are read.
         let read = |file: &str| fs::read_to_string(task.join(file));
         let (Ok(name), Ok(status)) = (read("comm"), read("status")) else { continue };
         if name.trim() != "trunkline-card" {
@@ -44,12 +44,12 @@ fn idle_device_does_not_wake_up() {
             assert_eq!(near.completion().status, CompletionStatus::Success);
         }
         near.cq.request_notify(Notify::Any).unwrap();
-        // Timers set by the traffic expire meanwhile: probes after some milliseconds, and the ACK timeout of
-        // 67 ms. A thread with a periodic tick would wake 400 times in each of these periods.
+        // Timers that the traffic has set expire during this time: probes after some milliseconds, and the
+        // ACK timeout of 67 ms. A thread with a periodic tick would wake 400 times in each period.
         wait_until("a period in which the devices sleep", Duration::from_secs(60), || {
             let before = sleeps();
             std::thread::sleep(Duration::from_millis(400));
-            // The sum is smaller than before if a thread of closed devices ended meanwhile.
+            // The sum is smaller than before if a thread of a closed device has ended.
             sleeps().checked_sub(before).is_some_and(|more| more <= 4).then_some(())
         });
     }

@@ -12,7 +12,7 @@ use trunkline_verbs::{
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// Sends one message of each kind, with all of its packets and completions, on one thread.
+/// Sends one message of each kind on one thread, including all packets and completions.
 fn round(near: &Node, far: &Node, ini: &dyn QueuePair) {
     let scatter = [far.sge(0, 4096)];
     far.srq.post_receive(&[ReceiveRequest { wr_id: 1, scatter: &scatter }]).unwrap();
@@ -47,8 +47,8 @@ fn round(near: &Node, far: &Node, ini: &dyn QueuePair) {
 }
 
 #[test]
-fn message_costs_no_allocation() {
-    if !runs_alone(module_path!(), "message_costs_no_allocation") {
+fn message_exchange_does_not_allocate() {
+    if !runs_alone(module_path!(), "message_exchange_does_not_allocate") {
         return;
     }
     for options in [common::in_process(), [(); 2].map(|()| common::udp()), [(); 2].map(|()| common::memory())]
@@ -64,7 +64,7 @@ fn message_costs_no_allocation() {
             (0..200).for_each(|_| round(&near, &far, &*ini));
             HEAP.allocations() - before
         };
-        // On a busy machine a late retransmission may still make a queue grow, but not in each of five runs.
+        // On a busy machine, a late retransmission may make a queue grow, but not in each of five runs.
         let fewest = (0..5).map(|_| allocations()).min();
         assert_eq!(fewest, Some(0), "in 200 rounds of four requests");
     }

@@ -109,8 +109,8 @@ fn event_descriptors() -> Vec<PathBuf> {
     all.filter(is_one).collect()
 }
 
-/// Kills the holder of port 4791 in the middle of its peers' traffic, and starts another process at its address.
-/// Returns the log of events.
+/// Kills the holder of port 4791 while its peers send, and starts another process at its address. Returns the
+/// log of events.
 fn holder_dies(seed: u64) -> Vec<String> {
     let mut world = World::new(seed);
     let (near, far) = (world.host(NEAR), world.host(FAR));
@@ -135,7 +135,7 @@ fn holder_dies(seed: u64) -> Vec<String> {
     exchange(&mut world, &to_two, &peer, &two, 41);
     let to_one = connect(&mut world, &peer.node, &one.node, &listeners[0]);
     exchange(&mut world, &to_one, &peer, &one, 42);
-    // Its successor gets its slot, and with it the DREQ for the dead process.
+    // The new process gets the slot of the dead one, and with it the DREQ for the dead process.
     let successor = world.process(&near);
     let listener = listen(&successor.node);
     drop(to_holder);
@@ -154,9 +154,9 @@ fn holder_dies(seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn when_holder_of_port_4791_is_killed_others_continue() {
-    // It inspects the descriptors of the process.
-    if !runs_alone(module_path!(), "when_holder_of_port_4791_is_killed_others_continue") {
+fn members_continue_after_holder_of_port_4791_is_killed() {
+    // The test inspects the descriptors of the process, so it runs alone.
+    if !runs_alone(module_path!(), "members_continue_after_holder_of_port_4791_is_killed") {
         return;
     }
     let runs = [1, 2, 3].map(holder_dies);
@@ -196,9 +196,9 @@ fn learns_of_exit(seed: u64) -> bool {
     false
 }
 
-/// Its last message is not repeated, so a program that waits for the event would wait forever.
+/// The last message of the process is not repeated, so a program that waits for the event would wait forever.
 #[test]
-fn process_that_exits_disconnects_its_peers_at_its_address() {
+fn exiting_process_disconnects_peers_at_its_address() {
     let missed: Vec<u64> = (0..200).filter(|seed| !learns_of_exit(*seed)).collect();
     assert!(missed.is_empty(), "seeds {missed:?}");
 }
@@ -209,7 +209,7 @@ fn has_ended(channel: &dyn CmChannel) -> bool {
     events.filter(|event| matches!(event.kind, CmEventKind::Disconnected { .. })).count() > 0
 }
 
-/// Maximum time until a death on the host is detected. The retries of an idle QP never run out.
+/// Maximum time until a death on the host is detected. The retries of an idle QP do not run out.
 const NOTICED: Duration = Duration::from_millis(200);
 
 /// Runs until a connection of the channel has ended because of a death.
@@ -224,7 +224,7 @@ fn is_told(world: &mut World, channel: &dyn CmChannel) {
 }
 
 #[test]
-fn death_on_host_ends_both_sides_of_connections_and_one_elsewhere_does_not() {
+fn process_death_ends_connections_of_same_host_only() {
     for seed in 0..20 {
         let mut world = World::new(seed);
         let (near, far) = (world.host(NEAR), world.host(FAR));
@@ -270,7 +270,7 @@ fn death_of_requesting_peer_withdraws_its_request() {
 
 /// The connection to a TGT that several processes share ends when the last of them has died.
 #[test]
-fn connection_survives_executor_while_another_process_has_handle() {
+fn connection_outlives_executor_while_another_process_has_handle() {
     let mut world = World::new(1);
     let near = world.host(NEAR);
     let file = Folder::new().unwrap().create("domain").unwrap();
@@ -287,7 +287,7 @@ fn connection_survives_executor_while_another_process_has_handle() {
     is_told(&mut world, &*connected.channel);
 }
 
-/// Makes a node's domain belong to a file.
+/// Gives a node a domain that a file names.
 fn sharing(process: Process, file: &std::fs::File) -> Process {
     let Node { device, address, .. } = process.node;
     Process { node: Node::in_domain(device, address, 1 << 16, Some(file.as_fd())), ..process }
@@ -340,7 +340,7 @@ fn messages_arrive_once_if_executor_is_killed_between_any_two_stores() {
 }
 
 #[test]
-fn processes_of_host_prove_their_user_and_others_do_not() {
+fn only_processes_of_same_host_prove_user() {
     let mut world = World::new(1);
     let [here, there] = [NEAR, FAR].map(|address| world.host(address));
     let [server, near] = [(); 2].map(|()| world.process(&here));

@@ -90,7 +90,7 @@ pub(super) struct Published {
     /// Units in use outside the part that is set aside.
     pub(super) used: AtomicUsize,
     pub(super) set_aside: AtomicUsize,
-    /// Refusals by the limit of a peer, of a host and of all.
+    /// Refusals because of the limit per peer, per host, and for all peers.
     pub(super) refused: [AtomicU64; 3],
 }
 
@@ -107,7 +107,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Creates a budget that this number of pollers share, of a node whose peers are at these hosts.
+    /// Creates a budget that `pollers` pollers of a node share. `peer_hosts` returns the host of each peer.
     #[must_use]
     pub fn new(name: &'static str, limit: Limit, pollers: u16, peer_hosts: &Arc<PeerHosts>) -> Arc<Self> {
         Arc::new(Self {

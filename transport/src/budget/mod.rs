@@ -15,8 +15,8 @@
 //!
 //! A peer is an address with a port, and the owner of an address has all its ports: hence the limit per host,
 //! see [`PeerHosts`](crate::PeerHosts).
-//! An eighth of the total limit is set aside, and each host may use only a little of that. So hosts that fill
-//! the rest leave some to every other host, until there are many of them:
+//! An eighth of the total limit is set aside, and each host may use only an eighth of that part. So if a few
+//! hosts have used up all other units, up to eight hosts can still take units:
 //!
 //! ```text
 //! in_all   |   general: 7/8, of which a host may use 1/2 of in_all   | set aside: 1/8, a host 1/64 of in_all |
@@ -107,7 +107,7 @@ pub fn part_of(limit: Limit, part: usize, least: usize) -> Limit {
     Limit { per_peer: scaled(limit.per_peer), in_all: scaled(limit.in_all) }
 }
 
-/// Reserve of a limit: the share that a use may not take, because it is kept for uses that must not wait.
+/// Part of a limit that a use must leave free for uses that must not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Leaves {
     /// The use may take the whole limit.
@@ -124,11 +124,11 @@ pub enum Leaves {
 }
 
 impl Leaves {
-    /// Returns the number of units in use up to which such a use may take `units` of a limit. An eighth is at
-    /// least 1, and 1 is always allowed, so a limit of 1 is not divided. A use that exceeds its part by
-    /// itself may take the whole limit once nothing else is in use; otherwise it could never begin. If it
-    /// leaves three eighths, an eighth may be in use at that time, since the uses that it leaves room for
-    /// could otherwise keep it waiting.
+    /// Returns the number of units that may be in use after such a use has taken `units` of a limit. An
+    /// eighth is at least 1, and 1 is always allowed, so a limit of 1 is not divided. A use that alone
+    /// exceeds its part may take the whole limit while nothing else is in use; otherwise it could never
+    /// begin. If it leaves three eighths, up to an eighth may be in use at that time, because the uses that
+    /// take these three eighths could otherwise delay it forever.
     #[inline]
     fn limit(self, limit: usize, units: usize) -> usize {
         match self {

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use trunkline_machine::mutant;
 
-/// Divisors of the limits on queued messages and on their bytes. These parts are reserved for refusals: no
-/// more calls run for a peer that leaves less free. Refusals are short, and a few replies of the largest size
-/// must not keep small calls out.
+/// Divisors of the limits on queued messages and on their bytes. The quotients are reserved for refusals:
+/// further calls of a peer are refused while less is free. Refusals are short, and a few replies of the
+/// largest size must not keep small calls out.
 const REFUSALS_OF_MESSAGES: usize = 8;
 const REFUSALS_OF_BYTES: usize = 64;
 
@@ -58,8 +58,8 @@ impl NodeBudgets {
     }
 }
 
-/// One poller's shares. A message that has to wait is charged until it leaves: a small one until it is in a
-/// send slot, a large one until the peer has READ it.
+/// One poller's shares. A waiting message is charged: a small one until it is in a send slot, a large one
+/// until the peer has READ it.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// Messages that wait to leave.
@@ -68,7 +68,7 @@ pub(crate) struct Shares {
     bytes: Share,
     /// Large messages that the peer has not READ yet. Each pins registered memory.
     pinned: Share,
-    /// Large messages of the peer that we have not READ yet.
+    /// Large messages of the peer that this node has not READ yet.
     announced: Share,
     /// Room reserved for refusals, in messages and in bytes.
     refusals: [Room; 2],
@@ -77,8 +77,8 @@ pub(crate) struct Shares {
 /// Returns the part of a limit that is reserved for refusals.
 fn refusals(limit: Limit, part: usize) -> Room {
     let of_peer = (limit.per_peer / part).max(1);
-    // While others use everything except the units set aside, calls of a host may use half of its part of
-    // those.
+    // Reserve at most half of a host's set-aside units for refusals. Its calls can use the other half once
+    // all other units are in use.
     let set_aside = if limit.set_aside() > 0 { limit.set_aside_per_host() / 2 } else { of_peer };
     Room { of_peer, of_all: of_peer.min(set_aside.max(1)) }
 }
@@ -98,7 +98,8 @@ impl Shares {
         }
     }
 
-    /// Charges a peer for a message that has to wait. Leaves a part of the queue to others.
+    /// Charges a peer for a message that has to wait. `leaves` is the part of the queue that must stay
+    /// free.
     pub(crate) fn queue(&mut self, peer: PeerKey, bytes: usize, leaves: Leaves) -> Result<(), Exhausted> {
         self.messages.take_leaving(peer, 1, leaves)?;
         self.bytes.take_leaving(peer, bytes, leaves).inspect_err(|_| self.messages.put_back(peer, 1))
@@ -192,7 +193,7 @@ impl Counted {
         add(&mut self.bytes, peer, bytes);
     }
 
-    /// Counts messages of the peer that we have not READ yet.
+    /// Counts messages of the peer that this node has not READ yet.
     pub(crate) fn announced(&mut self, peer: PeerKey, messages: usize) {
         add(&mut self.announced, peer, messages);
     }

@@ -74,8 +74,8 @@ impl Reservation {
         self.used -= units;
     }
 
-    /// Completes any other change. From now on [`Reservation::keeps`] allows counting only while at most two
-    /// portions are unused. If `is_watched`, it never does.
+    /// Updates the limits of the fast path after any other change. Then [`Reservation::keeps`] returns true
+    /// only while at most two portions are unused, and never if `is_watched`.
     pub(super) fn settle(&mut self, is_watched: bool) {
         self.least = if is_watched { usize::MAX } else { self.reserved.saturating_sub(2 * self.portion) };
     }
@@ -104,7 +104,7 @@ impl Reservation {
     }
 
     /// Returns true if the reserved units of all pollers are within the limit of a use with these `leaves`,
-    /// not counting those that this poller leaves unused after taking `units`. The poller's units may have
+    /// not counting units that this poller leaves unused after taking `units`. The poller's units may have
     /// been reserved under the higher limit of other uses, so their number alone is not sufficient.
     #[inline]
     pub(super) fn is_below(&self, units: usize, leaves: Leaves) -> bool {

@@ -56,7 +56,7 @@ struct OfHost {
 pub struct Share {
     budget: Arc<Budget>,
     published: Arc<Published>,
-    /// Use by all peers, except of the part that is set aside.
+    /// Units of all peers, outside the part that is set aside.
     all: Reservation,
     /// Units in use of the part that is set aside, by all hosts.
     set_aside: usize,
@@ -162,7 +162,7 @@ impl Share {
         self.put_back(peer, 1);
     }
 
-    /// Publishes the units in use, without those in the cache. Called at the end of a turn.
+    /// Publishes the units in use, without the units in the cache. Called at the end of a turn.
     #[inline]
     pub fn settle_cache(&self) {
         if self.cache.units > 0 {
@@ -431,7 +431,7 @@ impl Share {
     fn refusal(&self, level: usize) -> Exhausted {
         let Budget { name, limit, .. } = *self.budget;
         let counter = &self.published.refused[level];
-        // Only this poller writes it.
+        // Only this poller writes the counter, so a load and a store suffice.
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         match level {
             PEER => Exhausted::Peer { name, limit: limit.per_peer },

@@ -22,7 +22,7 @@ fn taken(share: &mut Share, peer: PeerKey) -> usize {
 }
 
 #[test]
-fn peer_at_its_limit_leaves_rest_to_others() {
+fn peer_at_its_limit_leaves_remaining_units_to_other_peers() {
     let budget = budget("things", Limit { per_peer: 4, in_all: 6 }, 1);
     let mut share = Share::new(&budget, 0);
     assert_eq!(taken(&mut share, A), 4);
@@ -40,7 +40,7 @@ fn peer_at_its_limit_leaves_rest_to_others() {
 }
 
 #[test]
-fn limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
+fn limit_is_never_exceeded_and_is_usable_to_seven_eighths() {
     for (limit, pollers) in [(1, 1), (7, 3), (1000, 1), (1000, 4), (65_536, 32)] {
         let budget = budget("things", Limit { per_peer: limit, in_all: limit }, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
@@ -59,7 +59,7 @@ fn limit_is_never_exceeded_and_nearly_all_of_it_can_be_used() {
 
 proptest! {
     /// With the cache, single units are taken and refused as without it, and count as used by the peer that
-    /// has them.
+    /// took them.
     #[test]
     fn cache_does_not_change_outcomes(
         per_peer in 1_usize..2000,
@@ -137,7 +137,7 @@ fn limit_zero_is_refused_with_name_of_option() {
 const CUT_UP: Limit = Limit { per_peer: 256, in_all: 1024 };
 
 #[test]
-fn host_at_its_limit_leaves_half_to_others() {
+fn host_at_its_limit_leaves_half_to_other_hosts() {
     for pollers in [1, 3] {
         let budget = budget("things", CUT_UP, pollers);
         let mut shares = (0..pollers).map(|poller| Share::new(&budget, poller)).collect::<Vec<_>>();
@@ -161,13 +161,13 @@ fn host_at_its_limit_leaves_half_to_others() {
 }
 
 #[test]
-fn hosts_that_use_up_budget_leave_some_to_each_that_uses_little() {
+fn exhausted_budget_leaves_set_aside_units_to_each_new_host() {
     let budget = budget("things", CUT_UP, 1);
     let mut share = Share::new(&budget, 0);
     let general =
         [taken(&mut share, peer(1, 1)), taken(&mut share, peer(1, 2)), taken(&mut share, peer(2, 1))];
     assert_eq!(general, [256; 3]);
-    // The rest of the general units, and then each host's part of those set aside.
+    // The remaining general units, and then each host's part of the units set aside.
     assert_eq!(taken(&mut share, peer(3, 1)), 128 + 16);
     assert_eq!(share.take(peer(3, 2), 1), Err(Exhausted::All { name: "things", limit: 1024 }));
     for host in 4..=10 {
@@ -190,7 +190,7 @@ fn units_still_held_count_when_peer_returns() {
     let mut shares = [Share::new(&budget, 0), Share::new(&budget, 1)];
     assert_eq!(taken(&mut shares[0], A), 4);
     shares.iter_mut().for_each(|share| share.leave(A));
-    // Later, with the same address and so the same key, on any poller.
+    // The peer returns later on any poller, with the same address and therefore the same key.
     assert_eq!([taken(&mut shares[0], A), taken(&mut shares[1], A)], [0, 0]);
     shares[0].put_back(A, 3);
     shares[0].leave(A);
@@ -198,7 +198,7 @@ fn units_still_held_count_when_peer_returns() {
 }
 
 #[test]
-fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
+fn replies_keep_set_aside_room_after_general_units_are_used_up() {
     let limits = NodeLimits { queued_messages: CUT_UP, ..NodeLimits::default() };
     let mut shares = Shares::new(&NodeBudgets::new(limits, 1, &Arc::default()), 0);
     let mut fill = |peer| (0..).take_while(|_| shares.queue(peer, 1, Leaves::Nothing).is_ok()).count();
@@ -207,7 +207,7 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
     assert_eq!(shares.has_reply_room(peer(4, 1)), Err(all), "it takes no replies");
     let of_peer = Exhausted::Peer { name: "queued messages", limit: 256 };
     assert_eq!(shares.has_reply_room(peer(1, 1)), Err(of_peer));
-    // A peer that takes its replies, but late.
+    // A peer that READs its replies late.
     for queued in 0..16 {
         let room = shares.has_reply_room(peer(5, 1));
         assert_eq!(room, if queued <= 8 { Ok(()) } else { Err(all) }, "{queued} are queued");
@@ -217,7 +217,7 @@ fn replies_keep_room_while_others_have_all_that_is_not_set_aside() {
 
 /// Two replies of the largest size, which their peer READs, leave room by default for replies to small calls.
 #[test]
-fn large_replies_do_not_keep_small_calls_out() {
+fn two_largest_replies_leave_room_for_small_replies() {
     let mut shares = Shares::new(&NodeBudgets::new(NodeLimits::default(), 1, &Arc::default()), 0);
     for _ in 0..2 {
         shares.queue(A, 60 << 20, Leaves::Nothing).unwrap();
@@ -241,7 +241,7 @@ fn part_of_every_limit_above_one_is_left() {
 }
 
 #[test]
-fn use_larger_than_its_part_is_admitted_alone() {
+fn use_larger_than_its_portion_is_admitted_alone() {
     assert_eq!(Leaves::Quarter.limit(64, 60), 60);
     assert_eq!(Leaves::Quarter.limit(64, 100), 64);
     assert_eq!(Leaves::ThreeEighths.limit(64, 40), 40);
@@ -250,7 +250,7 @@ fn use_larger_than_its_part_is_admitted_alone() {
 }
 
 #[test]
-fn units_left_by_one_use_serve_others() {
+fn units_left_by_one_use_are_available_to_other_uses() {
     let budget = budget("things", Limit { per_peer: 8, in_all: 16 }, 1);
     let mut share = Share::new(&budget, 0);
     let taken =
@@ -266,7 +266,7 @@ fn units_left_by_one_use_serve_others() {
 }
 
 #[test]
-fn units_reserved_by_pollers_count_as_left() {
+fn units_reserved_by_pollers_count_as_free() {
     // Large enough for portions: the poller keeps some of the units that it has put back.
     let budget = budget("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
     let mut share = Share::new(&budget, 0);
@@ -282,7 +282,7 @@ fn units_reserved_by_pollers_count_as_left() {
 /// No units are kept for a peer that is leaving. When it takes units again, it stops leaving: after all are
 /// put back, its units are kept, and the other poller lacks them.
 #[test]
-fn peer_that_takes_again_is_not_leaving_any_more() {
+fn peer_taking_units_again_stops_leaving() {
     for peer in [A, A.at(0)] {
         let budget = budget("things", CUT_UP, 2);
         let [mut share, mut other] = [0, 1].map(|poller| Share::new(&budget, poller));
@@ -361,7 +361,7 @@ proptest! {
 }
 
 #[test]
-fn message_is_charged_with_its_bytes_or_not_at_all() {
+fn message_and_its_bytes_are_charged_together() {
     let queued_bytes = Limit { per_peer: 3, in_all: 3 };
     for peer in [A, A.at(0)] {
         let budgets =

@@ -5,7 +5,7 @@
 //! Memory that peers may READ is registered again for each use, and only as much as is used. So a peer's key
 //! gives access to one message only.
 //!
-//! A block in the application's hands may outlive its device and its node. It keeps only memory alive:
+//! A block that the application holds may outlive its device and its node. It keeps only memory alive:
 //! registrations belong to the pool, which drops them when the device is removed. A generation number
 //! distinguishes registrations of earlier devices.
 
@@ -168,7 +168,7 @@ impl BlockPool {
         Arc::new(Self { access, kept_bytes, budget, runtime, process, state: Mutex::new(state), waiting })
     }
 
-    /// Opens the pool: there is a device to register memory with.
+    /// Opens the pool: `pd` registers its memory.
     pub(crate) fn open(&self, pd: Arc<dyn ProtectionDomain>) {
         self.lock().pd = Some(pd);
     }
@@ -210,7 +210,8 @@ impl BlockPool {
         Ok(Block { chunk: Some(chunk), pool: Arc::clone(self), length, peer, writing: ArrayVec::new() })
     }
 
-    /// Returns true if blocks of all peers use at most half of what a block of `largest` bytes leaves of a peer's limit.
+    /// Returns true if the bytes in use are at most half of the remainder of a peer's limit after a block of `largest`
+    /// bytes.
     pub(crate) fn has_spare(&self, largest: usize) -> bool {
         let state = self.lock();
         state.in_use <= state.share.limit().per_peer.saturating_sub(largest) / 2
@@ -489,8 +490,8 @@ struct Frozen(Block);
 
 impl AsRef<[u8]> for Frozen {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `freeze` made it when all writes of the device had completed, and consumed the
-        // only handle through which more could be started.
+        // SAFETY: `freeze` created this value when all writes of the device had completed, and consumed the
+        // only handle through which more writes could be started.
         unsafe { self.0.slice() }
     }
 }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn owner_that_panics_is_dropped_and_panic_is_contained() {
+    fn panicking_owner_is_dropped_and_panic_is_contained() {
         let owners = Arc::new(());
         for panics in 0..3 {
             let body = Body::from(Bytes::from_owner(Owner(Arc::clone(&owners), panics)));

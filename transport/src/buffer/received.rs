@@ -114,8 +114,8 @@ impl ReceiveSlots {
         u32::try_from(self.posted.iter().filter(|posted| **posted).count()).unwrap_or(u32::MAX)
     }
 
-    /// Posts receives in place of `count` that were taken, and those that are missing. Receives that cannot
-    /// be posted because slots are short are missing from now on.
+    /// Posts receives for `count` completed ones, and for those missing from earlier calls. Receives for
+    /// which no slot is free are counted as missing.
     pub(crate) fn repost(&mut self, srq: &dyn SharedReceiveQueue, count: usize) {
         let wanted = count + self.missing;
         let (_, missing) = self.fill(srq, wanted);
@@ -258,7 +258,7 @@ impl Received {
         matches!(self.content, Content::Lent(_))
     }
 
-    /// Returns true if it was copied into separate memory.
+    /// Returns true if the frame is a copy in separate memory.
     pub(crate) fn is_copied(&self) -> bool {
         matches!(self.content, Content::Copied(_))
     }
@@ -313,9 +313,9 @@ impl Received {
 impl AsRef<[u8]> for Received {
     fn as_ref(&self) -> &[u8] {
         match &self.content {
-            // SAFETY: the slot left the posted ones when this value was created (`complete` creates one per
-            // posting) and is posted again only after its drop, so the device does not write to it. Only the
-            // device writes to receive slots.
+            // SAFETY: the slot is not posted while this value exists: `complete` creates one value per
+            // posting, and the slot is posted again only after the drop of that value. So the device does
+            // not write to the slot. Only the device writes to receive slots.
             Content::Lent(lent) => unsafe { lent.shared.bytes(lent.slot, self.end) },
             Content::Short(bytes) => bytes,
             Content::Copied(bytes) => bytes.get(..self.end).unwrap_or_default(),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_that_were_missing_are_posted_when_slots_return() {
+    fn missing_receives_are_posted_when_slots_return() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_were_added_are_posted_and_returned_like_first() {
+    fn added_slots_are_posted_and_returned_like_first_slots() {
         let link = LinkChoice::InProcess(Arc::default());
         let addresses = vec!["127.0.0.1".parse().unwrap()];
         let device = SoftDevice::open(SoftOptions { link, addresses, ..SoftOptions::default() }).unwrap();

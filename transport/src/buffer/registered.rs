@@ -36,13 +36,13 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Creates a registry of buffers that this pool registers for each message.
+    /// Creates a registry of buffers that `pool` registers for each message.
     pub(crate) fn per_message(pool: Arc<BlockPool>) -> Self {
         Self { per_message: Some(pool), ..Self::default() }
     }
 
-    /// Removes all buffers after the device was removed and the pool closed. Later they are copied for
-    /// sending, like any other memory.
+    /// Removes all buffers after the device was removed and the pool closed. From then on their contents
+    /// are copied for sending, like any other memory.
     pub(crate) fn clear(&self) {
         self.buffers.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -82,8 +82,8 @@ fn find<'a>(buffers: &'a BTreeMap<u64, Frozen>, bytes: &[u8]) -> Option<(&'a Fro
     Some((buffer, start..end))
 }
 
-/// Access of a peer to bytes of a buffer. Their key, unless it is the buffer's, becomes invalid when this is
-/// dropped.
+/// Access of a peer to bytes of a buffer. A key registered for these bytes becomes invalid on drop; the key
+/// of the whole buffer stays valid.
 #[derive(Debug)]
 pub(crate) struct Announced {
     at: RemoteAddress,
@@ -162,7 +162,7 @@ struct FrozenBuffer {
 
 impl AsRef<[u8]> for FrozenBuffer {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: after `freeze` the block is only read, by us and by peers; its region gives no
+        // SAFETY: after `freeze` the block is only read, by this node and by peers; its region gives no
         // right to write.
         unsafe { self.block.slice() }
     }
@@ -189,7 +189,7 @@ mod tests {
     use trunkline_verbs::{Access, Device as _};
 
     #[test]
-    fn buffers_of_node_with_identity_have_key_only_while_they_are_announced() {
+    fn buffers_of_node_with_identity_have_rkey_only_while_announced() {
         let (sources, device) = pool();
         let limit = Limit { per_peer: 1 << 20, in_all: 1 << 20 };
         let buffers = sources.sibling(Access::LOCAL_WRITE, "buffers", limit);

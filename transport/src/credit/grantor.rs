@@ -3,8 +3,9 @@
 //! Each pair holds its base credit at all times: it is granted again with the message that uses it. Pairs
 //! with a backlog are served in turn. A turn grants at most [`QUANTUM`] credits, so a greedy pair waits for
 //! the others (deficit round robin with messages of equal cost). Outstanding credit never exceeds the depth
-//! less the control reserve. An eighth of the depth is reserved for base credits, so that new pairs get
-//! theirs while others are greedy. All pairs of one peer together have at most half of the rest.
+//! less the control reserve. An eighth of the depth is reserved for base credits, so that a new pair gets
+//! its base credit while other pairs hold much. All pairs of one peer together have at most half of the
+//! rest.
 //!
 //! A spender cannot be forced to release credit. One that has held more than it used for [`HOARDING_MS`]
 //! while others lacked credit is reported, and loses its session. Honest spenders release it within 100 ms,
@@ -75,8 +76,7 @@ impl PairCredit {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 
-    /// Returns the outstanding credits that were announced to the spender, the maximum that it can use or
-    /// release.
+    /// Returns the outstanding credits announced to the spender: the maximum that it can use or release.
     fn known(&self) -> u32 {
         self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
@@ -137,8 +137,8 @@ impl Grantor {
         (self.capacity, self.bulk) = parts(self.depth);
     }
 
-    /// Returns true if the SRQ should be deepened before another pair is added. Either base credits take more
-    /// than half of it, which leaves little to busy pairs, or busy pairs have left no room.
+    /// Returns true if the SRQ should be deepened before another pair is added: base credits would take more
+    /// than half of the capacity, or the outstanding credits leave no room for another base credit.
     pub(crate) fn is_crowded(&self) -> bool {
         let pairs = u32::try_from(self.pairs.len()).unwrap_or(u32::MAX);
         let is_half_taken = pairs.saturating_add(1).saturating_mul(2 * BASE) > self.capacity;
@@ -285,7 +285,8 @@ impl Grantor {
         self.is_short |= !self.needy.is_empty();
     }
 
-    /// Takes the targets of the pairs that have held unused credit for long while others lacked it.
+    /// Takes the targets of the pairs that have held unused credit for [`HOARDING_MS`] while others lacked
+    /// it.
     pub(crate) fn take_hoarding(&mut self) -> impl Iterator<Item = QpNumber> + use<'_> {
         self.hoarding.drain(..).map(|(_, target)| target)
     }
@@ -350,8 +351,8 @@ impl Grantor {
         lacks.min(share.saturating_sub(pair.outstanding())).min(most.saturating_sub(holder.outstanding))
     }
 
-    /// Checks all pairs now and then. Silent pairs stop counting as active, and pairs that hold unused credit
-    /// are found.
+    /// Checks all pairs every [`SWEEP_MS`]. Silent pairs stop counting as active, and the time for which
+    /// pairs hoard is updated.
     fn sweep(&mut self, now_ms: u64) {
         let passed_ms = now_ms.saturating_sub(self.swept_ms);
         if passed_ms < SWEEP_MS {

@@ -1,6 +1,6 @@
 //! All grants of one poller, by the SRQ that receives the messages for it.
 //!
-//! Over XRC that is only the poller's own SRQ. Over RC a peer's connection ends at one of our pollers, its
+//! Over XRC that is only the poller's own SRQ. Over RC a peer's connection ends at one of this node's pollers, its
 //! *home*, and takes receives from that poller's SRQ, whichever poller its messages are for. So each of P
 //! pollers grants a P-th of each SRQ's depth, and the sum never exceeds the posted receives.
 #![forbid(unsafe_code)]
@@ -137,7 +137,7 @@ mod tests {
     /// Each of P pollers grants from each of P SRQs. Whatever backlog the peers report, the credit granted
     /// from an SRQ does not exceed its depth.
     #[test]
-    fn pollers_together_never_grant_more_than_srq_has() {
+    fn grants_of_all_pollers_never_exceed_srq_depth() {
         for (depth, pollers) in [(48, 3), (512, 3), (512, 2), (100, 7), (512, 32)] {
             let mut all =
                 (0..pollers).map(|_| Grants::new(depth / u32::from(pollers), pollers)).collect::<Vec<_>>();

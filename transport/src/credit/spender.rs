@@ -1,4 +1,4 @@
-//! The sending half of a pair: the number of messages that may still leave for one remote SRQ.
+//! The sending half of a pair: the number of messages that may still be sent to one remote SRQ.
 #![forbid(unsafe_code)]
 
 use super::{AHEAD, BASE, CreditViolation, START, steps};
@@ -10,9 +10,9 @@ const IDLE_MS: u64 = 60;
 /// Maximum distance of a grant ahead of the spender. A position beyond it, or before the last, is invalid.
 const MOST_AHEAD: u32 = 1 << 15;
 
-/// Number of credit frames that a peer may send beyond one per message of ours. They use no credit: a flood
-/// of them would take the receives of all other peers. An honest peer sends at most about one for each
-/// message of ours (if it grants one credit at a time), and some when it releases credit or receives room.
+/// Maximum burst of credit frames from a peer. They use no credit, so a flood of them would take the
+/// receives of all other peers. An honest peer sends at most about one for each message from this node (if
+/// it grants one credit at a time), and some when it releases credit or receives room.
 const CREDIT_FRAMES: u64 = 64;
 
 /// Credit of one INI for one remote SRQ.
@@ -25,7 +25,8 @@ pub(crate) struct Spender {
     /// Minimum number of available credits since `least_ms`.
     least: u32,
     least_ms: u64,
-    /// Number of credit frames that the peer may still send, as of this position and time.
+    /// Number of credit frames that the peer may still send, when `sent` was `allowed_sent` at
+    /// `allowed_ms`.
     allowed: u64,
     allowed_sent: u32,
     allowed_ms: u64,
@@ -47,7 +48,7 @@ impl Spender {
         }
     }
 
-    /// Returns the number of messages that may leave now.
+    /// Returns the number of messages that may be sent now.
     pub(crate) fn available(&self) -> u32 {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.sent)
     }
@@ -88,8 +89,8 @@ impl Spender {
         Ok(())
     }
 
-    /// Counts a frame of the peer that carries only positions. Two are allowed for each message of ours and
-    /// one for each millisecond, with a small burst.
+    /// Counts a frame of the peer that carries only positions. The peer may send two for each message from
+    /// this node and one for each millisecond, in bursts of at most [`CREDIT_FRAMES`].
     pub(crate) fn apply_credit_frame(&mut self, now_ms: u64) -> Result<(), CreditViolation> {
         let sent = u64::from(self.sent.wrapping_sub(self.allowed_sent));
         let waited_ms = now_ms.saturating_sub(self.allowed_ms);
@@ -105,9 +106,9 @@ impl Spender {
         self.released
     }
 
-    /// Releases credit that the pair does not need. An idle pair keeps the base. A busy one releases what it
-    /// has not used for as long, beyond the base and the credit granted ahead. Returns true if a frame must
-    /// report the release.
+    /// Releases credit that the pair does not need. An idle pair keeps the base. A busy pair keeps the base
+    /// and the credit granted ahead, and releases further credit not used for [`IDLE_MS`]. Returns true if a
+    /// frame must report the release.
     pub(crate) fn release_idle(&mut self, now_ms: u64) -> bool {
         let is_idle = now_ms.saturating_sub(self.used_ms) >= IDLE_MS;
         let mut spare = if is_idle { self.available().saturating_sub(BASE) } else { 0 };
@@ -124,7 +125,8 @@ impl Spender {
         spare > 0
     }
 
-    /// Returns the time at which [`Spender::release_idle`] will have something to do.
+    /// Returns the time of the next call of [`Spender::release_idle`], in milliseconds; `None` if the pair
+    /// holds only the base.
     pub(crate) fn release_due_ms(&self) -> Option<u64> {
         (self.available() > BASE).then_some(self.used_ms + IDLE_MS)
     }

@@ -37,7 +37,7 @@ impl World {
         Self::of_peers(depth, (0..).take(pairs))
     }
 
-    /// Creates a world with one pair for each of these peers.
+    /// Creates a world with one pair for each of `peers`.
     fn of_peers(depth: u32, peers: impl IntoIterator<Item = u32>) -> Self {
         let mut grantor = Grantor::new(depth);
         let pairs = (0..)
@@ -111,7 +111,8 @@ impl World {
         self.check();
     }
 
-    /// Lets these pairs send in turn, so that each is active alone and takes all it can.
+    /// Lets these pairs send one after the other, so that each is active alone and takes all credit that it
+    /// can.
     fn hoard(&mut self, pairs: Range<usize>) {
         for index in pairs {
             self.pairs[index].hoards = true;
@@ -195,7 +196,7 @@ proptest! {
 }
 
 #[test]
-fn greedy_peer_does_not_starve_others() {
+fn greedy_peer_does_not_starve_other_peers() {
     let mut world = World::new(64, 3);
     world.pairs[0].backlog = 20_000;
     let mut sent = [0; 3];
@@ -277,7 +278,7 @@ fn invalid_credit_positions_are_refused() {
 }
 
 #[test]
-fn positions_survive_wrap() {
+fn credit_positions_continue_after_wrap() {
     let mut grantor = Grantor::new(64);
     let id = grantor.open(0, QpNumber::new(1), PeerKey::numbered(1)).unwrap();
     let mut spender = Spender::new(0);
@@ -351,7 +352,7 @@ fn new_pair_gets_credit_while_srq_can_grow() {
 
 #[test]
 fn pair_regains_base_credit_despite_other_holders() {
-    // Two peers with four pairs each, and an honest one.
+    // Two peers with four pairs each, and an honest peer.
     let mut world = World::of_peers(512, [1, 1, 1, 1, 2, 2, 2, 2, 3]);
     world.hoard(0..8);
     assert!(world.available(0..8) > 300, "all that is granted to anybody");
@@ -363,7 +364,7 @@ fn pair_regains_base_credit_despite_other_holders() {
 }
 
 #[test]
-fn one_peer_leaves_half_to_others_however_many_pairs_it_has() {
+fn peer_with_many_pairs_leaves_half_of_credit_to_other_peers() {
     let mut world = World::of_peers(512, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
     world.hoard(0..8);
     let (held, ledger) = (world.available(0..8), world.grantor.ledger());
@@ -378,7 +379,7 @@ fn one_peer_leaves_half_to_others_however_many_pairs_it_has() {
     assert!(rest >= ledger.per_peer - 8, "{rest} are left to the others of {ledger:?}");
 }
 
-/// Lets honest pairs send without pause for this time. Returns the pairs that were found to hoard.
+/// Lets honest pairs send without pause for `over_ms`. Returns the pairs that were found to hoard.
 fn hoarding_while_busy(world: &mut World, busy: Range<usize>, over_ms: u64) -> Vec<QpNumber> {
     let mut found = Vec::new();
     let until = world.now + over_ms;
@@ -424,7 +425,7 @@ fn hoarder_is_detected_despite_pause_of_shortage() {
 
 /// Two peers send all the time to a poller that is slower, and idle pairs hold the rest of the credit.
 #[test]
-fn credit_of_messages_that_wait_here_is_in_use() {
+fn credit_of_waiting_received_messages_is_in_use() {
     let mut world = World::new(512, 60);
     for _ in 0..4000 {
         world.now += 5;
@@ -461,7 +462,7 @@ fn unused_credit_may_be_kept_without_shortage() {
 }
 
 #[test]
-fn busy_pair_releases_what_it_does_not_use() {
+fn busy_pair_releases_unused_credit() {
     let mut world = World::new(512, 1);
     world.pairs[0].backlog = 200;
     for _ in 0..3 {
@@ -469,7 +470,7 @@ fn busy_pair_releases_what_it_does_not_use() {
         world.exchange();
     }
     assert!(world.available(0..1) > 100);
-    // The other messages were cancelled, and another follows every few milliseconds.
+    // The other messages were cancelled, and a new message follows every few milliseconds.
     for _ in 0..60 {
         world.now += 5;
         world.pairs[0].backlog = 1;

@@ -148,7 +148,7 @@ pub(super) mod tests {
     type Change = fn(&mut Binding, usize);
 
     #[test]
-    fn equal_views_are_equal_bytes_but_for_settings() {
+    fn equal_views_match_with_different_settings() {
         let ours = example();
         let theirs = Binding { settings: vec![2, 0, 0, 0], ..example() };
         assert_eq!(ours.compare(&theirs.emit()), Ok(&[2, 0, 0, 0][..]));

@@ -21,7 +21,7 @@ use webpki::{CertRevocationList, EndEntityCert, OwnedCertRevocationList, anchor_
 /// ALPN identifier.
 pub(super) const PROTOCOL: &[u8] = b"trunkline";
 /// Largest size of a chain, in bytes: the flight's limit less room for its other messages. The largest of
-/// those are the binding and an RSA signature, with less than 1 KiB each.
+/// these messages are the binding and an RSA signature, with less than 1 KiB each.
 const LARGEST_CHAIN: usize = SEALED_TOTAL as usize - 2560;
 
 /// Error in the files of an identity or of trust.
@@ -185,7 +185,7 @@ impl Credentials {
         names(&own)?.into_iter().next()
     }
 
-    /// Makes configurations with the cryptography of ring and the clock of this host.
+    /// Creates configurations with the cryptography of ring and the clock of this host.
     ///
     /// # Errors
     ///
@@ -194,12 +194,12 @@ impl Credentials {
         Self::new(identity, trust, default_provider(), Arc::new(DefaultTimeProvider))
     }
 
-    /// Makes configurations for TLS 1.3 with ALPN `trunkline` and certificates on both sides, without tickets,
-    /// resumption, 0-RTT and SNI. Of the provider it uses X25519, AES-256-GCM and ChaCha20-Poly1305.
+    /// Creates configurations for TLS 1.3 with ALPN `trunkline` and certificates on both sides, without
+    /// tickets, resumption, 0-RTT and SNI. They use X25519, AES-256-GCM and ChaCha20-Poly1305 of `provider`.
     ///
     /// # Errors
     ///
-    /// [`IdentityError::Provider`] if the provider lacks them.
+    /// [`IdentityError::Provider`] if the provider lacks one of these algorithms.
     pub fn new(
         identity: &Identity,
         trust: &Trust,
@@ -265,7 +265,8 @@ impl Credentials {
     }
 }
 
-/// Leaves the suites and the key exchange of the handshake, the faster suite on this processor first.
+/// Restricts a provider to the suites and the key exchange of the handshake. The suite that is faster on
+/// this processor comes first.
 fn restricted(mut provider: CryptoProvider) -> CryptoProvider {
     use CipherSuite::{TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256};
     let suites = &mut provider.cipher_suites;

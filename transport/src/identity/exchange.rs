@@ -1,4 +1,4 @@
-//! The handshake of two nodes, without I/O: frames and time go in, frames and the proof come out.
+//! The handshake of two nodes, without I/O: takes frames and time, and returns frames and the proof.
 //!
 //! TLS runs in the QUIC form of rustls: handshake bytes without records, which this file cuts into frames,
 //! and seals once there are keys. `docs/book/src/why/security.md`, *States*, has the states of both roles.
@@ -26,7 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Most sealed frames that a client keeps while its ServerHello is unread: the server's flight, and a FAILURE.
+/// Maximum number of sealed frames that a client keeps while its ServerHello is unread: the server's flight,
+/// and a FAILURE.
 const MOST_WAITING: usize = 8;
 /// Time for each half of a renewal.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
@@ -85,11 +86,11 @@ enum State {
 
 /// State machine of one handshake.
 ///
-/// `handle` takes frames in the order of arrival. After a `true` the caller runs `advance`, which does the cryptography,
-/// until it returns `false`. Once the peer has `proven` its names, the caller accepts them by `confirm`, or ends the
-/// exchange by `fail`. After every call it sends the frames of `poll_frame`. The proof is there once, after
-/// `handle` or `confirm`. Time is passed in, and randomness is the provider's. After an error only `poll_frame` has
-/// something, the FAILURE: later frames are ignored.
+/// `handle` takes frames in the order of arrival. If it returns `true`, the caller runs `advance`, which does the
+/// cryptography, until `advance` returns `false`. Once the peer has `proven` its names, the caller accepts them by
+/// `confirm`, or ends the exchange by `fail`. After every call it sends the frames of `poll_frame`. `take_proof` returns
+/// the proof once, after `handle` or `confirm`. Time is passed in, and randomness comes from the provider. After an
+/// error, `poll_frame` returns only the FAILURE, and later frames are ignored.
 pub(crate) struct Exchange {
     role: Role,
     number: u32,
@@ -180,7 +181,8 @@ impl Exchange {
         self.take(frame).map_err(|failure| self.end(failure))
     }
 
-    /// Reads a whole flight, if there is one, and answers it. Returns true if the next one is whole already.
+    /// Reads a whole flight, if there is one, and answers it. Returns true if the next flight is already
+    /// complete.
     ///
     /// # Errors
     /// The cause that ends the exchange.
@@ -216,7 +218,7 @@ impl Exchange {
         Some(&proof.proven)
     }
 
-    /// Accepts the names that the peer has proved. This node's own proof leaves.
+    /// Accepts the names that the peer has proved, and queues this node's own proof.
     pub(crate) fn confirm(&mut self, now: Time) {
         let Some(proof) = self.proof.as_ref().filter(|_| self.state == State::Verified) else { return };
         let done = proof.exported.done();

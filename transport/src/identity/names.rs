@@ -134,7 +134,7 @@ impl FromStr for Expected {
     ///
     /// # Errors
     ///
-    /// [`InvalidName`] if it is none of them, or has a wildcard.
+    /// [`InvalidName`] if the text is none of these, or has a wildcard.
     fn from_str(name: &str) -> Result<Self, InvalidName> {
         let parsed = if is_spiffe(name.as_bytes()) {
             Name::spiffe(name)

@@ -14,7 +14,7 @@ pub(crate) fn begin_turn() {
     IN_TURN.set(true);
 }
 
-/// Records that it ends.
+/// Records that the turn ends.
 pub(crate) fn end_turn() {
     IN_TURN.set(false);
 }

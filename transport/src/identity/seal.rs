@@ -98,7 +98,8 @@ impl ContentSeal {
     }
 }
 
-/// Tells the simulation that a key seals with a nonce. The fingerprint of a key is the tag of an empty message.
+/// Reports to the simulation that a key seals with a nonce. The fingerprint of a key is the tag of an empty
+/// message.
 #[inline(always)]
 fn record(key: &LessSafeKey, nonce: [u8; NONCE_LEN], what: &'static str, number: u64) {
     record_sealed(|| {
@@ -179,7 +180,7 @@ impl LaneSeal {
         self.renewed = Some(renewed);
     }
 
-    /// Makes a key for a large message to the peer. Returns the message's seal.
+    /// Creates a key for a large message to the peer. Returns the message's seal.
     pub(crate) fn new_content(&mut self, is_simulated: bool) -> ContentSeal {
         self.contents += 1;
         let secret = &self.seals.secret;
@@ -222,7 +223,7 @@ impl LaneSeal {
         self.in_phase += 1;
     }
 
-    /// Seals the frames that follow with the next key.
+    /// Changes to the next key: later frames are sealed with it.
     fn next_phase(&mut self, now: Time) {
         (self.in_phase, self.since) = (0, now);
         if mutant!(phases_never_end) {
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_changes_its_keys_at_most_twice_as_often_as_honest_one() {
+    fn peer_may_change_keys_at_most_twice_as_often_as_specified() {
         let limit = PhaseLimit { frames: 10, time: Duration::from_secs(600) };
         // Returns the number of frames that are opened, and the error that ends them.
         let opened_of = |frames_per_phase, frames: u64, seconds_per_frame: u64| {
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_keys_that_waited_on_their_way_are_taken_at_once() {
+    fn delayed_key_changes_are_accepted_at_once() {
         let limit = PhaseLimit { frames: 10, time: Duration::from_secs(600) };
         let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
         let times = (0..20).map(|at| Time(0) + Duration::from_secs(600 * at)).collect::<Vec<_>>();
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_large_message_open_in_their_order_and_no_others_do() {
+    fn pieces_of_large_message_open_only_in_order() {
         let [mut ours, theirs] = session(1, Aead::ChaCha20Poly1305, NO_LIMIT);
         let message = |ours: &mut LaneSeal| {
             let mut seal = ours.new_content(true);

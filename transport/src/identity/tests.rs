@@ -240,7 +240,7 @@ fn revoked_certificates_are_refused() {
 }
 
 #[test]
-fn either_use_for_authentication_suffices() {
+fn client_or_server_authentication_usage_suffices() {
     use ExtendedKeyUsagePurpose::{ClientAuth, CodeSigning, ServerAuth};
     let root = authority();
     let verifier = verifier(&trust(&root));
@@ -258,7 +258,7 @@ fn either_use_for_authentication_suffices() {
 }
 
 #[test]
-fn first_end_in_chain_counts() {
+fn earliest_expiry_in_chain_counts() {
     let root = authority();
     let mut params_2028 = authority_params("issuer");
     params_2028.not_after = date_time_ymd(2028, 1, 1);
@@ -301,7 +301,7 @@ fn ambiguous_and_malformed_spiffe_uris_are_unusable() {
 }
 
 #[test]
-fn names_match_as_in_webpki() {
+fn name_matching_agrees_with_webpki() {
     let certificates = [
         &[NAME][..],
         &["SHOP.Example", "10.0.0.1"],
@@ -350,7 +350,7 @@ fn names_match_as_in_webpki() {
 
 /// Changes each byte to several values: where webpki still reads the certificate, both agree about names.
 #[test]
-fn damaged_certificates_have_only_names_that_webpki_accepts() {
+fn damaged_certificates_have_only_names_accepted_by_webpki() {
     let root = authority();
     let long = format!("{}.example", "a".repeat(60));
     let names = [&*long, "b.example", "10.0.0.1", "fd00::1", "https://shop.example", "10.0.0.2"];
@@ -401,7 +401,7 @@ fn malformed_alternative_names_are_unusable() {
 }
 
 #[test]
-fn identities_from_wrong_pem_name_mistake() {
+fn identity_errors_of_invalid_pem_name_mistake() {
     let root = authority();
     let own = key();
     let certificate = params(&[NAME]).signed_by(&own, &root).unwrap().pem();
@@ -476,7 +476,7 @@ fn handshakes_have_documented_settings() {
     let root = authority();
     let (a, b) = (identity(&root, &params(&["a.example"])), identity(&root, &params(&["b.example"])));
     let (a, b) = (credentials(&a, &trust(&root)), credentials(&b, &trust(&root)));
-    // The second one would resume the first.
+    // A second handshake would resume the first session if that were possible.
     for _ in 0..2 {
         let sides = handshake(&a, &b).unwrap();
         for (side, (peer, verifier)) in

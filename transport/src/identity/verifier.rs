@@ -16,7 +16,7 @@ use webpki::{
     KeyPurposeIdIter, KeyUsage, RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
 };
 
-/// Most certificates in a chain. webpki then finds at most 16 paths to a root.
+/// Maximum number of certificates in a chain. webpki then finds at most 16 paths to a root.
 pub const MOST_CERTIFICATES: usize = 4;
 
 /// Cause why a handshake failed. The texts suit both nodes, because the cause travels as its number.
@@ -94,7 +94,7 @@ impl Refused {
         Self::OtherUse,
     ];
 
-    /// Returns the number of the cause, as it travels.
+    /// Returns the number of the cause, as sent to the peer.
     pub fn code(self) -> u16 {
         self as u16
     }

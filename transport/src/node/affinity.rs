@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pollers_get_cpus_of_their_own_only_when_one_is_left() {
+    fn pollers_are_pinned_automatically_only_with_spare_cpu() {
         assert_eq!(cpu_for(&Pinning::Off, 0, 1, &[4, 5]), None);
         assert_eq!(cpu_for(&Pinning::Auto, 0, 2, &[4, 5]), None);
         assert_eq!(cpu_for(&Pinning::Auto, 0, 1, &[4, 5]), Some(5));

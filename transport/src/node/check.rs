@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_that_of_settings() {
+    fn memory_footprint_follows_settings() {
         let mib = |sum: &Footprint| sum.bytes().div_ceil(1 << 20);
         assert_eq!(mib(&memory_at_start(&NodeOptions::new())), 23);
         assert_eq!(mib(&memory_at_start(&NodeOptions::new().pollers(32).srq_depth(16_384))), 16_643);

@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn only_raised_parts_are_kept() {
+    fn footprint_difference_has_only_raised_parts() {
         let raised =
             sum(&[("a", 1), ("b", 40), ("c", 3)]).raised_from(&sum(&[("a", 1), ("b", 39), ("c", 4)]));
         assert_eq!(raised.bytes(), 40 << 20);
     }
 
     #[test]
-    fn sums_that_overflow_fit_nowhere() {
+    fn overflowing_sums_saturate_and_exceed_every_limit() {
         let mut sum = Footprint::default();
         sum.add("a", "a", &[usize::MAX, usize::MAX, 2]);
         sum.add("b", "b", &[usize::MAX, 1]);

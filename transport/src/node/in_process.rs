@@ -10,19 +10,19 @@ use trunkline_softrdma::link::Hub;
 
 /// A network of nodes inside one process, which reach only each other, without ports, sockets or files.
 ///
-/// Nodes join it by `NodeBuilder::in_process` and get an address on it, `Node::local_address`. Clones are the
-/// same network.
+/// Nodes join it by `NodeBuilder::in_process` and get an address on it, `Node::local_address`. Clones refer
+/// to the same network.
 #[derive(Clone, Default)]
 pub struct InProcessNetwork(Arc<Network>);
 
 #[derive(Default)]
 struct Network {
     hub: Arc<Hub>,
-    /// Number of addresses handed out.
+    /// Number of addresses assigned so far.
     given: AtomicU32,
 }
 
-/// First address handed out: a loopback address, because other hosts cannot reach it.
+/// First assigned address: a loopback address, because other hosts cannot reach it.
 const FIRST: u32 = u32::from_be_bytes([127, 64, 0, 1]);
 
 impl InProcessNetwork {

@@ -53,7 +53,7 @@ const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// Time for which dropping a node waits for work in progress.
 const DROP_GRACE: Duration = Duration::from_millis(200);
 /// Time after the grace period at which a running thread is abandoned. Sessions, device and pollers need up
-/// to 1.5 s, if peers do not answer or a poller cannot hand on its frames.
+/// to 1.5 s, if peers do not answer or a poller cannot forward its frames.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
 /// A running node. Dropping it shuts it down.
@@ -284,8 +284,8 @@ impl Node {
     /// peers are notified. Returns when all of that is over. Returns at once in a simulation, or if called
     /// from a thread of this node, like [`Node::begin_shutdown`].
     ///
-    /// Returns the pollers whose driver did not return within 3 s after that. Their threads and resources
-    /// remain until the driver returns.
+    /// Returns the pollers whose driver did not return within 3 s after the grace period. Their threads and
+    /// resources remain until the driver returns.
     ///
     /// Has no effect in a forked child: the threads and their resources belong to the parent.
     pub fn shutdown(&self, grace: Duration) -> Vec<PollerIndex> {
@@ -293,7 +293,7 @@ impl Node {
             return Vec::new();
         }
         self.begin_shutdown(grace);
-        // The start failed halfway, so there is no CM machine to end the threads.
+        // The start failed halfway, so the threads cannot be ended by a CM machine.
         if !self.is_whole {
             for poller in &self.shared.pollers {
                 poller.command(Command::End);
@@ -323,9 +323,9 @@ impl Node {
         abandoned
     }
 
-    /// Begins a shutdown as [`Node::shutdown`] does, without waiting for it. The sessions are closed soon
-    /// after the grace period, even if a busy poller does not report that it is ready. After
-    /// several calls, the grace period that ends first counts.
+    /// Begins a shutdown as [`Node::shutdown`] does, without waiting for it. The sessions are closed 50 ms
+    /// after the grace period, even if a busy poller has not reported that it is ready. After several
+    /// calls, the grace period that ends first counts.
     pub fn begin_shutdown(&self, grace: Duration) {
         if self.process.is_forked() {
             return;
@@ -345,7 +345,7 @@ impl Node {
     }
 }
 
-/// Makes the state that the machines of a node share.
+/// Creates the state that the machines of a node share.
 pub(crate) fn share(options: &NodeOptions, pollers: Vec<PollerHandle>, cm: CmHandle) -> Arc<NodeShared> {
     let runtime = options.runtime.clone();
     let hosts = options.peer_hosts.clone().unwrap_or_default();

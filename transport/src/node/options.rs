@@ -32,7 +32,7 @@ pub enum ProviderChoice {
     Soft,
 }
 
-/// An observer of a node. The CM machine calls it from time to time, so it must not block.
+/// An observer of a node. The CM machine calls it, so it must not block.
 pub trait Watch: Send + Sync + fmt::Debug {
     /// Observes the node. Returns the time of the next call.
     fn look(&self, now: Time) -> Time;
@@ -70,10 +70,10 @@ impl std::str::FromStr for ProviderChoice {
 /// The CPUs that the pollers run on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Pinning {
-    /// Pollers are not pinned, yield early and soon sleep.
+    /// Pollers are not pinned. They yield and sleep after a short time of polling.
     #[default]
     Off,
-    /// One CPU per poller, from those that the process may use, if it has more CPUs than pollers. Otherwise as
+    /// One CPU per poller, from the CPUs of the process, if it may use more CPUs than it has pollers. Otherwise as
     /// `Off`.
     Auto,
     /// One CPU per poller, by index.
@@ -377,7 +377,7 @@ impl NodeOptions {
         &self.runtime
     }
 
-    /// Sets an observer of the node, called from time to time.
+    /// Sets an observer of the node. The CM machine calls it at the times that [`Watch::look`] returns.
     #[must_use]
     pub fn watch(mut self, watch: Arc<dyn Watch>) -> Self {
         self.watch = Some(watch);
@@ -454,7 +454,8 @@ impl NodeOptions {
     }
 
     /// Sets the number of messages that may wait to be sent, to one peer and to all: 65,536 and 262,144 by
-    /// default. Further ones are refused, and so are requests of a peer that leaves little room for replies.
+    /// default. Further messages are refused, and so are requests of a peer that leaves little room for
+    /// replies.
     #[must_use]
     pub fn queued_messages(mut self, limit: Limit) -> Self {
         self.budgets.queued_messages = limit;
@@ -473,7 +474,7 @@ impl NodeOptions {
     }
 
     /// Sets the number of large messages that are announced and not READ yet, in each direction: 4,096 of one
-    /// peer and 16,384 of all by default. Further ones wait at their sender, and are refused if a peer
+    /// peer and 16,384 of all by default. Further messages wait at their sender, and are refused if a peer
     /// announces them anyway.
     #[must_use]
     pub fn large_messages(mut self, limit: Limit) -> Self {
@@ -659,7 +660,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_is_named_as_it_was_set() {
+    fn invalid_setting_is_named_by_its_source() {
         let of_builder = NodeOptions::new().faults("drop=2").unwrap_err().to_string();
         assert!(of_builder.contains("setting faults: `2` does not fit drop"), "{of_builder}");
         assert!(!of_builder.contains("TRUNKLINE_"), "{of_builder}");

@@ -81,7 +81,7 @@ pub(crate) struct Facts {
     pub(crate) connections_why: String,
     pub(crate) name: String,
     pub(crate) link: String,
-    /// Number of devices that the node has had, including this one.
+    /// Number of devices that the node has had, including the current one.
     pub(crate) incarnations: u64,
     /// Time since which it is away.
     pub(crate) removed_since: Option<Time>,
@@ -173,7 +173,7 @@ pub(crate) struct OwnIdentity {
     pub(crate) renewals: AtomicU64,
     /// Sessions that came up with a local user.
     pub(crate) sessions_local: AtomicU64,
-    /// Sessions that came up without.
+    /// Sessions that came up with a peer that is neither proven nor a local user.
     pub(crate) sessions_unproven: AtomicU64,
 }
 
@@ -182,7 +182,8 @@ pub(crate) struct OwnIdentity {
 #[derive(Debug)]
 struct OwnCredentials {
     credentials: Arc<Credentials>,
-    /// Tenths of the certificate's life that were left at the last warning, or the number above the first one.
+    /// Tenths of the certificate's life that were left at the last warning; before the first warning,
+    /// `WARNED_TENTHS` plus 1.
     warned: u64,
 }
 
@@ -234,7 +235,8 @@ impl OwnIdentity {
         self.own().credentials.expires_in()
     }
 
-    /// Warns once when a fifth of the own certificate's life is left, when a tenth is, and when it has expired.
+    /// Warns once when a fifth of the own certificate's life is left, once when a tenth is left, and once when
+    /// it has expired.
     pub(crate) fn warn_of_end(&self) {
         let mut own = self.own();
         let left = own.credentials.expires_in();
@@ -311,9 +313,9 @@ pub(crate) struct NodeShared {
     pub(crate) device: CurrentDevice,
     pub(crate) pollers: Vec<PollerHandle>,
     pub(crate) cm: CmHandle,
-    /// Memory that peers READ.
+    /// Memory for messages that peers READ.
     pub(crate) sources: Arc<BlockPool>,
-    /// Memory that we READ into.
+    /// Memory for messages that this node READs.
     pub(crate) sinks: Arc<BlockPool>,
     /// Memory of the application's registered buffers.
     pub(crate) buffers: Arc<BlockPool>,
@@ -331,7 +333,7 @@ pub(crate) struct NodeShared {
 }
 
 impl NodeShared {
-    /// Opens the pools with a device: they register their memory with it from now on.
+    /// Opens the pools: they register their memory with `device`.
     pub(crate) fn open(&self, device: &Arc<DeviceShared>) {
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.open(Arc::clone(&device.pd));
@@ -350,7 +352,7 @@ impl NodeShared {
         self.device.release();
     }
 
-    /// Returns the use by peers.
+    /// Returns the reports of all budgets.
     pub(crate) fn budgets(&self) -> Vec<BudgetReport> {
         let pools = [self.sinks.report(), self.sources.report()];
         self.budgets.report().chain(pools).collect()
@@ -373,7 +375,7 @@ mod tests {
     use crate::identity::tests::node_credentials;
 
     #[test]
-    fn end_of_certificate_is_announced_once_tenth() {
+    fn certificate_expiry_is_warned_of_once_per_stage() {
         let mut own = OwnCredentials::new(Arc::new(node_credentials("a.example")));
         let life = own.credentials.not_after.as_secs() - own.credentials.not_before.as_secs();
         assert_eq!(life, 4 * 365 * 86_400 + 86_400, "it is valid from 2026 to 2030");

@@ -29,7 +29,7 @@ struct Stop {
 }
 
 impl Stops {
-    /// Creates the record of a node whose sessions end after this time of silence.
+    /// Creates the record of a node whose sessions end after `session_loss_time` of silence.
     pub(crate) fn new(session_loss_time: Duration) -> Self {
         Self { latest: Mutex::default(), least: session_loss_time.min(LEAST) }
     }
@@ -42,8 +42,8 @@ impl Stops {
         }
     }
 
-    /// Returns the cause of the end of a session that began at `began`: the process's stop if it began later, has just ended and
-    /// explains `cause`.
+    /// Returns the cause of the end of a session that began at `began`: the latest stop of the process if it came after `began`,
+    /// ended less than [`LASTS`] ago and explains `cause`; else `cause`.
     pub(crate) fn explain(&self, cause: PeerDown, began: Time, now: Time) -> PeerDown {
         let may_be_ours = matches!(
             cause,
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_that_end_after_stop_of_process_are_ascribed_to_it() {
+    fn sessions_ending_after_process_stop_are_ascribed_to_stop() {
         let (stops, until) = (Stops::new(Duration::from_secs(60)), Time(0) + Duration::from_secs(100));
         stops.woke(until, until + Duration::from_millis(1999));
         let woken = until + Duration::from_secs(14);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn session_that_began_after_stop_is_not_ascribed_to_it() {
+    fn session_begun_after_stop_is_not_ascribed_to_stop() {
         let (stops, until) = (Stops::new(Duration::from_secs(60)), Time(0) + Duration::from_secs(100));
         let woken = until + Duration::from_secs(161);
         stops.woke(until, woken);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_counts_if_it_is_as_long_as_loss_of_session() {
+    fn stop_counts_if_at_least_session_loss_time() {
         let (loss_time, until) = (Duration::from_millis(500), Time(0) + Duration::from_secs(100));
         for (delay, cause) in
             [(Duration::from_millis(499), PeerDown::Closed), (loss_time, PeerDown::Stopped { seconds: 1 })]

@@ -1,7 +1,8 @@
 //! The epochs of a node: numbers that distinguish its incarnations for its peers.
 //!
 //! Each peer is given a different number, which is always the same for that peer. A node that echoes an epoch
-//! is that peer, or has read its packets. From one epoch, the epochs of other peers cannot be derived.
+//! is the peer with that epoch, or has read its packets. From one epoch, the epochs of other peers cannot be
+//! derived.
 //! `NodeShared` owns the epochs.
 #![forbid(unsafe_code)]
 

@@ -75,7 +75,7 @@ mod tests {
 
     /// A table takes the bucket from the low bits of a hash and a tag from the upper ones.
     #[test]
-    fn neighbours_differ_in_low_and_in_upper_bits() {
+    fn hashes_of_adjacent_keys_differ_in_low_and_high_bits() {
         let hash = PeerHash::of(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
         let key = |host: u8, port| PeerKey::new(([10, 0, 0, host], port).into());
         let keys = (0..=255).flat_map(|host| (0..16).map(move |port| key(host, port)));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn another_secret_makes_another_hash() {
+    fn hash_depends_on_secret() {
         let key = PeerKey::numbered(1);
         let [a, b, c] = [(1, 3), (2, 3), (1, 5)].map(|(a, b)| PeerHash::of(a, b << 40).hash_one(key));
         assert!(a != b && a != c && b != c);

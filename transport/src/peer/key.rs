@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// The key of a peer node: the address that it listens on, and the UDP port of its software device if that differs from
-/// this node's own. It stays the same over reconnects, even if the peer was forgotten in the meantime, and so do charges to the
-/// peer.
+/// The key of a peer node: the address that it listens on, and the UDP port of its software device if that differs from this
+/// node's own. The key and the charges to the peer stay the same over reconnects, even if the peer was forgotten in the
+/// meantime.
 ///
 /// Its text is `IP:PORT` or `IP:PORT/UDP_PORT`, such as `10.0.0.1:7000/4792` and `[fd00::1]:7000/4792`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn all_spellings_of_address_are_one_peer() {
+    fn ipv4_mapped_address_is_same_peer() {
         assert_eq!(key("[::ffff:10.0.0.1]:7"), key("10.0.0.1:7"));
         assert_ne!(key("10.0.0.1:7"), key("10.0.0.1:8"));
         assert_eq!(key("10.0.0.1:7").host(), key("10.0.0.1:8").host());
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn address_survives_round_trip() {
+    fn peer_address_round_trips() {
         for text in ["10.1.2.3:7471", "[fe80::1:2:3]:1", "[::10.0.0.1]:65535", "0.0.0.0:0"] {
             assert_eq!(key(text).address(), text.parse().unwrap());
         }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_host_are_those_of_all_its_ports() {
+    fn keys_of_host_cover_all_ports_of_address() {
         let all = PeerKey::all_at("10.0.0.1".parse().unwrap());
         let texts = ["10.0.0.1:0", "10.0.0.1:0/1", "10.0.0.1:65535", "10.0.0.1:65535/65535"];
         assert!(texts.map(key).iter().all(|key| all.contains(key)));

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_is_where_its_hint_names_it() {
+    fn peer_is_stored_at_its_hint() {
         let mut map = PeerMap::default();
         for place in [5, 2, 9] {
             map.insert(PeerKey::numbered(place).at(place as usize), place);

@@ -51,13 +51,13 @@ impl Transport {
             worked = true;
             self.perform(command);
         }
-        // The TGTs of these frames no longer exist, or were never announced.
+        // The TGTs of these frames are destroyed, or were never announced.
         self.targets.forget_unannounced();
         worked
     }
 
     /// Performs commands while completions are being taken. A command that would itself take completions or
-    /// handed-on frames is held back for [`Transport::commands`], with all commands after it.
+    /// forwarded frames is held back for [`Transport::commands`], with all commands after it.
     pub(super) fn commands_amid_completions(&mut self) {
         while let Some(command) = self.inbox.next() {
             if matches!(command, Command::DeviceLost | Command::HandedOn(_) | Command::SessionClosed { .. }) {

@@ -1,6 +1,6 @@
 //! Rings between the pollers of a node, which hand frames to the poller that they are for.
 //!
-//! Over RC a peer's connection ends at one of our pollers, the *home* of all frames that come through it, and
+//! Over RC a peer's connection ends at one of this node's pollers, the *home* of all frames that come through it, and
 //! each frame names its target poller. The home reads only the target and forwards the frame through a ring,
 //! one per pair of pollers, and wakes the target poller. The frame lends the home's receive slot, which is
 //! returned there when the message is dropped. Credit bounds the frames that a session has in flight. A
@@ -8,7 +8,7 @@
 //! full.
 //!
 //! When a session is closed, its senders assume that everything in a home's CQ has arrived. So each poller
-//! takes the frames that arrived through its own QPs, hands on the frames for others, and then sends the end
+//! takes the frames that arrived through its own QPs, forwards the frames for others, and then sends the end
 //! of the session through every ring.
 //!
 //! Over XRC, and with one poller, there are no rings.
@@ -47,12 +47,12 @@ impl Crossing {
 #[derive(Debug)]
 struct Outlet {
     ring: Producer<Crossing>,
-    /// Peers and sessions of the frames in the ring, in order. Entries at the front may already have left the
-    /// ring.
+    /// Peers and sessions of the frames in the ring, in order. The frames of the first entries may have left
+    /// the ring already.
     handed: VecDeque<(PeerKey, u32)>,
-    /// Items that found the ring full, at most as many as the ring holds.
+    /// Items that did not fit the ring, at most as many as the ring holds.
     waiting: VecDeque<Crossing>,
-    /// Maximum number of frames of one session here.
+    /// Maximum number of frames of one session in the ring and in `waiting`.
     allowance: usize,
 }
 
@@ -62,8 +62,8 @@ impl Outlet {
         Self { ring, handed, waiting: VecDeque::new(), allowance: allowance(share) }
     }
 
-    /// Hands a frame on, now or when there is room again. Returns false if its session has more frames here
-    /// than its credit allows; its waiting frames are then dropped.
+    /// Forwards a frame, now or when the ring has room again. Returns false if its session has more frames
+    /// here than its credit allows; the waiting frames of the session are then dropped.
     fn push(&mut self, crossing: Crossing) -> bool {
         if self.count() >= self.allowance {
             // Items taken since the last count free their allowance.
@@ -79,7 +79,7 @@ impl Outlet {
         true
     }
 
-    /// Sends the end of a session, after its frames.
+    /// Sends the end of a session, after the session's frames.
     fn end(&mut self, peer: PeerKey, number: u32) {
         self.waiting.push_back(Crossing::End { peer, number });
         self.flush();
@@ -112,9 +112,9 @@ impl Outlet {
 /// One poller's ends of the rings.
 #[derive(Debug)]
 pub(crate) struct Crossings {
-    /// Number of homes that receive this poller's messages: all pollers, or only itself.
+    /// Number of homes that receive this poller's messages: all pollers over RC, else 1.
     homes: u16,
-    /// Outlets by poller, without one to ourselves.
+    /// Outlets by poller; `None` for this poller.
     to: Vec<Option<Outlet>>,
     from: Vec<Consumer<Crossing>>,
     /// Pollers that were handed items since the last wake.
@@ -156,7 +156,7 @@ impl Crossings {
         rings.saturating_mul(ring.saturating_mul(entry))
     }
 
-    /// Returns the number of SRQs that receive our messages.
+    /// Returns the number of SRQs that receive messages for this poller.
     pub(crate) fn homes(&self) -> u16 {
         self.homes
     }
@@ -166,13 +166,13 @@ impl Crossings {
         poller % self.homes.max(1)
     }
 
-    /// Returns the other poller that a frame is for, if any.
+    /// Returns the index of the other poller to which a frame must be forwarded, if any.
     pub(crate) fn other(&self, frame: &Received) -> Option<usize> {
         let poller = usize::from(Header::peek_target(frame.as_ref())?);
         self.to.get(poller)?.as_ref().map(|_| poller)
     }
 
-    /// Returns true if any ring holds an item for us.
+    /// Returns true if any ring holds an item for this poller.
     pub(crate) fn has_any(&self) -> bool {
         self.from.iter().any(|ring| !ring.is_empty())
     }
@@ -215,7 +215,7 @@ impl Crossings {
         }
     }
 
-    /// Returns true if pollers were handed items that must be woken.
+    /// Returns true if other pollers were handed items and not woken since.
     #[inline]
     pub(crate) fn is_anyone_unwoken(&self) -> bool {
         !self.unwoken.is_empty()
@@ -237,12 +237,12 @@ impl Crossings {
         waiting.collect()
     }
 
-    /// Returns the number of pollers that hand frames on to us.
+    /// Returns the number of pollers that forward frames to this poller.
     pub(crate) fn others(&self) -> usize {
         self.from.len()
     }
 
-    /// Takes the oldest item that one of the [`Crossings::others`] has handed on.
+    /// Takes the oldest item that one of the [`Crossings::others`] has forwarded.
     pub(crate) fn pop(&mut self, other: usize) -> Option<Crossing> {
         self.from.get_mut(other)?.pop()
     }
@@ -277,7 +277,7 @@ pub(crate) fn least_depth(kind: ConnectionKind, pollers: u16) -> u32 {
 }
 
 impl Transport {
-    /// Hands a frame received through our TGT to another poller.
+    /// Forwards a frame received through a TGT of this poller to another poller.
     pub(super) fn cross(&mut self, poller: usize, target: QpNumber, frame: Received) {
         if !self.targets.knows(target) {
             self.commands_amid_completions();
@@ -308,7 +308,7 @@ impl Transport {
         }
     }
 
-    /// Takes frames handed on by other pollers. Returns true if there were any.
+    /// Takes frames forwarded by other pollers. Returns true if there were any.
     pub(super) fn take_crossed(&mut self) -> bool {
         let mut worked = false;
         for other in 0..self.crossings.others() {
@@ -333,7 +333,7 @@ impl Transport {
             transport.targets.get(target).is_some_and(|known| known.session() == (peer, number))
         };
         if !is_of_session(self) {
-            // The home may have received the session's command first.
+            // The home may have received the session's command before this poller.
             self.commands_amid_completions();
         }
         if is_of_session(self) {
@@ -343,8 +343,8 @@ impl Transport {
         }
     }
 
-    /// Tells the other pollers that every frame of a closed session was handed on. The session is closed here
-    /// once they have all done the same.
+    /// Reports to the other pollers that every frame of a closed session was forwarded. The session is closed
+    /// here once all of them have reported the same.
     pub(super) fn begin_closing(&mut self, peer: PeerKey, number: u32) {
         self.crossings.end(peer, number);
         self.wake_crossed();
@@ -353,7 +353,7 @@ impl Transport {
         }
     }
 
-    /// Counts another poller that has handed on everything it had of a session.
+    /// Counts another poller that has forwarded all frames of a session.
     fn end_received(&mut self, peer: PeerKey, number: u32) {
         if self.closings.end_received((peer, number), self.crossings.others()) {
             self.finish_closing(peer, number);
@@ -372,7 +372,7 @@ impl Transport {
         }
     }
 
-    /// Takes everything other pollers have handed on for known sessions, before these sessions end.
+    /// Takes all items that other pollers have forwarded for known sessions, before these sessions end.
     pub(super) fn take_handed_on(&mut self) {
         for other in 0..self.crossings.others() {
             while let Some(crossing) = self.crossings.pop(other) {
@@ -381,7 +381,7 @@ impl Transport {
         }
     }
 
-    /// Takes a frame or an end handed on by another poller, if its session is known.
+    /// Takes a forwarded frame, or the end of a session, from another poller, if its session is known.
     pub(super) fn take_last(&mut self, crossing: Crossing) {
         match crossing {
             Crossing::Frame { target, peer, number, frame } => {
@@ -403,7 +403,8 @@ mod tests {
         crossing.map(|crossing| crossing.session().1)
     }
 
-    /// Each session has its allowance. Items without room in a ring are kept when the rings are dropped.
+    /// Each session has a separate allowance. Items without room in a ring are kept when the rings are
+    /// dropped.
     #[test]
     fn overflow_items_follow_items_of_ring() {
         let mut ends = Crossings::of_node(ConnectionKind::Rc, 2, 32);

@@ -4,12 +4,13 @@
 //! The driver and everything that waits to be sent outlive a device. The outcome of work in progress is
 //! reported when the device is released, and only the pools' memory stays registered.
 //!
-//! Each remote poller that may send into the SRQ holds a credit while idle, so its depth grows with their
-//! number. It is doubled, within the limits of the node and its device, before idle credits take half of it,
-//! and when busy peers have left no room for another pair. It never shrinks. Receives are posted before
-//! credit for them is granted. The settings that open a session use no credit: when many sessions come up at
-//! once the SRQ may be empty, and the sending devices repeat them after the RNR time, without a limit. Over
-//! RC with several pollers, which divide each other's SRQs into fixed parts, the depth does not change.
+//! Each remote poller that may send into the SRQ holds a credit while idle, so the depth of the SRQ grows
+//! with the number of remote pollers. It is doubled, within the limits of the node and its device, before
+//! idle credits take half of it, and when busy peers have left no room for another pair. It never shrinks.
+//! Receives are posted before credit for them is granted. The settings that open a session use no credit:
+//! when many sessions come up at once the SRQ may be empty, and the sending devices repeat them after the
+//! RNR time, without a limit. Over RC with several pollers, which divide each other's SRQs into fixed
+//! parts, the depth does not change.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -44,7 +45,7 @@ pub(super) struct Queues {
     attached: Option<Attached>,
     /// The device's own wait, if it has one.
     wait: Option<Arc<dyn DeviceWait>>,
-    /// True unless the last sleep ended without an event of the device's descriptors.
+    /// False if the last sleep ended without an event of the device's descriptors.
     is_woken_by_device: bool,
     /// True if the poller does not wait for its sockets.
     naps: bool,
@@ -256,9 +257,8 @@ impl Transport {
         }
     }
 
-    /// Handles the removal of the device. Its completions still count, and received messages are handed on,
-    /// because their senders believe that they arrived. All other work is lost, and it is unknown how far it
-    /// came.
+    /// Handles the removal of the device. Its completions still count, and received messages are forwarded,
+    /// because their senders assume that they arrived. All other work fails, and may have reached the peer.
     pub(super) fn device_lost(&mut self) {
         while self.take_all() {}
         for slot in self.trunks.slots() {

@@ -238,7 +238,7 @@ fn flights_go_both_ways_before_session_is_up() {
 }
 
 #[test]
-fn peer_without_receives_holds_one_slot_until_its_session_ends() {
+fn peer_without_receives_holds_one_slot_until_session_ends() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let (b, srq) = (far.key(), far.empty_srq());
     let stuck = near.begin(&far, 1, srq.number().unwrap());
@@ -298,14 +298,14 @@ fn late_completion_is_ignored() {
     });
     late(&mut near, PLACE, 0);
     late(&mut near, PLACE, u64::from(u32::MAX) + 2);
-    // A trunk that was freed.
+    // A trunk that was already freed.
     late(&mut near, 0, 1);
     assert_eq!(near.slots().0, 1022);
     far.turn();
 }
 
 #[test]
-fn frame_that_peer_refuses_ends_session() {
+fn frame_refused_by_peer_ends_session() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let b = far.key();
     near.begin(&far, 1, SrqNumber::new(0x00ab_cdef));
@@ -347,7 +347,7 @@ fn sessions_wait_for_slot_in_turn() {
 }
 
 #[test]
-fn frames_that_no_handshake_has_end_session() {
+fn invalid_handshake_frames_end_session() {
     let (mut near, mut far) = Pollers::pair(Connections::Xrc);
     let small = flight(false, 1).remove(0);
     let with_length = |length| [&small[..], &vec![0; length]].concat()[..length].to_vec();
@@ -374,7 +374,7 @@ fn frames_that_no_handshake_has_end_session() {
         assert!(of == number && why.contains(what), "{what}: {why}");
         assert_eq!(arrived, expected, "{what}");
     }
-    // All lengths between are accepted.
+    // All lengths between these two are accepted.
     let ini = far.dial(&near, 7, 0);
     let _regions = [FRAGMENT + 1, HANDSHAKE_FRAME]
         .map(|length| far.post(&*ini, near.device.srqs[0], &with_length(length)));
@@ -427,7 +427,7 @@ fn handshake_frames_are_unknown_to_node_without_handshakes() {
 /// A trunk that is being taken down still takes messages, because they were reported as delivered to their
 /// sender. The sender may have switched to the keys of a renewal before them.
 #[test]
-fn dying_trunk_takes_messages_behind_switch() {
+fn closing_trunk_accepts_messages_after_key_switch() {
     use crate::command::SessionUp;
     use crate::identity::keys::{Aead, Exported, PollerKeys, Pollers as Numbers, RenewedKeys};
     use crate::identity::seal::{LaneSeal, OVERHEAD, PhaseLimit};
@@ -546,7 +546,7 @@ fn dying_trunk_takes_messages_behind_switch() {
 
 /// Another poller of the node may be done with the earlier session, and take part in the renewal.
 #[test]
-fn session_that_waits_behind_another_switches_to_keys_of_its_renewal() {
+fn session_queued_behind_another_switches_to_renewed_keys() {
     use crate::PeerIdentity;
     use crate::command::SessionUp;
     use crate::identity::keys::{Aead, Exported, PollerKeys, Pollers as Numbers, RenewedKeys};

@@ -218,7 +218,7 @@ impl Transport {
         self.post_handshakes();
     }
 
-    /// Ends the handshake of a session that is closed. Its slot may let another session send.
+    /// Ends the handshake of a session that is closed. The freed slot may let another session send.
     pub(super) fn end_handshake(&mut self, peer: PeerKey, number: u32) {
         self.handshakes.end((peer, number));
         self.post_handshakes();

@@ -22,8 +22,8 @@ const POLLS_BEFORE_YIELD: u32 = 20;
 /// yield follows after twice the time: a yield is a system call, and a second one right after it finds no
 /// ready thread.
 const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
-/// Time without work after which a poller sleeps that is transferring a large message. Packets keep arriving,
-/// and a poller that sleeps between them is woken for each.
+/// Time without work after which a poller sleeps while it transfers a large message. Packets keep arriving,
+/// and a poller that sleeps between packets is woken for each.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
 /// Minimum time lost in a round that indicates another user of the core. Interrupts, and a runtime of the
 /// same program between two sleeps, take less; a program that never sleeps takes at least its slice, 2 to 5
@@ -142,8 +142,8 @@ impl Idle {
     }
 }
 
-/// A predictor of gaps between events: a counter for each pattern of the last ones. Calls at a low rate, for
-/// example, are a long gap, one until the answer, and one until its acknowledgement, again and again.
+/// A predictor of gaps between events: a counter for each pattern of the last gaps. Calls at a low rate, for
+/// example, repeat a long gap, a gap until the answer, and a gap until its acknowledgement.
 #[derive(Debug)]
 struct Gaps {
     /// The last gaps, the latest in the lowest bit, set if it was short.
@@ -178,7 +178,7 @@ impl Gaps {
 #[derive(Debug)]
 struct SharedCore {
     state: Sharing,
-    /// Time until the next attempt after the core is found to be shared again.
+    /// Pause before the next attempt if the core is found to be shared again.
     retry: Duration,
     /// Beginning of the last round, unless the poller has slept since.
     round: Option<Time>,
@@ -192,15 +192,15 @@ struct SharedCore {
 struct Reading {
     at: Time,
     cpu_time: Duration,
-    /// Time asleep since.
+    /// Time asleep since this reading.
     slept: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sharing {
-    /// Not measured yet; the time of uninterrupted polling so far.
+    /// The core was not measured yet. Contains the time of uninterrupted polling so far.
     Unknown(Duration),
-    /// The core is free; the time of uninterrupted polling so far.
+    /// The core is free. Contains the time of uninterrupted polling so far.
     Alone(Duration),
     /// Another thread uses the core. Polling is tried again at this time.
     Shared(Time),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn poller_with_short_gaps_polls_and_sleeps_when_none_follows() {
+    fn poller_with_short_gaps_polls_until_first_long_gap() {
         let mut run = Run::new();
         assert!((0..100).all(|_| !run.gap(Duration::from_micros(300))));
         let begin = run.now;
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_adapts_to_pattern_of_call_and_answer() {
+    fn poller_sleeps_before_calls_and_polls_for_answers() {
         let mut run = Run::new();
         let mut call = || {
             let slept = [run.gap(Duration::from_millis(10)), run.gap(Duration::from_micros(50))];
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn poller_whose_core_is_taken_sleeps_and_tries_again_later() {
+    fn poller_on_taken_core_sleeps_and_retries_at_growing_intervals() {
         let mut run = Run::alone();
         run.empty_round(false);
         run.now += Duration::from_millis(4);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_come_early_again_only_if_yields_cost_nothing() {
+    fn retry_interval_is_reset_only_after_cheap_yields() {
         let mut run = Run::alone();
         for (more, retry) in [(0, 2), (20, 4), (0, 2)] {
             run.empty_round(false);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn no_poller_sleeps_in_middle_of_transfer_nor_waits_for_ever() {
+    fn poller_waits_limited_time_for_transfer() {
         let mut run = Run::alone();
         let begin = run.now;
         let mut rest = Rest::Spin;
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn time_asleep_is_not_taken() {
+    fn sleep_does_not_count_as_taken_core() {
         let mut run = Run::alone();
         for _ in 0..20 {
             run.gap(Duration::from_millis(5));

@@ -15,7 +15,7 @@ use trunkline_verbs::Time;
 /// A poller's state for one peer.
 #[derive(Debug, Default)]
 struct Peer {
-    /// True if the driver was given the key.
+    /// True if the driver has the key.
     named: bool,
     /// Messages that wait for the next session.
     waiting: MessageQueue,
@@ -30,7 +30,7 @@ struct Peer {
     trunk: Option<usize>,
     /// Number of trunks of earlier sessions that are being taken down.
     dying: usize,
-    /// Session that came up in the meantime.
+    /// Session that came up while an earlier one is being taken down.
     pending: Option<Box<SessionUp>>,
     forgotten: bool,
 }
@@ -47,7 +47,7 @@ impl Peer {
 #[derive(Debug)]
 pub(super) enum Next {
     Nothing,
-    /// A session came up in the meantime.
+    /// A session came up while the trunk was being taken down.
     Activate(Box<SessionUp>),
     /// Messages wait for a session.
     Ask,
@@ -81,9 +81,9 @@ impl Peers {
     }
 
     /// Returns the choice of poller for a message to a peer, and the place of the peer's trunk in the
-    /// poller's table. Messages without a chosen poller go to the one with our own index, so that they share
-    /// a frame. If the peer has more pollers than this node, which has `count`, such messages go to every
-    /// `count`th poller from there on in turn.
+    /// poller's table. Messages without a chosen poller go to the remote poller with this poller's index, so
+    /// that they share a frame. If the peer has more pollers than this node, which has `count`, such
+    /// messages go in turn to this remote poller and to every `count`th poller after it.
     #[inline]
     pub(super) fn route(
         &mut self,
@@ -116,9 +116,9 @@ impl Peers {
     }
 
     /// Returns the kind of session request for the CM machine: `connect`, or [`Connect::Wait`] if any message
-    /// waits through failed attempts. Returns `None` if the same request is pending, if a session follows the
-    /// one being taken down, or if no message would wait for the answer. The machine does not answer a
-    /// request for a session that is up.
+    /// waits through failed attempts. Returns `None` if the same request is pending, if a session waits until
+    /// an earlier one is taken down, or if no message would wait for the answer. The machine does not answer
+    /// a request for a session that is up.
     pub(super) fn ask(&mut self, key: PeerKey, connect: Connect, now: Time) -> Option<Connect> {
         let peer = self.0.get_mut(key).filter(|peer| peer.pending.is_none())?;
         let connect = if peer.waiting.waits() { Connect::Wait } else { connect };
@@ -150,7 +150,7 @@ impl Peers {
         }
     }
 
-    /// Records that the peer connects to us. Messages no longer wait for our own next attempt.
+    /// Records that the peer connects to this node. Messages no longer wait for this node's next attempt.
     pub(super) fn returned(&mut self, key: PeerKey) {
         if let Some(peer) = self.0.get_mut(key) {
             peer.away = None;
@@ -177,8 +177,8 @@ impl Peers {
         }
     }
 
-    /// Takes the messages that have waited, when the peer's trunk can be used. Until then callers get the
-    /// cause of the last failure.
+    /// Takes the messages that wait for a session, when the peer's trunk can be used. Until then callers
+    /// get the cause of the last failure.
     pub(super) fn take_waiting(&mut self, key: PeerKey) -> MessageQueue {
         let Some(peer) = self.0.get_mut(key) else { return MessageQueue::default() };
         peer.away = None;
@@ -242,7 +242,7 @@ impl Peers {
 
     /// Reports the peer down, and fails the messages that wait for a session. Messages that may wait until
     /// their deadline stay if `keeps_waiting`. Returns true if any message still waits. After a failed
-    /// attempt, `next` is the earliest time of another.
+    /// attempt, `next` is the earliest time of the next attempt.
     pub(super) fn down(
         &mut self,
         key: PeerKey,
@@ -261,7 +261,7 @@ impl Peers {
         waits
     }
 
-    /// Fails the messages that waited for a failed attempt to connect. Those that may wait until their
+    /// Fails the messages that waited for a failed attempt to connect. Messages that may wait until their
     /// deadline stay if `keeps_waiting`.
     pub(super) fn fail_waiting(
         &mut self,
@@ -334,7 +334,7 @@ pub(super) struct PeerTable<T> {
     entries: Slab<(PeerKey, T)>,
     places: HashMap<PeerKey, usize, PeerHash>,
     /// Places that [`PeerTable::entry`] looked up, indexed by some bits of the key. A place may belong to
-    /// another peer by now.
+    /// another peer since then.
     recent: [usize; RECENT],
 }
 
@@ -492,7 +492,7 @@ mod peer_table_tests {
     use trunkline_machine::Runtime;
 
     #[test]
-    fn key_finds_its_peer_and_no_other_at_its_place() {
+    fn key_finds_only_its_own_peer_at_reused_place() {
         let mut table = PeerTable::<u32>::new(PeerHash::new(&Runtime::threads()));
         let named = PeerKey::numbered;
         for number in 0..10 {

@@ -24,15 +24,16 @@ pub(super) struct Receiving {
     completions: Vec<Completion>,
     /// Frames of the completions; `None` for a receive that failed.
     frames: Vec<Option<Received>>,
-    /// Number of completions of the last poll of the CQ, and of those and their frames that were taken.
+    /// Number of completions of the last poll of the CQ, and the number of them, with their frames, that
+    /// were taken.
     count: usize,
     taken: usize,
     taken_frames: usize,
-    /// Bundle whose messages are being handed out.
+    /// Bundle whose messages are being returned to the driver.
     bundle: Option<(Part, Bytes, Bundle)>,
-    /// Place of the TGT of the frame that is being handed out, if it came from the CQ.
+    /// Place of the TGT of the frame whose messages are being returned, if it came from the CQ.
     place: Option<usize>,
-    /// True if a message was handed out whose handling is not counted yet.
+    /// True if a message was returned whose handling is not counted yet.
     is_handling: bool,
 }
 
@@ -41,12 +42,12 @@ pub(super) struct Receiving {
 enum Stage {
     #[default]
     Begin,
-    /// Frames that wait: this number of turns of their peers.
+    /// Waiting frames, for this number of turns of their peers.
     Waiting {
         turns: usize,
         worked: bool,
     },
-    /// The turn of this peer, then the same.
+    /// The turn of this peer, then [`Stage::Waiting`].
     Turn {
         peer: PeerKey,
         turns: usize,
@@ -72,7 +73,7 @@ impl Receiving {
         self.taken < self.count
     }
 
-    /// Returns true if messages of a bundle remain that arrived with those handed out.
+    /// Returns true if messages of a bundle remain that arrived with messages returned before.
     #[inline]
     pub(super) fn is_amid_bundle(&self) -> bool {
         self.bundle.is_some()
@@ -80,7 +81,7 @@ impl Receiving {
 }
 
 /// Returns the next message of a bundle; `None` at its end and if the session has ended. A message may end the session; the
-/// remaining ones were received before that.
+/// remaining messages were received before that.
 ///
 /// # Errors
 /// If the bundle is malformed.
@@ -113,7 +114,7 @@ impl Transport {
         }
     }
 
-    /// Counts the message that was handed out last, after it was handled.
+    /// Counts the last returned message, after it was handled.
     #[inline]
     pub(super) fn message_handled(&mut self) {
         if !mem::take(&mut self.receiving.is_handling) {
@@ -125,7 +126,7 @@ impl Transport {
         }
     }
 
-    /// Ends a frame whose messages were handed out.
+    /// Ends a frame whose messages were returned to the driver.
     #[inline]
     fn frame_ends(&mut self) {
         if let Some(target) = self.receiving.place.take().and_then(|place| self.targets.at(place)) {
@@ -133,7 +134,7 @@ impl Transport {
         }
     }
 
-    /// Hands out a message, after the events that precede it.
+    /// Returns a message to the driver, after the events that precede it.
     #[inline]
     fn hand_out(&mut self, from: Origin, message: Message) -> Option<Event> {
         if !self.res.events.is_empty() {
@@ -148,7 +149,7 @@ impl Transport {
         Some(Event::Message(from, message))
     }
 
-    /// Hands out the first message of a frame.
+    /// Returns the first message of a frame.
     #[inline]
     fn open(&mut self, target: QpNumber, frame: Received) -> Option<Event> {
         match self.frame_received(target, frame) {
@@ -164,7 +165,7 @@ impl Transport {
         }
     }
 
-    /// Hands out the next message of the open bundle, within the turn of its peer.
+    /// Returns the next message of the open bundle, within the turn of its peer.
     #[inline]
     fn next_bundled(&mut self) -> Option<Event> {
         let Some((part, bytes, bundle)) = &mut self.receiving.bundle else { return None };
@@ -236,7 +237,7 @@ impl Transport {
         }
     }
 
-    /// Takes a frame that came through a TGT, for us or for another poller.
+    /// Takes a frame that came through a TGT, for this poller or for another one.
     #[inline]
     fn place(&mut self, target: QpNumber, frame: Received) -> Option<Event> {
         match self.crossings.other(&frame) {
@@ -248,7 +249,7 @@ impl Transport {
         }
     }
 
-    /// Takes a frame for us, or lets it wait for its peer's turn.
+    /// Takes a frame for this poller, or lets it wait for its peer's turn.
     #[inline]
     fn arrived(&mut self, qp: QpNumber, frame: Received) -> Option<Event> {
         let Some(place) = self.target_place(qp) else {
@@ -332,8 +333,8 @@ impl Transport {
         }
     }
 
-    /// Posts the receives of slots that were returned. An empty SRQ has no completions, so completions alone
-    /// cannot trigger this.
+    /// Posts receives into returned slots. An empty SRQ has no completions, so completions alone cannot
+    /// trigger this.
     fn repost_missing(&mut self) {
         if self.res.receives.is_missing_any() {
             self.queues.repost(self.res.receives.slots(), 0);
@@ -353,7 +354,7 @@ impl Transport {
         }
     }
 
-    /// Counts the credit of a frame that has waited.
+    /// Counts the credit of a frame that has waited and is now handled.
     fn has_waited(&mut self, target: QpNumber, uses_credit: bool) {
         if let Some(known) = self.targets.place(target).and_then(|place| self.targets.at(place)) {
             known.waited(&mut self.res.grants, uses_credit);
@@ -423,7 +424,8 @@ impl Transport {
         worked
     }
 
-    /// Polls the CQ and queues the messages of the frames. Those of peers other than `only` wait for their turns.
+    /// Polls the CQ and queues the messages of the frames. Frames of peers other than `only` wait for their
+    /// turns.
     fn queue_completions(&mut self, only: Option<PeerKey>) -> usize {
         let count = self.poll_queue();
         let mut frames = mem::take(&mut self.receiving.frames);
@@ -444,7 +446,7 @@ impl Transport {
         count
     }
 
-    /// Queues the messages of a frame that came through a TGT, or hands the frame on. A frame of a peer other than `only`
+    /// Queues the messages of a frame that came through a TGT, or forwards the frame. A frame of a peer other than `only`
     /// waits.
     fn queue_placed(&mut self, target: QpNumber, frame: Received, only: Option<PeerKey>) {
         if let Some(poller) = self.crossings.other(&frame) {
@@ -490,12 +492,12 @@ impl Transport {
         self.turns.wait(peer, Waiting::Frame { target: qp, frame, uses_credit });
     }
 
-    /// Queues the messages of a frame that came through a TGT earlier, for us or for another poller.
+    /// Queues the messages of a frame that came through a TGT earlier, for this poller or for another one.
     pub(super) fn take_early_frame(&mut self, target: QpNumber, frame: Received) {
         self.queue_placed(target, frame, None);
     }
 
-    /// Queues the messages of a frame for us.
+    /// Queues the messages of a frame for this poller.
     pub(super) fn take_frame(&mut self, target: QpNumber, frame: Received) {
         match self.frame_received(target, frame) {
             Some(Opened::Message(from, message)) => self.res.events.message(from, message),
@@ -534,7 +536,7 @@ impl Transport {
         })
     }
 
-    /// Takes a frame for us. Returns its messages if it has any.
+    /// Takes a frame for this poller. Returns its messages if it has any.
     fn frame_received(&mut self, qp: QpNumber, mut frame: Received) -> Option<Opened> {
         let Some(place) = self.target_place(qp) else {
             self.keep_unannounced(qp, frame);

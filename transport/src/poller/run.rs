@@ -1,7 +1,7 @@
 //! The turns of a transport, which its driver takes.
 //!
 //! ```text
-//! round: poll_event: the CQ, the rings between pollers, commands, and what those led to
+//! round: poll_event: the CQ, the rings between pollers, commands, and the events of these
 //!        | the driver's own work | poll_event | flush_round | end_turn: timers
 //! nothing for a while: arm the CQ | poll once more, announce | look at every queue | sleep
 //!    or, on a device with its own wait:                announce | look at every queue, prepare the wait | sleep
@@ -67,7 +67,7 @@ pub(super) enum Stage {
     Command,
     /// The driver's own work.
     Work,
-    /// Hands out the events of that work.
+    /// Returns the events of that work.
     Finish,
     /// Arm the CQ, the first step before a sleep: later completions make the channel readable.
     Arm,
@@ -75,7 +75,7 @@ pub(super) enum Stage {
     Announce,
     /// Looks at every queue once more.
     LookAgain,
-    /// Was asleep.
+    /// The poller was asleep.
     Asleep,
 }
 
@@ -195,8 +195,8 @@ impl Transport {
         !self.res.events.is_empty()
     }
 
-    /// Returns true if messages sent in this round should not wait for its end, because events took long to handle. Ask
-    /// after each event, and then call [`Self::flush`].
+    /// Returns true if messages sent in this round should not wait for its end, because events took long to handle.
+    /// Call this after each event, and if it returns true call [`Self::flush`].
     #[inline]
     pub fn is_flush_due(&mut self) -> bool {
         self.delivered.is_multiple_of(LOOK_EVERY) && self.is_flush_overdue()
@@ -258,7 +258,7 @@ impl Transport {
         }
     }
 
-    /// Asks for an event at the next completion.
+    /// Requests an event at the next completion.
     fn arm(&mut self) -> Turn {
         if self.queues.has_wait() {
             self.queues.announce();
@@ -274,7 +274,7 @@ impl Transport {
         Turn::Again
     }
 
-    /// Polls the CQ once more, since a completion from before the arming raises no event, and announces
+    /// Polls the CQ once more, since a completion that came before arming raises no event. Then announces
     /// sleep.
     fn announce(&mut self) -> Turn {
         if self.take_all() {

@@ -39,7 +39,8 @@ impl Transport {
         }
     }
 
-    /// Returns the cause, which may be the size of a packet if it was larger than any that got through. NICs give no verdict.
+    /// Returns [`PeerDown::FullPacketsLost`] in place of `cause` if the failed packet was larger than all that were
+    /// delivered. NICs do not report whether the peer still answers.
     fn maybe_too_large(&self, trunk: &Trunk, completion: &Completion, cause: PeerDown) -> PeerDown {
         let is_silent = completion.status == CompletionStatus::RetryExceeded && cause == PeerDown::Died;
         let is_nic = || self.res.shared.device.get().is_some_and(|device| device.provider != SOFTWARE);
@@ -68,7 +69,7 @@ impl Transport {
         self.res.marked.put_back(marked);
     }
 
-    /// Copies the rest of this turn's piece, for the trunks that wait for their turn.
+    /// Copies the rest of this turn's piece of large messages, trunk by trunk.
     fn copy_in_turn(&mut self) {
         while let Some(slot) = self.res.copies.next_trunk() {
             self.push_trunk(slot);

@@ -26,7 +26,7 @@ pub(super) struct LastSent {
     lane: usize,
     /// True until staged messages are posted.
     is_staged: bool,
-    /// True if all messages to any poller go there.
+    /// True if all messages to [`Destination::Any`] go to this lane.
     is_any: bool,
     /// True if the peer has no other poller.
     is_only: bool,
@@ -64,7 +64,7 @@ impl Transport {
     }
 
     /// Advances the time to at least `time`, which a long handler of the program has read from the clock
-    /// during this turn. So a message sent next does not claim more time than is left.
+    /// during this turn. Messages sent next then carry the correct time left.
     pub fn advance(&mut self, time: Time) {
         self.res.time.advance(time);
     }
@@ -104,8 +104,8 @@ impl Transport {
         self.find(node, Connect::FailFast)
     }
 
-    /// Returns true if this node may keep further large messages for long: whatever their number, a message of the maximum
-    /// size finds memory beside them.
+    /// Returns true if this node may keep further large messages for long: a message of the maximum size still finds
+    /// memory.
     #[must_use]
     pub fn has_spare_memory(&self) -> bool {
         self.res.shared.sinks.has_spare(self.res.shared.limits.max_message_bytes)
@@ -121,8 +121,8 @@ impl Transport {
     /// Begins to connect to a node if there is no session and the backoff allows an attempt. The result of
     /// the attempt is reported by [`Event::Peer`](crate::Event::Peer). The attempt may have begun earlier,
     /// and may last until a removed device is back. With [`Connect::Wait`] a caller waits through pauses: the
-    /// next attempt begins early, so that a request leaves at least once a second. Call this again after each
-    /// failed attempt while a caller waits.
+    /// next attempt begins early, so that a request is sent at least once a second. Call this again after
+    /// each failed attempt while a caller waits.
     pub fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach {
         let peer = self.find(node, connect);
         if self.is_up(peer) {
@@ -138,11 +138,12 @@ impl Transport {
     }
 
     /// Accepts a message. The requested outcomes are reported by [`Event::Sent`](crate::Event::Sent), at most once, and never from
-    /// inside this call. Without a session, the message waits in a bounded queue for the attempt to connect
-    /// in progress, or begins one.
+    /// inside this call. Without a session, the message waits in a bounded queue for the attempt to connect in progress. If no
+    /// attempt is in progress, this begins one.
     ///
     /// # Errors
-    /// If the message was not accepted. An outcome is not reported then, and the caller may send it again.
+    /// If the message was not accepted. The outcome is not reported then, and the caller may send the
+    /// message again.
     pub fn send(&mut self, message: &Outgoing<'_>) -> Result<Accepted, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         let limit = self.res.shared.limits.max_message_bytes;

@@ -3,8 +3,9 @@
 //! A trunk that ends is first taken down. It is freed, and the driver notified, when the device is done
 //! with it and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
 //!
-//! Over RC, a poller considers a session closed once its QPs are destroyed and all other pollers have sent
-//! its end. After a second it stops waiting for them: a busy poller must not delay the report of a dead peer.
+//! Over RC, a poller considers a session closed once its QPs are destroyed and all other pollers have
+//! reported its end. After a second the poller stops waiting for the reports: a busy poller must not delay
+//! the report of a dead peer.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -101,7 +102,7 @@ impl Transport {
         self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
     }
 
-    /// Takes the frames that came before the session was up here, and counts the credit they used.
+    /// Takes the frames that arrived before the session was up here, and counts the credit that they used.
     fn take_early(&mut self, peer: PeerKey, number: u32, slot: usize, targets: &[(u16, QpNumber)]) {
         for &(poller, qp) in targets {
             let Some(mut frame) = self.targets.take_early(qp) else { continue };
@@ -153,8 +154,8 @@ impl Transport {
         }
     }
 
-    /// Takes down the trunk of a session. Its TGTs are destroyed, and everything received through ours was
-    /// taken.
+    /// Takes down the trunk of a session. The TGTs of the session are destroyed, and everything received
+    /// through this node's TGTs was taken.
     pub(super) fn session_closed(&mut self, peer: PeerKey, number: u32, cause: PeerDown) {
         #[cfg(feature = "identity")]
         self.end_handshake(peer, number);
@@ -171,7 +172,8 @@ impl Transport {
 
     /// Closes the targets of a session after its last frames have arrived.
     pub(super) fn finish_closing(&mut self, peer: PeerKey, number: u32) {
-        // A session that did not come up has no queue of frames. The peer's queue belongs to another session.
+        // A session that did not come up has no waiting frames. The peer's waiting frames belong to another
+        // session.
         let targets = self.targets.of_session((peer, number));
         if targets.iter().any(|(_, qp)| self.targets.get(*qp).is_some_and(|target| target.pair().is_some())) {
             self.take_line(peer);
@@ -235,7 +237,7 @@ impl Transport {
         }
     }
 
-    /// Asks the CM machine for a session, once.
+    /// Requests a session from the CM machine, once.
     pub(super) fn ask(&mut self, peer: PeerKey, connect: Connect) {
         if let Some(connect) = self.peers.ask(peer, connect, self.res.time.now()) {
             self.res.shared.cm.command(CmCommand::Want { peer, connect });
@@ -243,10 +245,10 @@ impl Transport {
     }
 }
 
-/// Time for which a closed session waits for other pollers to hand on earlier frames.
+/// Time for which a closed session waits for other pollers to forward earlier frames.
 const CLOSING_LIMIT: Duration = Duration::from_secs(1);
 
-/// A session: the peer and our session number.
+/// A session: the peer and this node's number of the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
 /// All sessions of a poller that are ending.
@@ -257,21 +259,22 @@ pub(super) struct Closings(BTreeMap<SessionOfPeer, Closing>);
 struct Closing {
     /// Time at which the CM machine reported that the session's QPs are destroyed.
     since: Option<Time>,
-    /// Number of other pollers that have sent the session's end.
+    /// Number of other pollers that have reported the session's end.
     ends: usize,
-    /// True if the session was closed before all ends arrived.
+    /// True if the session was closed before all reports arrived.
     is_over: bool,
 }
 
 impl Closings {
     /// Records that the session's QPs are destroyed. Returns true if the session is now closed, because every
-    /// other poller has already sent its end.
+    /// other poller has already reported its end.
     pub(super) fn begin(&mut self, session: SessionOfPeer, now: Time, others: usize) -> bool {
         self.0.entry(session).or_default().since.get_or_insert(now);
         self.take_if_all_ended(session, others)
     }
 
-    /// Counts the end sent by one of the `others`. Returns the same as [`Closings::begin`].
+    /// Counts a report of one of the `others`. Returns true if the session is now closed, as
+    /// [`Closings::begin`] does.
     pub(super) fn end_received(&mut self, session: SessionOfPeer, others: usize) -> bool {
         self.0.entry(session).or_default().ends += 1;
         self.take_if_all_ended(session, others)
@@ -285,8 +288,8 @@ impl Closings {
         self.0.remove(&session).is_some_and(|closing| !closing.is_over)
     }
 
-    /// Closes the sessions that have waited too long for other pollers, and returns them. Later ends have no
-    /// effect.
+    /// Closes and returns the sessions for which other pollers have not reported the end within
+    /// [`CLOSING_LIMIT`]. Later reports are ignored.
     pub(super) fn expire(&mut self, now: Time) -> Vec<SessionOfPeer> {
         let is_late = |closing: &Closing| {
             !closing.is_over && closing.since.is_some_and(|since| now - since > CLOSING_LIMIT)
@@ -299,7 +302,7 @@ impl Closings {
         .collect()
     }
 
-    /// Returns true if a session waits for other pollers to hand on its frames.
+    /// Returns true if a session waits for reports of other pollers.
     pub(super) fn is_waiting(&self) -> bool {
         self.0.values().any(|closing| !closing.is_over)
     }

@@ -53,7 +53,7 @@ impl Shutdown {
         self.deadline.is_some()
     }
 
-    /// Returns true if the driver must be notified now; `true` once.
+    /// Returns true, once, if the driver must be notified of the shutdown now.
     pub(super) fn must_tell(&mut self) -> bool {
         self.has_begun() && !std::mem::replace(&mut self.told, true)
     }
@@ -63,7 +63,8 @@ impl Shutdown {
         self.told && !self.cut && !self.drained && self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// Records that notification. If `lingers` is true, the last messages may still leave.
+    /// Records that the driver was notified of the end of the grace period. If `lingers` is true, the last
+    /// messages may still be sent.
     pub(super) fn cut(&mut self, lingers: bool) {
         self.cut = true;
         self.deadline = self.deadline.map(|deadline| if lingers { deadline + LINGER } else { deadline });
@@ -131,7 +132,7 @@ impl Transport {
         self.shutdown.has_begun()
     }
 
-    /// Returns true, once, when open work should end soon. Messages may still be sent, also to new peers, until the
+    /// Returns true, once, when the shutdown begins: open work should end. Messages may still be sent, also to new peers, until the
     /// sessions are closed: when every poller's driver is drained, or the grace period is over.
     pub fn begins_shutdown(&mut self) -> bool {
         self.shutdown.must_tell()
@@ -150,7 +151,8 @@ impl Transport {
     }
 
     /// Records whether the driver is idle, and returns the sessions without work in flight. During its grace
-    /// period, a node that shuts down waits for both. A stalled peer does not delay others.
+    /// period, a node that shuts down waits until the driver is idle and all sessions are without work. A
+    /// stalled peer does not delay other peers.
     pub fn settling(&mut self, is_drained: bool) -> Vec<(PeerKey, SessionNumber)> {
         self.shutdown.driver_is(is_drained);
         let (quiet, now) = (self.is_quiet(), self.res.time.now());
@@ -165,8 +167,8 @@ impl Transport {
 
     /// Records that the driver has no open work for the peer of a quiet session. Returns true if everything
     /// sent to the peer was delivered, false if the session lost a message whose outcome is not reported.
-    /// Sessions are closed when the messages sent now are delivered too, or a second after all peers have
-    /// settled.
+    /// Sessions are closed once the messages sent from now on are delivered too, or a second after all peers
+    /// have settled.
     pub fn settle(&mut self, peer: PeerKey, session: SessionNumber) -> bool {
         self.shutdown.tell_session((peer, session.0));
         !self.res.events.has_lost(peer)

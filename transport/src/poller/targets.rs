@@ -1,7 +1,6 @@
 //! The TGTs whose messages may be for this poller, and frames that arrive before their TGT is announced.
 //!
-//! A session that is not up here holds no credit of the SRQ. The session may have come up at the peer first.
-//! Each of the peer's pollers may then send its Settings, and must wait for ours before it sends anything
+//! A session that is not up here holds no credit of the SRQ, but it may have come up at the peer first.
 //! else. This *early* frame is copied, so that it occupies neither a receive slot nor a block of short
 //! frames. The total size of early frames is bounded.
 //!
@@ -21,13 +20,13 @@ use std::collections::BTreeMap;
 use trunkline_machine::mutant;
 use trunkline_verbs::QpNumber;
 
-/// Number of frames that a peer's poller may send to one of ours before the poller that receives them has
-/// handed any on: its settings, a message by its base credit, and a few that grant credit for the one message
-/// it gets by ours.
+/// Number of frames that a peer's poller may send to a poller of this node before it gets any answer: its
+/// settings, a message by its base credit, and a few frames that grant credit for the one message that it
+/// gets by this node's base credit.
 const UNANNOUNCED: usize = 8;
 
 /// Maximum number of a target's frames without credit that wait for their peer's turn. An honest peer sends
-/// such frames to grant credit, each at least as much as is left.
+/// such frames to grant credit, and each grants at least as much as is left.
 const UNCREDITED: u32 = 64;
 
 /// Maximum number of handshake frames through a target. The longest handshake has 11: a ClientHello, the flight of the TLS
@@ -35,7 +34,7 @@ const UNCREDITED: u32 = 64;
 #[cfg(feature = "identity")]
 const HANDSHAKES: u8 = 12;
 
-/// A TGT that may receive messages for us.
+/// A TGT that may receive messages for this poller.
 #[derive(Debug)]
 pub(super) struct Target {
     peer: PeerKey,
@@ -44,17 +43,18 @@ pub(super) struct Target {
     poller: u16,
     /// Index of the local poller whose SRQ supplies its receives.
     home: u16,
-    /// Last known place of its trunk in the poller's table.
+    /// Last known place of the target's trunk in the poller's table.
     trunk: Option<usize>,
     /// The pair's credit; `None` until the session is up.
     pair: Option<GrantId>,
     /// Frame that arrived before the command that reports the session up.
     early: Option<Received>,
-    /// Last round in which its messages were handled as they came, and the number left to it then.
+    /// Last round in which the target's messages were handled on arrival, and the number of messages that
+    /// it could still handle then.
     turn: (u32, u32),
-    /// Number of its waiting frames that use no credit.
+    /// Number of the target's waiting frames that use no credit.
     uncredited: u32,
-    /// Number of handshake frames that came through it.
+    /// Number of handshake frames that came through the target.
     #[cfg(feature = "identity")]
     handshakes: u8,
     /// True if the peer broke the rules: its messages are ignored until the TGT is destroyed.
@@ -62,8 +62,8 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Creates a target for a peer's poller in our session of that number. It starts without credit, so that
-    /// half-open sessions take no credit from established ones.
+    /// Creates a target for a peer's poller, in session `number` of this node. It starts without credit, so
+    /// that half-open sessions take no credit from established ones.
     pub(super) fn new(peer: PeerKey, number: u32, poller: u16, home: u16) -> Self {
         let turn = (0, TURN_MESSAGES);
         Self {
@@ -139,7 +139,7 @@ impl Target {
         self.poller
     }
 
-    /// Returns the last known place of its trunk in the poller's table.
+    /// Returns the last known place of the target's trunk in the poller's table.
     pub(super) fn trunk(&self) -> Option<usize> {
         self.trunk
     }
@@ -381,7 +381,7 @@ impl Targets {
         }
     }
 
-    /// Takes the targets whose spenders may need a credit frame, including those with new grants. Return the
+    /// Takes the targets whose spenders may need a credit frame, including targets with new grants. Return the
     /// list to [`Targets::put_back`].
     pub(super) fn take_untold(&mut self, grants: &mut Grants) -> Vec<QpNumber> {
         grants.take_granted(&mut self.untold);
@@ -421,8 +421,8 @@ pub(super) struct EarlyFrames {
 }
 
 impl EarlyFrames {
-    /// Adds the frame of a target. If there are too many bytes, removes and returns the target that must give
-    /// up its frame, which may be the same one.
+    /// Adds the frame of a target. If the frames exceed [`MOST_BYTES`], removes a target whose frame must be
+    /// dropped, possibly `qp` itself, and returns it.
     pub(super) fn add(&mut self, qp: QpNumber, bytes: usize) -> Option<QpNumber> {
         self.bytes += bytes;
         self.of.push((qp, bytes));
@@ -447,8 +447,8 @@ impl EarlyFrames {
 mod tests {
     use super::*;
 
-    /// Over RC a poller that was stopped receives at once everything a session's peer has sent to the others
-    /// through it.
+    /// Over RC a poller that was stopped receives at once all frames that a session's peer has sent to the
+    /// other pollers through it.
     #[test]
     fn frames_before_announcement_are_kept_in_order_or_their_session_ends() {
         let (qp, other, mut targets) = (QpNumber::new(7), QpNumber::new(8), Targets::default());
@@ -472,7 +472,7 @@ mod early_tests {
     use super::*;
 
     #[test]
-    fn longest_frame_makes_room_and_of_equal_ones_first() {
+    fn longest_and_oldest_early_frame_is_dropped_for_room() {
         let (mut early, long) = (EarlyFrames::default(), MOST_BYTES / 4);
         let qp = QpNumber::new;
         for small in 0..1000 {

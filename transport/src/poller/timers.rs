@@ -14,7 +14,7 @@ use trunkline_verbs::Time;
 const SCAN_MS: u64 = 5;
 /// Time for which a poller leaves the acknowledgements of keepalives in its sockets.
 const NAP: Duration = Duration::from_millis(10);
-/// Time without a message to send after which a poller may do so, in milliseconds.
+/// Time without a message from the driver after which a poller may nap, in milliseconds.
 const REST_MS: u64 = 1000;
 /// Pause before a poller looks again at work without a timer, such as waiting for memory.
 const RETRY: Duration = Duration::from_millis(20);
@@ -58,7 +58,7 @@ impl Transport {
         let own = waits.then(|| self.res.time.now() + RETRY);
         let of_trunks = self.trunks.next_timer(&self.res, RETRY);
         let next = [own, of_trunks, self.peers.next_deadline()].into_iter().flatten().min();
-        // Timers are not checked before that, except for the ends of bursts.
+        // Timers are not checked before that time, except at the end of a burst.
         let next = next.map(|next| next.max(self.res.time.at_ms(self.scanned_ms + SCAN_MS)));
         next.into_iter().chain(Some(self.res.tails.due()).filter(|&due| due < Time::MAX)).min()
     }

@@ -10,15 +10,15 @@ use std::mem;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Maximum number of keepalives sent at once, so that other work waits for no more of them, and the device's background
-/// thread does not take the poller for a stalled one.
+/// Maximum number of keepalives sent at once, so that other work waits for no further keepalives, and the device's
+/// background thread does not take the poller for a stalled one.
 const KEEPALIVES_AT_ONCE: u32 = 64;
 /// Number of keepalives sent at once whose acknowledgements do not wake the poller one by one.
 const MANY_KEEPALIVES: u32 = 8;
 /// Time in which all peers that are alive acknowledge keepalives, in milliseconds.
 const ACKNOWLEDGED_MS: u64 = 500;
 
-/// All trunks, including those that are being taken down.
+/// All trunks, including trunks that are being taken down.
 #[derive(Debug, Default)]
 pub(super) struct Trunks(Slab<Trunk>);
 
@@ -56,7 +56,7 @@ impl Trunks {
         self.0.iter().map(|(_, trunk)| trunk).filter(|trunk| trunk.is_live())
     }
 
-    /// Iterates over all trunks, including those that are being taken down.
+    /// Iterates over all trunks, including trunks that are being taken down.
     pub(super) fn all(&self) -> impl Iterator<Item = &Trunk> {
         self.0.iter().map(|(_, trunk)| trunk)
     }
@@ -116,8 +116,8 @@ impl Trunks {
         res.tails.put_back(slots, next);
     }
 
-    /// Sends keepalives to silent peers. Once one is due, those that will be due soon are sent with it, so that
-    /// the number of wake-ups does not grow with the number of sessions.
+    /// Sends keepalives to silent peers. Once a keepalive is due, others that will be due soon are sent with
+    /// it, so that the number of wake-ups does not grow with the number of sessions.
     pub(super) fn probe(
         &mut self,
         res: &mut Resources,
@@ -178,7 +178,7 @@ impl Trunks {
         self.busy(res).any(|(_, trunk)| trunk.is_transferring())
     }
 
-    /// Returns true if a trunk waits for the acknowledgement of something that it has sent.
+    /// Returns true if a trunk waits for an acknowledgement.
     pub(super) fn await_acknowledgement(&self, res: &Resources) -> bool {
         self.busy(res).any(|(_, trunk)| trunk.awaits_acknowledgement())
     }

@@ -1,4 +1,4 @@
-//! Fair turns among peers: a busy peer delays the messages of others by at most its turn.
+//! Fair turns among peers: a busy peer delays the messages of other peers by at most its turn.
 //!
 //! The device completes receives in the order of their arrival, so a peer that uses all its credit could put
 //! thousands of messages before the next one of another peer. In each round a peer's first messages are
@@ -6,8 +6,7 @@
 //! A round ends after [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not late
 //! either. A message that takes longer than its part of that time, to decode or to handle, counts as several
 //! messages.
-//!
-//! Waiting frames have used their credit, which their peer gets back when they are handled. That bounds the lines, since a
+//! Waiting frames have used credit, which the peer gets back when the frames are handled. That bounds the lines, since a
 //! peer that sends beyond its credit loses its session before such a frame waits. A session ends after its line was
 //! emptied.
 #![forbid(unsafe_code)]
@@ -52,7 +51,8 @@ pub(super) struct Part {
 #[derive(Debug, Default)]
 struct Line {
     frames: VecDeque<Waiting>,
-    /// True until its frames were handled, and the turn in which the last of them was handled has ended.
+    /// True until the line's frames were handled, and the turn in which the last of them was handled has
+    /// ended.
     is_in_order: bool,
     /// Number of all handled messages when the line's last turn ended, or when the line began.
     since: u64,
@@ -61,16 +61,17 @@ struct Line {
 /// The lines of all peers, and the progress of the round.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// Lines by peer, also empty ones until [`Turns::forget`], so that they need no allocation each time.
+    /// Lines by peer. Empty lines are kept until [`Turns::forget`], to avoid an allocation for each.
     lines: BTreeMap<PeerKey, Line>,
     /// Peers with a line, the next one first.
     order: VecDeque<PeerKey>,
     round: u32,
     /// Number of messages handled in all rounds.
     handled: u64,
-    /// Number of messages that the round has handled, long ones counted by their time.
+    /// Number of messages that the round has handled. A long message counts as several, by its time.
     spent: u32,
-    /// Time up to which messages are counted, and the number of messages since, and until the clock is read again.
+    /// Time up to which messages are counted, number of messages since then, and number of messages until the
+    /// clock is read again.
     timed: Time,
     since_timed: u32,
     until_timed: u32,
@@ -101,7 +102,7 @@ impl Turns {
         self.order.is_empty()
     }
 
-    /// Returns true if the round has handled enough.
+    /// Returns true if the round has handled [`ROUND_MESSAGES`] or has lasted [`ROUND_TIME`].
     pub(super) fn is_round_over(&self, clock: &Clock) -> bool {
         self.spent >= ROUND_MESSAGES || self.spent >= TURN_MESSAGES && clock.now() >= self.until
     }
@@ -158,7 +159,8 @@ impl Turns {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// Records that a message was handled. Reads the clock after each while messages take long, else after some.
+    /// Records that a message was handled. Reads the clock after each message while messages take long, else
+    /// after [`UNTIMED`] messages.
     #[inline]
     pub(super) fn took(&mut self, clock: &Clock) {
         self.since_timed += 1;

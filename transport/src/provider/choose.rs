@@ -1,6 +1,6 @@
 //! Choice of a node's device: a pure function of the devices and the wish, called by `open`.
 //!
-//! | asked for | a NIC can serve | none can |
+//! | requested | a NIC can serve | none can |
 //! |---|---|---|
 //! | `auto` | that NIC | the software device, with the reason |
 //! | `require` | that NIC | an error, with the reason |

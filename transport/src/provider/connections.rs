@@ -1,8 +1,8 @@
 //! Kinds of a node's connections: XRC, or RC on devices without XRC.
 //!
 //! Decides the kind, with the reason. Over XRC a poller's INI reaches any poller of the peer by SRQ number.
-//! Over RC each poller has a basic SRQ, and a poller's connection ends at one poller of the peer, which hands
-//! on the frames for others (`poller/crossings.rs`). The kind is invisible to callers.
+//! Over RC each poller has a basic SRQ, and a poller's connection ends at one poller of the peer, which
+//! forwards the frames for other pollers (`poller/crossings.rs`). The kind is invisible to callers.
 #![forbid(unsafe_code)]
 
 use crate::StartError;

@@ -69,7 +69,7 @@ fn open_from(
     Ok(chosen)
 }
 
-/// Decides from the NICs of the host, and adds those that it opened to `opened`.
+/// Decides from the NICs of the host, and adds opened NICs to `opened`.
 fn decide(
     options: &NodeOptions,
     listen: &[SocketAddr],
@@ -188,7 +188,7 @@ pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
     device.gid_table().into_iter().find(is_it).map(|entry| entry.index)
 }
 
-/// Returns the address of a node that does not listen: the first of its device's, if it may have that.
+/// Returns the address of a node that does not listen: the device's first address, if the node may use it.
 /// Otherwise a separate loopback address, because a process of another user may hold the RoCE port of
 /// 127.0.0.1. A host without IPv4 has ::1 only.
 fn client_address(options: &NodeOptions) -> ClientAddress {

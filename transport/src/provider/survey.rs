@@ -14,14 +14,15 @@ use trunkline_verbs::{Device, PortState, Provider, VerbsError};
 
 /// A family of NICs, with the knowledge of its connection manager.
 pub(super) trait Nics: Provider {
-    /// Returns the name of the device for connections from this address.
+    /// Returns the name of the device that connections from this address use.
     fn holder(&self, address: IpAddr) -> Result<String, VerbsError>;
 }
 
 /// Directory of the kernel's files of RDMA devices.
 pub(super) const DEVICE_FILES: &str = "/dev/infiniband";
 
-/// Returns every NIC. Opened ones also go to `opened`. `addresses` are the addresses requested for the node.
+/// Returns every NIC, and adds opened NICs to `opened`. `addresses` are the addresses requested for the
+/// node.
 pub(super) fn survey(
     nics: &dyn Nics,
     addresses: impl Iterator<Item = IpAddr>,

@@ -96,7 +96,7 @@ fn expect_refusal(ask: &Ask<'_>, nics: &[Nic], words: &[&str]) {
 }
 
 #[test]
-fn nic_that_has_address_is_taken() {
+fn nic_with_listen_address_is_chosen() {
     let rxe = || nic("rxe0", &["0=fe80::1", "1=10.0.0.2", "2=fd00::2"]);
     let other = || nic("rxe1", &["0=10.0.1.2"]);
     let both = [other(), rxe()];
@@ -119,7 +119,7 @@ fn nic_that_has_address_is_taken() {
 }
 
 #[test]
-fn loopback_address_means_software_unless_device_has_it() {
+fn loopback_address_selects_software_device_unless_nic_has_address() {
     let drop_in = || nic("trunkline0", &["0=10.0.0.2", "1=127.0.0.1"]);
     expect(&Ask { listen: &["127.0.0.1:7"], ..Ask::default() }, &[drop_in()], "trunkline0 127.0.0.1:7");
     expect(&Ask { listen: &["127.3.2.1:7"], ..Ask::default() }, &[drop_in()], "soft");
@@ -128,7 +128,7 @@ fn loopback_address_means_software_unless_device_has_it() {
 }
 
 #[test]
-fn wildcard_stands_for_addresses_of_one_nic() {
+fn wildcard_listens_on_all_addresses_of_one_nic() {
     let rxe = [nic("rxe0", &["0=fe80::1", "1=v1:10.0.0.2", "2=10.0.0.2", "3=fd00::2", "4=10.0.0.3"])];
     let v4 = Ask { listen: &["0.0.0.0:7000"], ..Ask::default() };
     expect(&v4, &rxe, "rxe0 10.0.0.2:7000 10.0.0.3:7000");
@@ -147,7 +147,7 @@ fn wildcard_stands_for_addresses_of_one_nic() {
 }
 
 #[test]
-fn client_takes_first_address_that_others_reach_if_it_may() {
+fn client_takes_first_reachable_address_if_allowed() {
     let rxe = || nic("rxe0", &["0=fe80::1", "1=fd00::2", "2=v1:10.0.0.9", "3=10.0.0.2"]);
     let allowed = || Ask { allow: true, ..Ask::default() };
     expect(&allowed(), &[rxe()], "rxe0 10.0.0.2:0");
@@ -252,7 +252,7 @@ impl Nics for Pretended {
 }
 
 #[test]
-fn nic_that_was_chosen_is_opened() {
+fn chosen_nic_is_opened() {
     let nics = Pretended { name: "rxe0", address: Some(ip("127.21.0.9")) };
     let here = Path::new("/nonexistent");
     let plain = NodeOptions::new();

@@ -65,7 +65,7 @@ impl HistogramWriter {
         add(&self.sum_ns, ns);
     }
 
-    /// Records a time of 0. Returns the number of times up to 0 before.
+    /// Records a time of 0. Returns the number of times of 0 recorded before.
     #[inline]
     pub fn record_zero(&self) -> u64 {
         add(&self.counts[0], 1)
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn bucket_holds_what_is_at_most_its_top_and_above_one_before() {
+    fn bucket_holds_times_above_previous_top_and_up_to_its_own() {
         let near = (0..41)
             .flat_map(|power| [1_u64 << power, (1 << power) + 1, (1 << power) * 5 / 4, (1 << power) - 1]);
         for ns in near.chain(0..5000).filter(|ns| *ns <= MOST_NS) {

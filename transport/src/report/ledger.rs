@@ -38,7 +38,7 @@ pub struct PollerLedger {
     /// Memory for large messages that are sent, for those that are received, and of the application's
     /// registered buffers.
     pub memory: [MemoryLedger; 3],
-    /// The poller's share of budgets. The driver has others.
+    /// The poller's share of budgets. The driver's budgets are in `driver`.
     pub budgets: Vec<BudgetLedger>,
     /// Largest number of messages handled between two turns of a waiting peer, and the number of waiting peers then.
     pub longest_wait: (u64, usize),
@@ -74,7 +74,7 @@ pub struct SessionEntry {
     pub announced: u32,
     /// TGTs of the session.
     pub targets: Vec<QpNumber>,
-    /// Number of its sessions whose peer is to prove a name and has not, and of those that are candidates.
+    /// Number of sessions whose peer has yet to prove a name, and the number of them that are candidates.
     pub unproven: (usize, usize),
 }
 
@@ -109,7 +109,7 @@ pub struct DriverLedger {
     pub slots: usize,
     /// True if it waits for a timer.
     pub has_timer: bool,
-    /// Number of calls in flight that were sent to a peer after it announced that it runs no more.
+    /// Number of calls in flight that were sent to a peer after it announced that it runs no further calls.
     pub sent_to_drained: usize,
     /// The driver's share of budgets.
     pub budgets: Vec<BudgetLedger>,

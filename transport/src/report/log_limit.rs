@@ -1,16 +1,17 @@
 //! Limit on the log lines that a peer can cause.
 //!
-//! Used wherever a peer's frame or packet causes a log line, since the peer decides how often.
+//! Used wherever a peer's frame or packet causes a log line, since the peer determines the rate.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Number of lines at once, and the time in which another may be written.
+/// Number of lines at once, and the time after which another may be written.
 const BURST: u32 = 8;
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A burst of lines at first, then one per second. The rest is only counted.
+/// A limit on log lines: a burst of [`BURST`] lines at first, then one per second. Further lines are only
+/// counted.
 #[derive(Debug, Default)]
 pub struct LogLimit {
     written: u32,
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_at_once_then_one_per_second() {
+    fn log_allows_burst_of_eight_lines_then_one_per_second() {
         let (mut limit, start) = (LogLimit::default(), Time(1_000_000));
         let written = (0..1000).filter(|_| limit.line(start).is_some()).count();
         assert_eq!(written, 8);

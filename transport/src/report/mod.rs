@@ -82,16 +82,17 @@ pub struct NodeReport {
     /// `sessions_local` and `sessions_unproven`, sessions opened with peers that have proved a name, with
     /// local users, and with others.
     pub counters: Vec<EventCounter>,
-    /// Budgets of the node's resources that peers use.
+    /// Use and limits of the node's resources that peers use.
     pub budgets: Vec<BudgetReport>,
     /// Limits of the offered services and of their methods.
     pub limits: Vec<LimitReport>,
     /// Calls of this node's methods, in the order of services and methods. Requests of unknown methods are a
     /// row of the empty service with the method `_OTHER`.
     pub served: Vec<MethodReport>,
-    /// Calls from this node, in the same order.
+    /// Calls from this node to methods of its peers, in the order of services and methods.
     pub called: Vec<MethodReport>,
-    /// Paths that packets take to each peer, in the order of addresses, if the device has more than one.
+    /// Paths that packets take to each peer, in the order of addresses; empty if the device has only one
+    /// path.
     pub paths: Vec<PathReport>,
     /// Servers of the balanced channels.
     pub servers: Vec<ServerReport>,
@@ -215,7 +216,7 @@ pub struct PathReport {
     pub path: &'static str,
     /// Reason why it is not shared memory; empty if that does not apply.
     pub why: &'static str,
-    /// Number of QPs, including those that receive.
+    /// Number of QPs, including receiving ones.
     pub qps: u32,
 }
 
@@ -234,7 +235,7 @@ pub struct ServerReport {
     pub calls: usize,
     /// Calls of the channel, at all its servers, that ended because its retry budget was used up.
     pub unretried: u64,
-    /// Servers of the target that the channel does not use: those after the first 1,024.
+    /// Servers of the target that the channel does not use: all servers after the first 1,024.
     pub omitted: usize,
 }
 
@@ -347,7 +348,7 @@ impl SessionQps {
 
 type Lanes = BTreeMap<(u16, u16), Arc<LaneCounters>>;
 
-/// The counters of all lanes of a node. They outlive sessions, not peers.
+/// The counters of all lanes of a node. They are kept when a session ends, until the peer is removed.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic(Mutex<BTreeMap<PeerKey, Lanes>>);
 

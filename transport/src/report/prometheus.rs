@@ -83,7 +83,7 @@ impl Text {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    /// Adds counters, those with the same name as one.
+    /// Adds counters. Counters with the same name are added up.
     fn events(&mut self, family: &str, help: &str, counters: &[EventCounter]) {
         let mut events = BTreeMap::<_, u64>::new();
         for counter in counters {

@@ -98,7 +98,7 @@ impl EventKind {
         }
     }
 
-    /// Returns the kind's place in the order of removal when the record is full.
+    /// Returns the kind's rank: when the record is full, events of higher ranks are removed first.
     fn rank(self) -> u8 {
         match self {
             Self::Call => 3,
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn text_survives_round_trip_with_calendar_time() {
+    fn record_text_round_trips_with_calendar_time() {
         let (written, clock) = (record(EventKind::ALL), Clock::monotonic());
         let text = written.to_text(&clock);
         let mut read = NodeRecord::parse(&text).unwrap();
@@ -455,13 +455,13 @@ mod tests {
         assert_eq!(read, written);
         assert_eq!(NodeRecord::parse(&text.replace("drain", "dance")).unwrap().events.len(), 10);
         for length in 0..text.len() {
-            // A truncated text is read in part, or refused; it never panics.
+            // A truncated text may be parsed in part, or refused. Parsing never panics.
             let _read = NodeRecord::parse(&text[..length]);
         }
     }
 
     #[test]
-    fn events_without_room_are_counted_and_calls_give_way_first() {
+    fn omitted_events_are_counted_and_calls_are_omitted_first() {
         let calls = std::iter::repeat_n(EventKind::Call, 4000);
         let failures = std::iter::repeat_n(EventKind::CallFailed, 100);
         let text = record(failures.chain(calls)).to_text(&Clock::monotonic());
@@ -477,7 +477,7 @@ mod tests {
 
     /// Any process of the user can claim to be a node, and a peer may cause a long text.
     #[test]
-    fn lines_are_short_and_plain() {
+    fn record_lines_are_bounded_and_have_no_control_characters() {
         let long = "\u{1b}[2J\u{85}".repeat(1000);
         let event = RecordedEvent { method: long.clone(), cause: long, ..record([]).events.remove(0) };
         let line = event.to_line();
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_peers_cause_replace_only_their_own_list() {
+    fn events_of_each_origin_replace_only_their_own_list() {
         let events = NodeEvents::new(Clock::monotonic());
         let peer: PeerKey = "10.0.0.7:7000/4792".parse().unwrap();
         events.note(EventKind::Drain);

@@ -320,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn text_survives_round_trip() {
+    fn status_text_round_trips() {
         for peers in [0, 1, 5] {
             assert_eq!(NodeStatus::parse(&node(peers).to_text()), Some(node(peers)));
         }
     }
 
     #[test]
-    fn peers_that_have_no_room_are_counted() {
+    fn omitted_peers_are_counted() {
         let text = node(u16::MAX).to_text();
         assert!(text.len() <= MAX_NODE_BYTES, "{}", text.len());
         let read = NodeStatus::parse(&text).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_that_have_no_room_are_counted_and_leave_room_for_peers() {
+    fn omitted_methods_are_counted_and_leave_room_for_peers() {
         let methods = (0..2000).map(|number| method(&format!("method{number}"))).collect();
         let status = NodeStatus { methods, ..node(1) };
         let text = status.to_text();
@@ -356,13 +356,13 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_other_programs_are_refused_and_unknown_lines_are_skipped() {
+    fn foreign_status_texts_are_refused_and_unknown_lines_are_skipped() {
         let text = node(2).to_text();
         assert_eq!(NodeStatus::parse(&format!("{text}colour\tblue\n\t\t\n")), Some(node(2)));
         let earlier = NodeStatus::parse(&text.replace("udp port\t4793\n", ""));
         assert_eq!(earlier, Some(NodeStatus { udp_port: 4791, ..node(2) }));
         for length in 0..text.len() {
-            // A truncated text is read in part, or refused; it never panics.
+            // A truncated text may be parsed in part, or refused. Parsing never panics.
             let _read = NodeStatus::parse(&text[..length]);
         }
         let orphan = format!("{MAGIC}\naddress\t[::1]:1\npollers\t1\npath\tshm\t1\t\n");
@@ -375,7 +375,7 @@ mod tests {
 
     /// Any process of the user can claim to be a node.
     #[test]
-    fn values_of_text_are_short_and_plain() {
+    fn status_values_are_bounded_and_have_no_control_characters() {
         let long = "\u{1b}[31m".repeat(MAX_NODE_BYTES / 8);
         let head = format!("{MAGIC}\naddress\t[::1]:1\npollers\t1\n");
         let text = format!("{head}link\t{long}\nconnections\tx\u{202e}\u{2028}\u{85}rc\n");

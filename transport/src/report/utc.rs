@@ -3,7 +3,8 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Returns a time after 1970 in UTC with microseconds, as RFC 3339 has it: 2027-01-31T18:05:00.000000Z.
+/// Returns a time after 1970 in UTC with microseconds, in the format of RFC 3339:
+/// 2027-01-31T18:05:00.000000Z.
 #[must_use]
 pub fn utc(time: SystemTime) -> String {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);

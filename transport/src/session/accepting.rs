@@ -32,8 +32,8 @@ impl CmMachine {
         }
     }
 
-    /// Logs and records a refusal, as a warning if a person has to act. A request for proof is only counted. What precedes
-    /// the proof can come in any address, and takes nothing from what follows it.
+    /// Logs and records a refusal, as a warning if a person has to act. A refusal with a cookie is only counted. Requests
+    /// before the proof can carry any address, so they have separate limits.
     fn log_refusal(&mut self, id: &dyn CmId, refusal: Refusal) {
         if matches!(refusal, Refusal::Unproven(..)) {
             return;
@@ -114,7 +114,7 @@ impl CmMachine {
         }
     }
 
-    /// Accepts a request whose TGT was created. Returns true if that worked; if not, its session is over.
+    /// Accepts a request whose TGT was created. Returns true on success; otherwise the session has ended.
     fn welcome(
         &mut self,
         id: &Arc<dyn CmId>,
@@ -147,7 +147,7 @@ impl CmMachine {
         if let Some(suppressed) = self.log.line(now) {
             tracing::warn!(peer = %key, %error, step, suppressed, "session request not completed");
         }
-        // The dialling side may have given up, which ends the endpoint's connection.
+        // The dialling side may have given up, which ends the connection of the endpoint.
         let transient = matches!(error, VerbsError::Invalid(_));
         self.drive(key, |machine, into| {
             machine.fail(now, number, PeerDown::DeviceFailed, transient, into);

@@ -61,7 +61,7 @@ mod tests {
 
     /// The active side receives a REP and stays silent, as if its RTU were lost.
     #[test]
-    fn packet_replaces_rtu_that_is_lost() {
+    fn first_packet_replaces_lost_rtu() {
         let device = SoftOptions {
             link: LinkChoice::InProcess(Hub::new()),
             addresses: vec![[127, 0, 0, 1].into()],

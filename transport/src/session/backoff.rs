@@ -5,7 +5,7 @@
 //! | what ended | pause before the next attempt |
 //! |---|---|
 //! | an attempt that the peer's host, or this one, refused | 10 ms, doubling to 1.3 s |
-//! | an attempt that nobody answered, which takes seconds | 1 s, doubling to 8 s |
+//! | an unanswered attempt, which takes seconds | 1 s, doubling to 8 s |
 //! | a session that was up for less than [`STABLE`] | 10 ms, doubling to 1.3 s |
 //! | a session that was up for longer | none |
 //! | an attempt that failed on this node, before it reached the peer | none |
@@ -15,7 +15,7 @@
 //! attempts of a node.
 //!
 //! Each pause is lengthened by up to a quarter, which differs between nodes and attempts. An established
-//! session ends the row of failed attempts.
+//! session resets the count of failed attempts.
 #![forbid(unsafe_code)]
 
 use crate::PeerDown;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_while_caller_waits_let_request_leave_once_second() {
+    fn waiting_caller_has_attempt_each_second() {
         // Time between the last request of an attempt that fails and its end.
         let causes = [(PeerDown::NotListening, 0), (PeerDown::Unreachable, 600)];
         for (cause, request_ms) in causes {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn early_attempts_of_node_are_at_most_64_in_any_second() {
+    fn node_makes_at_most_64_early_attempts_per_second() {
         let mut pace = Pace::default();
         let mut now = START;
         let mut all = Vec::new();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_of_nodes_that_failed_together_spread() {
+    fn retry_pauses_of_nodes_with_different_seeds_differ() {
         let pause = |seed| pauses(&mut Backoff::new(seed), PeerDown::Unreachable, 1);
         assert_ne!(pause(1), pause(2));
     }

@@ -81,12 +81,12 @@ pub(crate) struct CmMachine {
     pub(super) sleeper: Sleeper,
     pub(super) handle: CmHandle,
     pub(super) endpoints: Endpoints,
-    /// Addresses that we listen on.
+    /// Addresses that the node listens on.
     pub(super) listening: Vec<SocketAddr>,
     pub(super) presence: Presence,
     pub(super) peers: Peers,
     drained: BTreeSet<PollerIndex>,
-    /// Time at which sessions close without further reports, once the node shuts down.
+    /// Time at which sessions close even if pollers have not reported, once the node shuts down.
     close_at: Option<Time>,
     /// Limits on log lines about unknown peers, failed attempts, ended sessions and refused requests.
     pub(super) log: LogLimit,
@@ -424,8 +424,8 @@ impl CmMachine {
         }
     }
 
-    /// Probes the sessions of one flow with other peers at a newcomer's address. It may be one of them, which has restarted
-    /// and has another port now.
+    /// Probes the one-flow sessions with other peers at a newcomer's address. The newcomer may be one of these peers,
+    /// restarted with another port.
     pub(super) fn probe_others(&mut self, newcomer: PeerKey) {
         if mutant!(newcomers_probe_nobody) {
             return;
@@ -475,7 +475,7 @@ impl CmMachine {
         }
     }
 
-    /// Tries to open the device again, if it is time to.
+    /// Tries to open the device again, if the time for the next attempt has come.
     fn look(&mut self, now: Time) {
         if self.closed || !self.presence.may_open(now) {
             return;
@@ -521,7 +521,7 @@ impl CmMachine {
             let _unwatched = self.sleeper.unwatch(|| channel.as_fd());
             return Err(error);
         }
-        // Ports chosen at first are kept, so that peers find us again.
+        // Ports chosen at first are kept, so that peers find this node again.
         self.listening = listeners.iter().map(|listener| listener.local_address()).collect();
         self.endpoints.attach(device, channel, listeners);
         Ok(())
@@ -537,7 +537,7 @@ impl CmMachine {
         while channel.next_event().is_some() {}
     }
 
-    /// Tells a peer's machine if the peer's address is one of this user's on this host.
+    /// Records in a peer's machine if the peer's address belongs to a process of this user on this host.
     fn note_owner(&mut self, key: PeerKey) {
         if self.levels == Levels::None || !self.exempts_local_user {
             return;
@@ -650,7 +650,7 @@ impl CmMachine {
     /// Returns the cause for which a peer is away, with the stopped process that explains its silence, if there is
     /// one. Later callers get the same cause.
     fn explain(&mut self, key: PeerKey, cause: PeerDown) -> PeerDown {
-        // A node without this socket does not share its addresses with other processes.
+        // Without this socket, a node does not share its addresses with other processes.
         let (now, device) = (self.now(), self.device_of(key));
         let Some(peer) = self.peers.get_mut(key).filter(|_| self.socket.is_some()) else { return cause };
         let is_early = self.searched.is_some_and(|searched| now - searched < SEARCH_INTERVAL);
@@ -730,7 +730,7 @@ impl CmMachine {
         }
     }
 
-    /// Runs the watch of the node, and looks at the node's certificate, if it is time to.
+    /// Runs the watch of the node and checks the node's certificate, if the time for this has come.
     fn have_watched(&mut self, now: Time) {
         if let Some((watch, next)) = self.watch.as_mut().filter(|(_, next)| *next <= now) {
             *next = watch.look(now);
@@ -817,8 +817,8 @@ impl trunkline_machine::Machine for CmMachine {
     }
 }
 
-/// Creates the socket through which the node describes itself, if other programs of its host can find it. The
-/// node goes without if that fails.
+/// Creates the socket through which the node describes itself, if other programs of its host can find it.
+/// Returns `None` if that fails.
 fn open_socket(options: &NodeOptions, device: &DeviceShared, sleeper: &Sleeper) -> Option<NodeSocket> {
     let software = options.software();
     let is_of_host = device.provider == SOFTWARE && matches!(software.link, LinkChoice::Udp);
@@ -834,7 +834,7 @@ fn open_socket(options: &NodeOptions, device: &DeviceShared, sleeper: &Sleeper) 
 }
 
 impl Drop for CmMachine {
-    /// Ends the pollers, however this machine ends: they have no other notification.
+    /// Ends the pollers, however this machine ends: they are not notified in another way.
     fn drop(&mut self) {
         // Endpoints that were resolved too late hold the device.
         while self.handle.next_command().is_some() {}

@@ -1,8 +1,9 @@
 //! The endpoints and QPs of sessions: creating, connecting and taking them down.
 //!
 //! Owned and called by the CM machine alone. An INI belongs here until its session is up, then to its poller;
-//! TGTs always belong here. An endpoint is kept until its session ends, for the disconnect, and a little
-//! longer so that the disconnect gets through.
+//! Owned and called by the CM machine alone. Until a session is up, its INIs belong to this module, and
+//! then to their pollers; TGTs always belong to this module. An endpoint is kept until its session ends,
+//! for the disconnect, and a little longer so that the disconnect gets through.
 #![forbid(unsafe_code)]
 
 use super::awaited_packets::AwaitedPackets;
@@ -37,11 +38,11 @@ const READS: u8 = 16;
 const SENDINGS: RangeInclusive<u8> = 3..=7;
 /// Codes of ACK timeouts: 134 ms, which a software device waits at least, to 8.6 s.
 const ACK_TIMEOUTS: RangeInclusive<u8> = 15..=21;
-/// RNR NAK timer of our TGTs: 0.64 ms. CM sets 655 ms (contract J12).
+/// RNR NAK timer of this node's TGTs: 0.64 ms. CM sets 655 ms (contract J12).
 const MIN_RNR_TIMER: u8 = 12;
 
-/// Role of an endpoint in its connection, with the index of the poller that sends: ours for an INI, the
-/// peer's for a TGT.
+/// Role of an endpoint in its connection, with the index of the poller that sends: a local poller for an
+/// INI, a poller of the peer for a TGT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Ini(u16),
@@ -146,12 +147,12 @@ impl Endpoints {
         self.attached.take().map(|attached| (attached.device, attached.channel))
     }
 
-    /// Returns true if an address is one of this user's processes on this host.
+    /// Returns true if an address belongs to a process of this user on this host.
     pub(crate) fn is_of_this_user(&self, address: IpAddr) -> bool {
         self.owner_of(address) == Some(AddressOwner::ThisUser)
     }
 
-    /// Returns true if an address is another host's.
+    /// Returns true if an address belongs to another host.
     pub(crate) fn is_of_other_host(&self, address: IpAddr) -> bool {
         self.owner_of(address) == Some(AddressOwner::OtherHost)
     }
@@ -175,7 +176,7 @@ impl Endpoints {
         self.attached.as_ref()?.device.device.next_async_event()
     }
 
-    /// Handles a packet at a QP of ours whose connection may still await its peer's RTU.
+    /// Handles a packet at a local QP whose connection may still await its peer's RTU.
     pub(crate) fn packet_came(&mut self, qp: QpNumber) {
         self.awaited_packets.packet_came(qp);
     }
@@ -192,7 +193,7 @@ impl Endpoints {
             .is_some_and(|attached| attached.channel.has_event() || attached.device.device.has_async_event())
     }
 
-    /// Returns the SRQ numbers of our pollers.
+    /// Returns the SRQ numbers of this node's pollers.
     pub(crate) fn srqs(&self) -> Vec<SrqNumber> {
         self.attached.as_ref().map(|attached| attached.device.srqs.clone()).unwrap_or_default()
     }
@@ -249,7 +250,7 @@ impl Endpoints {
         let asked = dial_parameters(device.connections, device.device.attributes(), limits.session_loss_time);
         let qp = self.make_ini(poller)?;
         self.shared.gauges.ini.fetch_add(1, Ordering::Relaxed);
-        // From here on the session owns the endpoint and the QP, and closing it destroys them.
+        // From this point the session owns the endpoint and the QP, and closing it destroys them.
         self.add(peer, number, Role::Ini(poller), &id, Arc::clone(&qp));
         #[cfg(feature = "identity")]
         self.carried(peer, number, Role::Ini(poller), 0, &private_data);
@@ -267,8 +268,8 @@ impl Endpoints {
         id.connect(&ConnectParameters { private_data, ..asked })
     }
 
-    /// Creates the QP through which a poller sends. Over RC the peer could send through it, too, but its
-    /// receive queue stays empty.
+    /// Creates the QP through which a poller sends. Over RC the peer could also send through this QP, but
+    /// its receive queue stays empty.
     fn make_ini(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let device = self.device()?;
         let cq = device.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
@@ -288,7 +289,8 @@ impl Endpoints {
         })
     }
 
-    /// Creates the QP that receives from a poller of a peer. Over RC it belongs to one of our pollers.
+    /// Creates the QP that receives from a poller of a peer. Over RC it belongs to one of this node's
+    /// pollers.
     fn make_tgt(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let device = self.device()?;
         let init = QpInit::new(device.connections.receiving());
@@ -437,8 +439,8 @@ impl Endpoints {
         if let Some(qp) = &end.qp {
             self.awaited_packets.stop_waiting(qp.number(), &end.id);
         }
-        // Over RC the peer could also reach our memory through the QP that we send with. Connecting sets its
-        // rights, so they can be taken away only now.
+        // Over RC the peer could also access this node's memory through the QP that sends. Connecting sets
+        // the rights of the QP, so they can be removed only now.
         let nothing = QpModify { access: Some(Access::empty()), ..QpModify::default() };
         if let (Role::Ini(_), Some(qp)) = (role, &end.qp)
             && qp.qp_type() == QpType::Rc
@@ -448,8 +450,8 @@ impl Endpoints {
         }
     }
 
-    /// Hands out the INIs of a session by poller, with their READ depth. They belong to the pollers from now
-    /// on.
+    /// Returns the INIs of a session by poller, with their READ depth. From now on the INIs belong to the
+    /// pollers.
     pub(crate) fn take_inis(&mut self, peer: PeerKey, number: u32) -> Option<Vec<(Arc<dyn QueuePair>, u8)>> {
         let ends = self.sessions.get_mut(&(peer, number))?;
         let pollers = u16::try_from(self.shared.pollers.len()).ok()?;
@@ -464,8 +466,8 @@ impl Endpoints {
         (0..pollers).map(take).collect()
     }
 
-    /// Closes a session. Its TGTs are destroyed at once, so that the peer can no longer read our memory when
-    /// the pollers are notified. Sends the cause to the peer, if given.
+    /// Closes a session. Its TGTs are destroyed at once, so that the peer can no longer READ this node's
+    /// memory when the pollers are notified. Sends the cause to the peer, if given.
     pub(crate) fn close(&mut self, peer: PeerKey, number: u32, cause: Option<Refusal>) {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
         self.shared.session_qps.close(peer, number);
@@ -578,8 +580,9 @@ fn dial_parameters(
     }
 }
 
-/// Returns the retry count and the code of the ACK timeout that end a session after at most this time without an
-/// acknowledgement, and after three quarters of it at least. Of equal times it returns the one with more retries.
+/// Returns the retry count and the code of the ACK timeout that end a session after at most `loss_time` without
+/// an acknowledgement, and after at least three quarters of it. Of equal times it returns the one with more
+/// retries.
 fn retries(loss_time: Duration) -> (u8, u8) {
     let pairs = SENDINGS.flat_map(|sendings| ACK_TIMEOUTS.map(move |code| (sendings, code)));
     let time = |(sendings, code): (u8, u8)| Duration::from_nanos((4096 << code) * u64::from(sendings));
@@ -618,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_take_three_quarters_of_time_to_all_of_it() {
+    fn retries_take_three_quarters_to_whole_session_loss_time() {
         let millis =
             |(retry_count, code): (u8, u8)| (u128::from(retry_count) + 1) * (4096_u128 << code) / 1_000_000;
         for time_ms in 500..=60_000_u64 {

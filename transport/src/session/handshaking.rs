@@ -63,7 +63,7 @@ impl CmMachine {
         }
     }
 
-    /// Makes the binding of a session. Returns this node's role too, and the SRQ of the peer's poller 0.
+    /// Creates the binding of a session. Also returns this node's role, and the SRQ of the peer's poller 0.
     fn bind(&self, key: PeerKey, pair: &FirstPair) -> Result<(Role, Binding, SrqNumber), PeerDown> {
         let [own, other] = &pair.inis;
         let misbehaved = PeerDown::Misbehaved("its request and its reply differ");
@@ -101,8 +101,8 @@ impl CmMachine {
                 Err(failure) => return self.handshake_failed(session, failure),
             },
             Stage::Begins { .. } => return self.fail_handshake(key, number, Refused::Malformed.into()),
-            // Renewals wait until the session is up: earlier frames use slots that it returns when it comes
-            // up.
+            // Renewals wait until the session is up: earlier frames use handshake slots, which the session
+            // returns when it comes up.
             Stage::Proved(_) if is_up => return self.renewal_frame(session, frame),
             Stage::Proved(_) => {
                 // The peer may be up already, and have new credentials.
@@ -140,7 +140,7 @@ impl CmMachine {
         }
     }
 
-    /// Reads one flight. Returns true if others wait.
+    /// Reads one flight. Returns true if other flights wait.
     pub(super) fn prove_next(&mut self) -> bool {
         let Some(session) = self.proving.pop() else { return false };
         let now = self.now();

@@ -43,7 +43,7 @@ fn levels_agree_in_every_order_of_messages() {
                     if world.agreed() || features.is_none() {
                         break;
                     }
-                    // The attempts that were refused as stale.
+                    // The attempts that were refused as stale are repeated.
                     world.tick();
                     while !world.wires.is_empty() {
                         world.deliver(0);
@@ -179,7 +179,7 @@ fn dial_without_handshake_yields_to_dial_with_handshake() {
 }
 
 #[test]
-fn only_node_that_may_do_without_dials_without_handshake() {
+fn dial_keeps_features_unless_handshake_is_optional() {
     let now = Time(1_000_000);
     let mut named = dialling_at(now, Levels::Either);
     named.request(now, &secure(hello(PEER, 5, None, 0, 2)), &mut Vec::new()).unwrap();
@@ -196,7 +196,7 @@ fn only_node_that_may_do_without_dials_without_handshake() {
 }
 
 #[test]
-fn reply_has_features_of_its_request() {
+fn reply_with_other_features_than_request_ends_session() {
     let now = Time(1_000_000);
     for (levels, reply) in [(Levels::None, secure_welcome(2)), (Levels::Either, welcome(PEER, 5, 2))] {
         let (mut machine, mut actions) = (dialling_at(now, levels), Vec::new());
@@ -283,7 +283,7 @@ fn each_half_of_session_with_handshake_has_time_limit() {
 }
 
 #[test]
-fn request_that_joined_dial_of_another_session_loses_its_connection() {
+fn request_joined_to_dial_of_another_session_loses_connection() {
     let now = Time(1_000_000);
     for arrives in [false, true] {
         let (mut machine, mut actions) = (dialling_at(now, Levels::Encrypted), Vec::new());
@@ -357,7 +357,7 @@ fn live_session_ends_only_for_newcomer_of_same_name() {
 }
 
 #[test]
-fn first_newcomer_to_prove_name_becomes_session_and_others_go_on() {
+fn first_newcomer_with_proven_name_becomes_session_and_others_time_out() {
     let now = Time(1_000_000);
     let (mut machine, mut actions) = (exchanging(now, Levels::Encrypted), Vec::new());
     newcomer(&mut machine, now, 33, 2, &mut actions);

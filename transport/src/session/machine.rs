@@ -3,7 +3,7 @@
 //! One machine per peer, without I/O or a clock: the CM machine passes in requests, answers, failures and the
 //! time, and performs the returned actions.
 //!
-//! A session is two halves: our INIs at the peer's TGTs, and the peer's INIs at ours.
+//! A session has two halves: this node's INIs at the peer's TGTs, and the peer's INIs at this node's TGTs.
 //!
 //! ```text
 //!            want / request                  all INIs answered, all TGTs arrived
@@ -31,24 +31,24 @@
 //! Requests are matched by names. A node numbers its sessions and has an epoch for each peer; a pair of epoch
 //! and number is never reused. A dial-back echoes the name that it answers. So:
 //!
-//! | request | our session | done |
+//! | request | this node's session | done |
 //! |---|---|---|
-//! | echo of another session than ours | any | refused as stale, ours lives on |
+//! | echo of another session than this node's | any | refused as stale, the session continues |
 //! | any | none | accepted, a new session dials back |
 //! | any | peer's session not known yet | accepted: simultaneous connects are one session |
 //! | same peer session, poller not there yet | that one | accepted |
 //! | same peer session, poller there already | that one | refused as nonsense |
-//! | same epoch, later number, no echo | older | ours is over, a new one accepts |
+//! | same epoch, later number, no echo | older | the session ends, a new one accepts |
 //! | same epoch, earlier number | later | refused as stale (it was in flight too long) |
-//! | from an incarnation with a setting that we must not ignore and do not know | any | refused by the setting's number, and so ends our own dial |
+//! | from an incarnation with an unknown critical setting | any | refused with the setting's number; this node's dial ends |
 //! | without HANDSHAKE, and this node requires names | any | refused as one without identity, unless it is local |
 //! | without HANDSHAKE, from another user or host | a local one, of another name | refused as one without identity |
-//! | with HANDSHAKE and our own epoch | any | refused as nonsense, ours lives on |
+//! | with HANDSHAKE and this node's own epoch | any | refused as nonsense, the session continues |
 //! | with HANDSHAKE, of a poller after the first | names not proved | refused as nonsense |
 //! | without HANDSHAKE | with it | refused: as stale before the proof, as one without identity after it |
-//! | with HANDSHAKE | our own dial without it | ours is over, a new one accepts and dials with it |
+//! | with HANDSHAKE | this node's dial without it | the session ends, a new one accepts and dials with it |
 //! | with HANDSHAKE | that one, without it | refused as stale |
-//! | other epoch, no echo | any | the peer was restarted: ours is over, a new one accepts |
+//! | other epoch, no echo | any | the peer was restarted: the session ends, a new one accepts |
 #![forbid(unsafe_code)]
 
 use super::backoff::Backoff;
@@ -143,7 +143,8 @@ enum ProofState {
     Pairing,
     /// The handshake is in progress.
     Exchanging,
-    /// The peer has proved its name, and may have received the proof of ours. So it may dial its other INIs.
+    /// The peer has proved its name, and may have received the proof of this node's name. So it may dial its
+    /// other INIs.
     PeerProved,
     /// Both names are proved, or the session has no handshake.
     Done,
@@ -160,9 +161,9 @@ struct Session {
     name: Option<Arc<str>>,
     remote: Option<SessionName>,
     welcome: Option<Welcome>,
-    /// The peer's session that our dials answer.
+    /// The peer's session that this node's dials answer.
     echo: Option<SessionName>,
-    /// True if the peer has dialled it. After simultaneous connects that holds on both sides.
+    /// True if the peer has dialled the session. After simultaneous connects this is true on both sides.
     is_accepted: bool,
     /// True if this host has proved for all connections that the other end is a process of this user.
     is_local: bool,
@@ -516,7 +517,8 @@ impl Machine {
         matches!(self.state, SessionState::Backoff { until, pause: Pause::Early } if until <= now)
     }
 
-    /// Delays an early attempt until a reserved time, or until the whole pause is over.
+    /// Delays an early attempt until a reserved time, or until the end of the whole pause if that is
+    /// earlier.
     pub(super) fn delay(&mut self, now: Time, reserved: Time) {
         let until = self.backoff.not_before(now).map_or(now, |whole| whole.min(reserved));
         if let SessionState::Backoff { pause: Pause::Early, .. } = self.state {
@@ -542,7 +544,7 @@ impl Machine {
             return Err(Refusal::IdentityRequired);
         }
         if hello.features == Features::HANDSHAKE && hello.session.epoch == self.epoch {
-            // Roles need different epochs. Our own dial continues.
+            // Both nodes need different epochs to determine their roles. This node's own dial continues.
             return Err(Refusal::Malformed);
         }
         if hello.echo.is_some() && !self.is_echoed(hello) {
@@ -571,7 +573,7 @@ impl Machine {
         }
         let epoch = hello.session.epoch;
         if let Some(setting) = self.unknown_setting_of(epoch) {
-            // Our own dial, if there is one, reaches the same incarnation.
+            // This node's own dial, if there is one, reaches the same incarnation.
             if let Some(number) = self.current().filter(|_| known.is_none_or(|name| name.epoch == epoch)) {
                 self.fail(now, number, PeerDown::UnknownSetting(setting), false, actions);
             }
@@ -591,7 +593,8 @@ impl Machine {
                 return Err(Refusal::Stale);
             }
             if known.is_none() {
-                // The nodes dial at once. We repeat our dial, in a session with the peer's features.
+                // The nodes dial at once. This node repeats its dial, in a session with the peer's
+                // features.
                 self.replace(now, PeerDown::Replaced, actions);
             }
         }
@@ -675,7 +678,7 @@ impl Machine {
         let consistent = session.remote.is_none_or(|remote| remote == welcome.session)
             && session.welcome.as_ref().is_none_or(|earlier| *earlier == welcome);
         if !consistent {
-            // The peer began another session between two of our requests.
+            // The peer began another session between two requests of this node.
             self.fail(now, number, PeerDown::Restarted, true, actions);
             return;
         }
@@ -837,7 +840,7 @@ impl Machine {
         self.state = SessionState::Open(session);
     }
 
-    /// Returns true if the peer may dial others than its first INI in that session, which has a handshake.
+    /// Returns true if the peer may dial its INIs after the first in that session, which has a handshake.
     fn admits_others(&self, name: SessionName) -> bool {
         self.sessions().any(|session| session.remote == Some(name) && session.proof >= ProofState::PeerProved)
     }
@@ -1010,7 +1013,7 @@ impl Machine {
         })
     }
 
-    /// Ends the session because the peer has begun another. Waiting messages stay queued.
+    /// Ends the session because the peer has begun another session. Waiting messages stay queued.
     fn replace(&mut self, _now: Time, cause: PeerDown, actions: &mut Vec<Action>) {
         let SessionState::Open(session) = std::mem::replace(&mut self.state, SessionState::Idle) else {
             return;
@@ -1045,8 +1048,8 @@ impl Session {
         self.deadline <= now + (HANDSHAKE_LIMIT - PEER_GIVES_UP)
     }
 
-    /// Returns true if the end of the session for this cause shows that the peer has not answered the dial-back. It may end
-    /// the session itself then, since this node's connection does not arrive.
+    /// Returns true if the end of the session for this cause shows that the peer has not answered the dial-back. The peer
+    /// may then end the session itself, since this node's connection does not arrive.
     fn lacks_answer(&self, now: Time, cause: PeerDown) -> bool {
         let is_silent = match cause {
             PeerDown::Unreachable => true,
@@ -1056,7 +1059,7 @@ impl Session {
         is_silent && self.echo.is_some() && !self.answered.contains(&true)
     }
 
-    /// Returns true if the peer has not proved the name that it has to.
+    /// Returns true if the peer has yet to prove its name.
     fn is_unproven(&self) -> bool {
         self.proof < ProofState::PeerProved
     }
@@ -1079,7 +1082,7 @@ impl Session {
         self.is_local && self.remote.is_some() && self.features == Features::NONE
     }
 
-    /// Returns the number of the peer's connections, including announced ones. Before the proof that is one.
+    /// Returns the number of the peer's connections, including announced ones; 1 before the proof.
     fn connections(&self) -> u32 {
         let pollers = u32::try_from(self.targets.len()).unwrap_or(u32::MAX);
         if self.is_unproven() { pollers.min(1) } else { pollers }
@@ -1100,7 +1103,7 @@ impl Session {
         Ok(self.number)
     }
 
-    /// Asks for the handshake, once, if the first pair of connections is complete.
+    /// Requests the handshake, once, if the first pair of connections is complete.
     fn pair(&mut self, actions: &mut Vec<Action>) {
         let is_complete =
             self.answered.first() == Some(&true) && self.targets.first() == Some(&Target::Arrived);
@@ -1111,7 +1114,7 @@ impl Session {
         }
     }
 
-    /// Returns true if a request has joined our dial, and a reply names another session.
+    /// Returns true if a request has joined this node's dial, and a reply names another session.
     fn is_joined_by_another(&self, answering: SessionName) -> bool {
         self.echo.is_none() && self.remote.is_some_and(|joined| joined != answering)
     }

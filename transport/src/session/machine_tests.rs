@@ -103,7 +103,7 @@ fn unexpected_request_is_accepted_and_dialed_back() {
 }
 
 #[test]
-fn cookie_makes_all_pollers_dial_and_again_when_it_expires_but_not_endlessly() {
+fn cookie_makes_all_pollers_dial_with_limited_repeats() {
     let now = Time(1_000_000);
     let mut machine = new(ME, 2);
     let mut actions = Vec::new();
@@ -126,7 +126,7 @@ fn cookie_makes_all_pollers_dial_and_again_when_it_expires_but_not_endlessly() {
 }
 
 #[test]
-fn requests_are_judged_by_name() {
+fn requests_are_accepted_or_refused_by_session_name() {
     let now = Time(1_000_000);
     // (request, answer, whether session 1 stays up)
     let rows = [
@@ -223,7 +223,7 @@ fn dial_back_without_answer_is_reported() {
 }
 
 #[test]
-fn failures_back_off_and_transient_ones_are_retried() {
+fn transient_failures_are_retried_with_backoff() {
     let mut now = Time(1_000_000);
     let mut machine = dialing(now);
     let mut pauses = Vec::new();
@@ -247,7 +247,7 @@ fn failures_back_off_and_transient_ones_are_retried() {
 }
 
 #[test]
-fn peer_that_accepts_without_connecting_back_is_not_reported_silent() {
+fn accepting_peer_without_connection_back_is_reported_as_no_connection_back() {
     for (is_answered, cause) in [(false, PeerDown::Unreachable), (true, PeerDown::NoConnectionBack)] {
         let mut machine = dialing(Time(1_000_000));
         let mut actions = Vec::new();
@@ -277,7 +277,7 @@ fn away(now: Time) -> (Machine, Time) {
 }
 
 #[test]
-fn want_during_backoff_is_refused_and_next_due_one_dials() {
+fn want_during_backoff_is_refused_and_dials_after_pause() {
     let now = Time(1_000_000);
     let (mut machine, until) = away(now);
     for at in [now, Time(until.0 - 1)] {
@@ -297,7 +297,7 @@ fn want_during_backoff_is_refused_and_next_due_one_dials() {
 }
 
 #[test]
-fn caller_that_waits_shortens_pause() {
+fn waiting_caller_shortens_pause() {
     let now = Time(1_000_000);
     let (mut machine, until) = away(now);
     let early = machine.backoff.early(now);
@@ -357,7 +357,7 @@ fn permanent_failure_is_reported_at_once_each_time() {
 }
 
 #[test]
-fn closed_machine_refuses_everything() {
+fn closed_machine_refuses_requests_and_dials() {
     let now = Time(1_000_000);
     let mut machine = up(now, 5);
     let mut actions = Vec::new();
@@ -666,7 +666,7 @@ proptest! {
 }
 
 #[test]
-fn incarnation_with_unknown_critical_setting_is_refused_by_name_until_it_is_restarted() {
+fn unknown_critical_setting_is_refused_by_number_until_peer_restarts() {
     let now = Time(1_000_000);
     let cause = PeerDown::UnknownSetting(9);
     let mut machine = up(now, 5);
@@ -678,7 +678,7 @@ fn incarnation_with_unknown_critical_setting_is_refused_by_name_until_it_is_rest
         panic!("{actions:?}");
     };
     assert_eq!(told, cause);
-    // All callers have failed, so none waits for the next attempt.
+    // All callers have failed, so callers do not wait for the next attempt.
     for connect in [Connect::FailFast, Connect::Wait] {
         actions.clear();
         machine.want(now, connect, &mut actions);

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn half_open_sessions_of_host_are_bounded_until_they_are_given_up() {
+    fn half_open_sessions_of_host_are_bounded_until_given_up() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         for key in 0..8 {
             assert!(!peers.is_crowded(host(1)), "{key}");
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn only_due_peers_are_visited_and_former_peers_are_kept_for_while() {
+    fn only_due_peers_are_visited_and_former_peers_are_kept_until_timeout() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         let early = half_make(&mut peers, 0, 1, now);
         let late = half_make(&mut peers, 1, 1, now + Duration::from_secs(1));

@@ -11,8 +11,8 @@
 //!     36 kind of connections (1)  37 lowest version (1)  38 cookie (16), zero without one  54 UDP port (2)
 //! REP  4 highest version (1)  5 features (1)  6 lowest version (1)  7 pollers (1)  8 epoch (8)  16 number (4)
 //!     20 UDP port (2)  22 zero (2)  24 SRQ numbers (4 each, by poller)
-//! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 one flow (1)  8 cookie (16), with reason 11
-//!     8 setting (2), with reason 12  8 code of the path MTU (1), with reason 16
+//! REJ  4 highest version (1)  5 reason (1)  6 lowest version (1)  7 one flow (1)
+//!     8 by reason: 11 cookie (16), code of the path MTU (1; 0 unknown); 12 setting (2); 16 code of the path MTU (1)
 //! DREQ as REJ, with reason 14 to 16; or zero
 //! ```
 //!
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_round_trip_within_fields() {
+    fn private_data_messages_round_trip() {
         for (echo, cookie) in [(None, None), (hello().echo, None), (None, hello().cookie)] {
             let hello = Hello { echo, cookie, ..hello() };
             let mut bytes = hello.emit();
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused_by_cause() {
+    fn malformed_hellos_are_refused_by_cause() {
         let good = hello().emit();
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_can_lower_path_mtu_that_it_has_asked_for_by_one_step() {
+    fn peer_can_lower_its_requested_path_mtu_by_one_step() {
         let lost = PeerDown::PathMtu { mtu: Mtu::Mtu1024, is_told: false };
         let mut bytes = Refusal::for_ended_session(lost).unwrap().emit(false);
         bytes.resize(220, 0);

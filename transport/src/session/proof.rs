@@ -2,7 +2,7 @@
 //!
 //! A request may carry any source address and port. So the first request of an unknown peer is refused with a
 //! cookie, which goes only to the claimed address and port. Only a request that returns the cookie is
-//! processed further. A dial-back does not need a cookie: it echoes our epoch, which is secret from other
+//! processed further. A dial-back does not need a cookie: it echoes the epoch of this node, which is secret from other
 //! peers ([`crate::peer::epochs`]). Requests leave no state, except the address of a few hosts: a host that
 //! returns no cookie is reported, since packets to it may be blocked. The CM machine owns the cookies. This
 //! module does no I/O.
@@ -26,13 +26,14 @@ const AWAITED: usize = 64;
 /// Time after which a cookie counts as not returned. The peer's attempt is then over.
 const ANSWER_LIMIT: Duration = HANDSHAKE_LIMIT;
 
-/// Maker and verifier of the cookies of one node.
+/// Creator and verifier of the cookies of one node.
 pub(crate) struct Cookies {
     runtime: Runtime,
     /// Keys of the current time bucket and of the previous one.
     keys: [Secret; 2],
     since: Time,
-    /// Peers that have not returned their cookie, one of each host, by the time at which it was first sent.
+    /// Peers that have not returned their cookie, at most one for each host, by the time at which the
+    /// cookie was first sent.
     awaited: VecDeque<(Time, SocketAddr)>,
 }
 
@@ -108,7 +109,7 @@ impl std::fmt::Debug for Cookies {
     }
 }
 
-/// Computes the cookie of the peer that a request names. It serves all requests of a node's session attempts: the poller is not part of it.
+/// Computes the cookie for a peer's request. The cookie does not depend on the poller, so all requests of one attempt can carry it.
 fn cookie(key: Secret, from: PeerKey, hello: &Hello) -> Cookie {
     let port = from.address().port().to_be_bytes();
     let udp_port = from.udp_port().unwrap_or_default().to_be_bytes();
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn cookie_is_good_for_its_sender_and_for_while() {
+    fn cookie_is_valid_only_for_its_sender_and_limited_time() {
         let clock = VirtualClock::new();
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), Arc::new(Counting::default()));
         let mut cookies = Cookies::new(&runtime);
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_return_no_cookie_are_reported_once() {
+    fn hosts_without_returned_cookie_are_reported_once() {
         let clock = VirtualClock::new();
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(&clock)), Arc::new(Counting::default()));
         let mut cookies = Cookies::new(&runtime);

@@ -1,8 +1,8 @@
 //! Handshakes in progress: their stages, and the order of their turns.
 //!
 //! Flights wait in three classes: renewals, which have an eighth of the turns while others wait; sessions
-//! requested by the program or with hosts that have proved a name; all others. Within a class begun
-//! handshakes come first, and hosts take turns. `handshaking.rs` runs first handshakes, `renewing.rs`
+//! requested by the program or with hosts that have proved a name; all other sessions. Within a class,
+//! begun handshakes come first, and hosts take turns. `handshaking.rs` runs first handshakes, `renewing.rs`
 //! renewals.
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ use trunkline_verbs::{PeerHost, Time};
 /// Maximum number of frames of a peer that wait for the turn that begins an exchange: a ClientHello, and a FAILURE.
 pub(super) const EARLY_FRAMES: usize = 4;
 
-/// A session: the peer and our session number.
+/// A session: the peer and this node's number of the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
 /// Identity of a session's peer, and the settings that its SETTINGS must equal.
@@ -32,10 +32,10 @@ pub(super) struct PeerProof {
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub(super) stage: Stage,
-    /// Number of frames that poller 0 was given, and of those that the peer has acknowledged.
+    /// Number of frames given to poller 0, and number of frames that the peer has acknowledged.
     pub(super) given: u32,
     pub(super) acknowledged: u32,
-    /// True if it waits for its turn.
+    /// True if the handshake waits for its turn.
     pub(super) is_queued: bool,
     pub(super) timer: Option<Time>,
 }
@@ -48,7 +48,7 @@ pub(super) enum Stage {
         early: Vec<Box<[u8]>>,
     },
     Runs(Box<Exchange>),
-    /// Both nodes have proved their names, and the peer has confirmed it.
+    /// Both nodes have proved their names, and the peer has confirmed this node's proof.
     Proved(Box<Live>),
     /// FAILURE is in flight to the peer.
     Failed(HandshakeFailure),
@@ -71,8 +71,8 @@ pub(super) struct Live {
     pub(super) early: Vec<Box<[u8]>>,
     /// Time at which the last exchange began, or the first one ended.
     pub(super) begun_at: Time,
-    /// Time at which the TLS client begins the next exchange, the server requests one, or the server starts
-    /// the exchange of the peer.
+    /// Time at which the TLS client begins the next exchange, the TLS server requests an exchange, or the
+    /// TLS server starts the exchange that the peer began.
     pub(super) renew_at: Option<Time>,
     pub(super) serve_at: Option<Time>,
     /// Time at which the session ends, and the cause.
@@ -103,8 +103,8 @@ pub(super) struct FairQueue {
 }
 
 impl FairQueue {
-    /// Adds a session. Begun handshakes come first: behind others they would miss their deadline, and their
-    /// first turn would be wasted.
+    /// Adds a session. Begun handshakes come first: behind new ones they would miss their deadline, and
+    /// their first turn would be wasted.
     pub(super) fn push(&mut self, host: PeerHost, session: SessionOfPeer, has_begun: bool) {
         let sessions = self.sessions.entry(host).or_default();
         let is_new = sessions.is_empty();
@@ -153,7 +153,7 @@ pub(crate) struct Proving {
     turns: usize,
 }
 
-/// Sessions that are up can wait for a renewal, so these have one turn in this number while others wait.
+/// Renewals get one of this number of turns while other flights wait, since sessions that are up can wait.
 const TURNS_OF_RENEWAL: usize = 8;
 
 impl Proving {

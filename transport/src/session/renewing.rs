@@ -1,6 +1,7 @@
 //! Renewals: handshakes that repeat the proof of names in a live session, and the expiry of certificates.
 //!
-//! The TLS client begins one after an hour, before either certificate expires, after its own credentials have
+//! The TLS client begins a renewal after an hour, before either certificate expires, after its own
+//! credentials have
 //! changed, and on a RENEW frame from the server. Frames travel among calls, in the lane of the pollers 0. A
 //! failed renewal is repeated; the session ends when the peer's certificate expires.
 //! `docs/book/src/why/security.md`, *Renewal*, has the rules.
@@ -24,7 +25,7 @@ use trunkline_verbs::Time;
 
 /// Minimum time between two exchanges of a session.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Pause before a renewal that failed, or found too many others, is repeated.
+/// Pause before a failed renewal is repeated. Also used if too many other renewals run.
 const AGAIN: Duration = Duration::from_secs(60);
 const BUSY: Duration = Duration::from_secs(1);
 /// Number of repetitions of a failed renewal before a pause of an hour.
@@ -34,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(60);
 /// Maximum number of renewals that run at once, of all sessions and of one principal.
 const RENEWALS: usize = 64;
 const RENEWALS_OF_ONE: usize = 4;
-/// Pause between the renewals of two sessions after a change of credentials, and the most of all pauses together.
+/// Pause between the renewals of two sessions after a change of credentials, and maximum total of these pauses.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSES: Duration = Duration::from_secs(30);
 
@@ -117,8 +118,8 @@ impl CmMachine {
         }
     }
 
-    /// Ends a session whose certificates are revoked, and soon one whose certificates no longer chain to a
-    /// root. Returns true in the second case.
+    /// Ends a session whose certificates are revoked, and after [`GRACE`] one whose certificates no longer
+    /// chain to a root. Returns true in the second case.
     fn judge(&mut self, session: SessionOfPeer) -> bool {
         let now = self.now();
         let Some(live) = self.proving.renewing(session) else { return false };
@@ -146,8 +147,8 @@ impl CmMachine {
         credentials.verifier.check(proven.certificates(), date).map(drop)
     }
 
-    /// Schedules a renewal at a time, or later if the last one was just before. The TLS server then requests
-    /// it from the client.
+    /// Schedules a renewal at a time, or at least [`INTERVAL`] after the last one. The TLS server then
+    /// requests it from the client.
     fn ask_for_renewal(&mut self, session: SessionOfPeer, at: Time) {
         let interval = INTERVAL.min(self.renew_after);
         let Some(live) = self.proving.live(session).filter(|live| live.exchange.is_none()) else { return };
@@ -339,7 +340,7 @@ impl CmMachine {
     }
 }
 
-/// Returns the time until a date, by the node's calendar.
+/// Returns the time until a date, by the calendar of `credentials`.
 fn left(credentials: &Credentials, until: UnixTime) -> Duration {
     let date = credentials.client.time_provider.current_time();
     let left = date.map_or(0, |date| until.as_secs().saturating_sub(date.as_secs()));
@@ -359,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn renewals_after_change_are_spread_and_those_of_first_certificates_to_end_come_first() {
+    fn renewals_are_spread_and_ordered_by_certificate_expiry() {
         let pauses = |count: u64| {
             one_by_one((0..count).map(|number| (Time(1_000_000 - number), number)).collect())
                 .collect::<Vec<_>>()

@@ -1,8 +1,8 @@
 //! Copies of large messages into memory that the peer may READ, a piece at a time.
 //!
-//! A poller copies one piece in each of its turns, so that a large message delays its other work only that
-//! long. Trunks take turns, and so do the messages of a trunk. Each message gets all of its memory at once,
-//! and is announced when it is copied whole. Small messages are posted before a piece is copied.
+//! A poller copies one piece in each of its turns, so that a large message delays other work only for that
+//! time. Trunks take turns, and so do the messages of a trunk. Each message gets all of its memory at once,
+//! and is announced when it is copied completely. Small messages are posted before a piece is copied.
 //!
 //! Dropping a waiting message returns its memory.
 #![forbid(unsafe_code)]
@@ -104,8 +104,8 @@ impl Trunk {
             && !(self.is_lendable(message) && res.shared.registry.has(&message.body))
     }
 
-    /// Copies the next piece of a queue's oldest message. An incomplete one goes to the end of the queue,
-    /// unless order must be kept.
+    /// Copies the next piece of a queue's oldest message. An incomplete message goes to the end of the
+    /// queue, unless order must be kept.
     fn copy_front(&mut self, res: &mut Resources, lane: usize, queue: usize) -> Copied {
         let Some(mut message) = self.lanes[lane].queues[queue].pop() else { return Copied::Nothing };
         let copied = self.copy_piece(res, &mut message);

@@ -1,8 +1,8 @@
 //! Taking down a trunk, in two phases.
 //!
 //! First, unposted work fails and the QP goes to ERR, so that every posted work request comes back flushed.
-//! After the last one, and after the CM machine has destroyed the TGTs through which the peer read our
-//! memory, the QP and buffers are freed and the driver is notified.
+//! After the last of them, and after the CM machine has destroyed the TGTs through which the peer READ this
+//! node's memory, the QP and buffers are freed and the driver is notified.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -29,7 +29,8 @@ pub(super) enum Health {
         since: Time,
         /// Cause with which its messages fail.
         cause: PeerDown,
-        /// True if the TGTs of its session are destroyed, so that the peer can no longer read our memory.
+        /// True if the TGTs of the session are destroyed, so that the peer can no longer READ this node's
+        /// memory.
         closed: bool,
         /// Cause of the peer's absence, for the driver, once determined.
         verdict: Option<PeerDown>,
@@ -42,18 +43,20 @@ impl Trunk {
         self.health == Health::Live
     }
 
-    /// Returns true if its device was removed. Queries the device, so it is not called for each message.
+    /// Returns true if the trunk's device was removed. Queries the device, so it is not called for each
+    /// message.
     pub(crate) fn is_without_device(&self) -> bool {
         self.pipeline.qp().query().is_err_and(|error| error == VerbsError::Gone)
     }
 
-    /// Returns the cause if the device can only share memory with its peers, and does not with this one.
+    /// Returns the cause if the device reaches peers only through shared memory, and shares none with this
+    /// peer.
     pub(crate) fn not_shared(&self) -> Option<PeerDown> {
         not_shared(self.pipeline.qp())
     }
 
-    /// Returns the packet payload of the failed work with this number, if it is larger than any that got
-    /// through and larger than every network carries.
+    /// Returns the packet payload of the failed work with this number, if it is larger than every delivered
+    /// payload and larger than every network carries.
     pub(crate) fn lost_packet_bytes(&self, sequence: u64) -> Option<u32> {
         let mtu = path_mtu(self.pipeline.qp())?.bytes();
         let (failed, carried) = self.pipeline.failed_and_carried(sequence)?;
@@ -66,8 +69,8 @@ impl Trunk {
         too_large(self.pipeline.qp(), completion)
     }
 
-    /// Begins the first phase: posting stops, and posted work is flushed. Returns false if the phase had
-    /// begun before.
+    /// Begins the first phase: posting stops, and posted work is flushed. Returns false if the phase began
+    /// earlier.
     pub(crate) fn begin_dying(&mut self, res: &mut Resources, cause: PeerDown) -> bool {
         if !self.is_live() {
             return false;
@@ -83,7 +86,7 @@ impl Trunk {
         true
     }
 
-    /// Records that the TGTs of its session are destroyed.
+    /// Records that the TGTs of the session are destroyed.
     pub(crate) fn session_closed(&mut self) {
         if let Health::Dying { closed, .. } = &mut self.health {
             *closed = true;
@@ -106,7 +109,7 @@ impl Trunk {
         }
     }
 
-    /// Returns why the peer is down, if the device is done with all work of the trunk.
+    /// Returns why the peer is down, if the device has completed all work of the trunk.
     pub(crate) fn is_over(&self, now: Time) -> Option<PeerDown> {
         let Health::Dying { since, closed: true, verdict: Some(cause), .. } = self.health else {
             return None;

@@ -91,7 +91,7 @@ mod tests {
     use crate::Token;
 
     #[test]
-    fn lost_message_counts_for_its_receiver_until_that_is_down() {
+    fn lost_message_counts_for_receiver_until_session_is_down() {
         let [one, other] = [1_u16, 2].map(|port| PeerKey::new(([127, 0, 0, 1], port).into()));
         let delivery = |report| DeliveryReport { token: Token(1), report };
         let mut events = Events::default();

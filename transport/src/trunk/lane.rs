@@ -29,12 +29,12 @@ const LEAVING: usize = 3;
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) srq: SrqNumber,
-    /// True if our settings are staged.
+    /// True if this node's settings are staged.
     pub(super) has_begun: bool,
     /// Settings of the poller.
     pub(super) heard: Option<Settings>,
     pub(super) spender: Spender,
-    /// Credit for the poller's messages to us.
+    /// Credit for the remote poller's messages to this poller.
     pub(super) pair: GrantId,
     /// Queues of messages that wait to leave.
     pub(super) queues: [MessageQueue; 4],
@@ -118,7 +118,7 @@ impl Lane {
         queue
     }
 
-    /// Returns true if any of those queues has a message.
+    /// Returns true if any of the queues in turn has a message.
     pub(super) fn has_messages(&self) -> bool {
         self.queues[..LEAVING].iter().any(|queue| !queue.is_empty())
     }
@@ -159,7 +159,7 @@ impl Lane {
         self.ordered_out += u32::from(ordered);
     }
 
-    /// Uncounts a request whose message the peer is done with.
+    /// Uncounts a request whose message the peer has READ or refused.
     pub(super) fn request_ended(&mut self, ordered: bool) {
         self.requests_out -= 1;
         self.ordered_out -= u32::from(ordered);
@@ -196,7 +196,7 @@ impl Lane {
 
     /// Returns the step that the remote poller has delayed for longer than the limit: its settings, if the
     /// session or messages wait for them, or its credit or READs for waiting messages. Messages that wait for
-    /// room on our side do not count.
+    /// local memory or slots do not count.
     pub(super) fn stalled(&self, is_up: bool, now_ms: u64, limit_ms: u64) -> Option<&'static str> {
         let waits = self.requests_out > 0 || (!self.is_empty() && self.spender.available() == 0);
         let is_over = now_ms.saturating_sub(self.took_ms) >= limit_ms;
@@ -227,8 +227,8 @@ impl Lane {
         self.is_empty() && self.requests_out == 0 && self.spender.release_due_ms().is_none()
     }
 
-    /// Returns the header bytes that are settled last, for frames to this poller, which has the given index.
-    /// The credit positions in them count as announced.
+    /// Returns the header bytes that are settled last, for frames to this lane's poller, which has the given
+    /// index. The credit positions in them count as announced.
     pub(super) fn settle(&self, grants: &mut Grants, index: usize) -> [u8; 4] {
         let settled = Settled {
             grant: on_wire(grants.tell(self.pair)),

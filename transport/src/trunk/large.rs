@@ -242,7 +242,7 @@ impl Trunk {
         res.events.message(self.origin(sink.lane), message);
     }
 
-    /// Takes the peer's FINs: it is done with messages of ours.
+    /// Takes the peer's FINs: the peer has READ or refused the messages that they name.
     pub(super) fn take_fins(
         &mut self,
         res: &mut Resources,
@@ -286,8 +286,8 @@ impl Trunk {
         }
     }
 
-    /// Returns the bytes of the oldest message that waits for memory here, among those that `is_it` selects by their
-    /// first part.
+    /// Returns the bytes of the oldest message that waits for memory here, among the messages that `is_it` selects
+    /// by their first part.
     pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&Message) -> bool) -> Option<usize> {
         self.sinks.waiting_bytes(is_it)
     }

@@ -87,7 +87,7 @@ const MOST_HANDSHAKE: usize = 24;
 #[derive(Debug)]
 pub(crate) struct Trunk {
     peer: PeerKey,
-    /// Our number of the session.
+    /// This node's number of the session.
     number: u32,
     began: Time,
     health: Health,
@@ -99,8 +99,8 @@ pub(crate) struct Trunk {
     /// Seconds of the last ten in which handshake frames came, and the number of those frames.
     #[cfg(feature = "identity")]
     handshakes: (u64, u8),
-    /// Keys of a renewal, until the lanes switch; and the number of times that they have switched since the last one, in both
-    /// directions.
+    /// Keys of a renewal, until the lanes switch; and the number of lanes that have switched since the last renewal, counted
+    /// per direction.
     #[cfg(feature = "identity")]
     renewed: RenewedKeys,
     #[cfg(feature = "identity")]
@@ -115,7 +115,7 @@ pub(crate) struct Trunk {
     /// Maximum size of a bundle and of a message in one, in bytes; 0 if the peer does not accept bundles.
     max_bundle: usize,
     max_bundled: usize,
-    /// True once the messages that waited for the session were queued here.
+    /// True once the messages that wait for the session are queued here.
     is_open: bool,
     pipeline: Pipeline,
     sources: Sources,
@@ -123,13 +123,14 @@ pub(crate) struct Trunk {
     /// Index of the lane that copies next.
     next_copy: usize,
     silence: Silence,
-    /// True if only the trunk's keepalive timer runs, so that it is not in the poller's list of busy trunks.
+    /// True if only the trunk's keepalive timer runs. The trunk is then not in the poller's list of busy
+    /// trunks.
     rests: bool,
     /// True if the trunk is in the poller's list of trunks to stage and post.
     marked: bool,
 }
 
-/// Returns the limit of a key phase. In a simulation it is short, since runs are.
+/// Returns the limit of a key phase. It is short in a simulation, because runs are short.
 #[cfg(feature = "identity")]
 fn phase_limit(res: &Resources) -> PhaseLimit {
     if res.shared.runtime.is_simulated() {
@@ -280,7 +281,7 @@ impl Trunk {
         self.peer
     }
 
-    /// Returns our number of the session.
+    /// Returns this node's number of the session.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
@@ -301,12 +302,12 @@ impl Trunk {
         !self.is_open && self.is_live() && self.settings().is_some()
     }
 
-    /// Opens the trunk. Messages that waited for the session are queued from now on.
+    /// Opens the trunk. From now on, messages for the session are queued here.
     pub(crate) fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// Starts the lanes: our settings are sent at the next push.
+    /// Starts the lanes: this node's settings are sent at the next push.
     pub(crate) fn begin(&mut self, res: &mut Resources) {
         self.mark(res);
     }

@@ -15,9 +15,10 @@ const KEPT_HEADS: usize = 1024;
 const KEPT_HEAD_BYTES: usize = 1024;
 /// Bytes that a poller copies in one turn. A fresh page costs more than its copy, so a piece takes 50 to 150
 /// microseconds, as long as sixteen small calls. Smaller pieces would not let a busy poller copy faster, and
-/// each turn looks at all queues.
+/// each turn checks all queues.
 const PIECE: usize = 256 << 10;
-/// Size in a simulation: messages are smaller there, and faults must occur while a message is partly copied.
+/// Size of a piece in a simulation: messages are smaller there, and faults must occur while a message is
+/// partly copied.
 const SIMULATED_PIECE: usize = 16 << 10;
 
 /// A message that waits to leave.
@@ -28,7 +29,7 @@ pub(crate) struct Outbound {
     pub(super) choice: PollerChoice,
     pub(super) header: MessageHeader,
     pub(super) head: Vec<u8>,
-    /// Bytes of the head that go with the announcement if the message is large.
+    /// Bytes of the head that are sent with the announcement if the message is large.
     pub(super) announced: usize,
     pub(super) body: Body,
     pub(super) deadline: Option<Time>,
@@ -198,8 +199,8 @@ impl CopyTurns {
         self.waiting.retain(|&other| other != slot);
     }
 
-    /// Returns how many of `bytes` a trunk may copy now. If that is not all, the trunk waits for its next
-    /// turn.
+    /// Returns the number of bytes, at most `bytes`, that a trunk may copy now. If that is less than
+    /// `bytes`, the trunk waits for its next turn.
     pub(super) fn allow(&mut self, slot: usize, bytes: usize) -> usize {
         let is_its_turn = self.current == Some(slot) || self.waiting.is_empty();
         let allowed = if is_its_turn { bytes.min(self.left) } else { 0 };
@@ -218,7 +219,7 @@ mod tests {
     /// Trunks copy different amounts, some less than a piece. Checks the bytes copied by each after a number
     /// of the poller's turns.
     #[test]
-    fn trunks_copy_in_turns_and_poller_one_piece_in_each_of_its_turns() {
+    fn trunks_copy_in_turns_one_piece_per_poller_turn() {
         let mut turns = CopyTurns::new(false);
         let mut left = [5 * PIECE, 3 * PIECE + 1, PIECE / 4, 9 * PIECE];
         let mut order = Vec::new();

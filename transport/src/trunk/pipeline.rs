@@ -81,13 +81,14 @@ pub(super) struct Frame {
     bytes: usize,
     /// Deadline of the first message, after which it is not posted.
     deadline: Time,
-    /// Time as of which the times left in all its headers were written; [`Time::MAX`] if they differ.
+    /// Time as of which the time-left fields of all its headers were written; [`Time::MAX`] if these times
+    /// differ.
     as_of: Time,
     /// True if the delivery of a bundled message is reported.
     is_told: bool,
     /// Number of messages in the frame. A frame of another kind counts as one.
     messages: usize,
-    /// Those that have joined the first one and have an outcome to report, or a deadline.
+    /// Messages that have joined the first one and have an outcome to report, or a deadline.
     bundled: Vec<BundledMessage>,
     /// Number of its messages that were given up.
     given_up: usize,
@@ -258,7 +259,7 @@ impl Pipeline {
         self.work.len() < SEND_QUEUE_DEPTH
     }
 
-    /// Returns true if the device has none of its work.
+    /// Returns true if the device has no work of the trunk.
     pub(super) fn is_idle(&self) -> bool {
         self.posted == 0
     }
@@ -273,7 +274,7 @@ impl Pipeline {
         self.posted > SEND_QUEUE_DEPTH / 4 || self.work.range(..self.posted).any(Work::is_awaited)
     }
 
-    /// Returns the number of items that the device has.
+    /// Returns the number of items that the device has not completed.
     pub(super) fn in_flight(&self) -> usize {
         self.posted
     }
@@ -284,7 +285,7 @@ impl Pipeline {
     }
 
     /// Adds a frame, with room for other messages to join if `may_be_joined`. A time left in its header is as
-    /// of `now`. Returns the frame's number, or `None` without room for it.
+    /// of `now`. Returns the frame's number, or `None` if there is no room for it.
     pub(super) fn stage(
         &mut self,
         sends: &mut SendRoom,
@@ -409,7 +410,7 @@ impl Pipeline {
         true
     }
 
-    /// Posts an empty WRITE to a QP in ERR, after unsignalled work. The device may have sent all of that, and
+    /// Posts an empty WRITE to a QP in ERR, after unsignalled work. The device may have sent that work, and
     /// reports only flushed work. Requires that all work is posted.
     pub(super) fn post_end(&mut self, sends: &mut SendRoom, lanes: &[Lane]) {
         let Some(lane) = lanes.first().filter(|_| self.signals.due().is_some()) else { return };
@@ -462,7 +463,7 @@ impl Pipeline {
     pub(super) fn flush(&mut self, res: &mut Resources, lanes: &mut [Lane]) -> Result<(), PostError> {
         let mut result = Ok(());
         // Settle all frames first: a message may have joined a frame of an earlier doorbell, whose memory
-        // belongs to the device once that is rung.
+        // belongs to the device once that doorbell is rung.
         self.settle(res, lanes);
         while self.posted < self.work.len() {
             let end = self.end_of_doorbell();
@@ -552,7 +553,7 @@ impl Pipeline {
         }
     }
 
-    /// Posts staged work up to `end`. The last of it is signalled if `is_signaled`.
+    /// Posts staged work up to `end`. The last work request is signalled if `is_signaled`.
     fn post(&self, sends: &SendRoom, lanes: &[Lane], end: usize, is_signaled: bool) -> Result<(), PostError> {
         let work = || self.work.range(self.posted..end);
         // Fill the lists in place, since `collect` would move them as a whole.
@@ -571,7 +572,7 @@ impl Pipeline {
         wr_id(self.slot, self.first + at as u64)
     }
 
-    /// Builds the work request for a place of the queue, with this part of registered memory.
+    /// Builds the work request for a place of the queue, with `sge` as its registered memory.
     fn request<'a>(&'a self, at: usize, work: &Work, sge: &'a Sge, lanes: &[Lane]) -> SendRequest<'a> {
         let gathered = SendData::Gather(slice::from_ref(sge));
         let (operation, data, flags, remote_srq) = match &work.kind {
@@ -682,7 +683,7 @@ impl Frame {
         Some((late.begin, Record::Message(delivery)))
     }
 
-    /// Returns the starts of its messages with a time left, and their deadlines.
+    /// Returns the starts of its messages with a time-left field, and their deadlines.
     fn times_left(&self) -> impl Iterator<Item = (usize, Time)> {
         let bundled = self.bundled.iter().map(|bundled| (bundled.begin, bundled.deadline));
         std::iter::once((self.begin, self.deadline))
@@ -706,7 +707,7 @@ impl WorkKind {
         }
     }
 
-    /// Returns the payload that the network carries for it, in bytes.
+    /// Returns the payload of the work on the network, in bytes.
     fn bytes(&self) -> u32 {
         match self {
             Self::Frame(frame) => u32::try_from(frame.bytes).unwrap_or(u32::MAX),

@@ -1,7 +1,7 @@
 //! Messages that wait to leave, in order: for a session, or for credit and room on a lane.
 //!
-//! The caller that adds a message has charged its peer for it ([`Shares::queue`]). The caller that takes it
-//! out discharges the peer; messages that fail here are discharged here.
+//! The caller that adds a message has charged its peer for it ([`Shares::queue`]). The caller that takes
+//! out a message discharges the peer; messages that fail here are discharged here.
 #![forbid(unsafe_code)]
 
 use super::events::Events;
@@ -141,7 +141,7 @@ impl MessageQueue {
         self.earliest = [self.earliest, message.deadline].into_iter().flatten().min();
     }
 
-    /// Fails all messages, which are for this peer.
+    /// Fails all messages. All of them are for `peer`.
     pub(crate) fn fail(
         &mut self,
         peer: PeerKey,
@@ -156,7 +156,7 @@ impl MessageQueue {
         }
     }
 
-    /// Fails the messages for this peer, except those that wait for a session.
+    /// Fails the messages for this peer, except messages that wait for a session.
     pub(crate) fn fail_fast(
         &mut self,
         peer: PeerKey,
@@ -221,8 +221,8 @@ mod tests {
         assert_eq!(messages.used, [(peer, 8)].into());
     }
 
-    /// Messages fail at their deadlines, and the queue is not searched before them, in any order of pushes,
-    /// removals and returns.
+    /// Messages fail at their deadlines, and the queue is not searched before the earliest deadline, in any
+    /// order of pushes, removals and returns.
     #[test]
     fn messages_fail_at_their_deadlines() {
         let mut queue = MessageQueue::default();

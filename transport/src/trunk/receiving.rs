@@ -21,8 +21,8 @@ const MOST_HANDSHAKES: u8 = 24;
 
 impl Trunk {
     /// Applies the positions in the header of a frame from the peer's poller `lane`. Returns true if a
-    /// message in the frame counts. While the trunk is being taken down it still counts if its lane has
-    /// begun, because it may have been acknowledged to the sender.
+    /// message in the frame counts. While the trunk is being taken down, a message still counts if its lane
+    /// has begun, because it may have been acknowledged to the sender.
     ///
     /// # Errors
     /// The rule of the protocol that the peer broke.
@@ -156,8 +156,8 @@ impl Trunk {
         Ok(true)
     }
 
-    /// Takes the settings of the peer's poller `lane`. The first one to send them brings the session up for
-    /// the driver.
+    /// Takes the settings of the peer's poller `lane`. The first poller that sends them brings the session
+    /// up for the driver.
     fn take_settings(
         &mut self,
         res: &mut Resources,

@@ -22,9 +22,9 @@ use trunkline_verbs::{IoAddress, ReadAllowance, RemoteAddress, Rkey, Sge, Time};
 
 /// Maximum size of one READ, in bytes.
 pub(crate) const PIECE: usize = 256 << 10;
-/// Number of READs of a trunk that the device has at a time, on a path without congestion control. Later work requests,
-/// including small messages, wait until the last of them was sent, so together they must be few bytes. With a single
-/// one, the network would be idle while its completion is handled.
+/// Maximum number of READs of a trunk on the device at a time, on a path without congestion control. Later work
+/// requests, including small messages, wait until the last READ was sent, so the READs together must be few bytes. With
+/// a single READ, the network would be idle while its completion is handled.
 const READS_OUT: u32 = 2;
 /// Maximum number of READs of a trunk on a path with congestion control. About four fit the window of the
 /// path.
@@ -32,8 +32,8 @@ pub(crate) const MOST_READS: u32 = 8;
 const _: () =
     assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");
 const _: () = assert!(MOST_READS as usize <= MOST_WRITING, "a block takes all READs of its trunk");
-/// Maximum number of requests without a FIN per lane. Further ones wait in its queue. A receiver refuses
-/// more.
+/// Maximum number of requests without a FIN per lane. Further requests wait in the lane's queue. A receiver
+/// refuses more.
 pub(crate) const REQUESTS_PER_LANE: u32 = 64;
 /// Time for which a receiver may wait for memory when the message has no deadline.
 pub(crate) const PATIENCE_MS: u32 = 30_000;
@@ -42,13 +42,13 @@ pub(crate) const PATIENCE_MS: u32 = 30_000;
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) lane: usize,
-    /// Number that the sender gave it.
+    /// Number that the sender gave the message.
     pub(crate) id: u64,
     pub(crate) header: MessageHeader,
     pub(crate) time_left_us: u32,
     /// Part of the contents that came with the announcement, until there is memory for all of them.
     pub(crate) head: Option<Message>,
-    /// Size of that part, in bytes.
+    /// Size of `head`, in bytes.
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
     /// Decision of the driver; `None` until it has decided, within the round in which the frame arrived.
@@ -92,10 +92,10 @@ impl Sink {
         whole - self.opened
     }
 
-    /// Opens pieces of `bytes` or a little more. Each moves to its place in the message.
+    /// Opens pieces of `bytes` bytes or a little more. Each piece moves to its place in the message.
     ///
     /// # Errors
-    /// When one is not the piece that the peer has sealed.
+    /// When a piece differs from the one that the peer has sealed.
     pub(crate) fn open(&mut self, bytes: usize) -> Result<(), FrameError> {
         let end = self.opened + bytes.min(self.unopened());
         let (Some(seal), Some(block)) = (&mut self.seal, &mut self.block) else { return Ok(()) };
@@ -137,7 +137,7 @@ impl Sink {
         Some((sge, RemoteAddress { address, rkey: Rkey(self.from.rkey.0) }))
     }
 
-    /// Returns true if READs for all pieces were handed out.
+    /// Returns true if READs for all pieces were returned.
     fn is_asked(&self) -> bool {
         self.asked == self.body_to_read()
     }
@@ -191,7 +191,7 @@ impl Sinks {
         self.unfed.push_back(key);
     }
 
-    /// Returns the size of the oldest message that waits for memory, among those that `is_it` selects by
+    /// Returns the size of the oldest message that waits for memory, among the messages that `is_it` selects by
     /// their first part.
     pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&Message) -> bool) -> Option<usize> {
         let waiting = self.unfed.iter().filter_map(|&key| self.open.get(key));
@@ -229,7 +229,7 @@ impl Sinks {
         self.unfed.iter().copied().enumerate().find(|(_, key)| waits(*key))
     }
 
-    /// Gives memory to the sinks that wait for it, in order, until `take` has none of the needed size.
+    /// Gives memory to the sinks that wait for it, in order, until `take` returns `None`.
     pub(crate) fn feed(&mut self, mut take: impl FnMut(usize) -> Option<Block>) {
         while let Some(&key) = self.unfed.front() {
             if let Some(sink) = self.open.get_mut(key) {
@@ -369,7 +369,7 @@ pub(crate) struct Source {
     pub(crate) lane: usize,
     /// Bytes charged to the peer.
     pub(crate) bytes: usize,
-    /// True if ordered small messages wait for the end of this one.
+    /// True if ordered small messages wait until this message is READ.
     pub(crate) ordered: bool,
     /// Owner of the memory, which is released when this is dropped.
     pub(crate) _hold: Hold,
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_are_posted_up_to_allowance_and_one_beyond_it() {
+    fn reads_fit_allowance_unless_none_is_in_flight() {
         let (mut sinks, _device) = sinks(&[7500, 6000]);
         assert_eq!(reads(&mut sinks, 7), [(0, 3000), (0, 3000)]);
         assert_eq!(reads(&mut sinks, 1), [], "the rest has two packets");

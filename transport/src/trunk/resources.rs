@@ -23,7 +23,7 @@ use trunkline_verbs::{Clock, Sge, Time};
 /// Time of running handlers after which staged work is flushed, so that peers work in parallel.
 const FLUSH_AFTER: Duration = Duration::from_micros(20);
 
-/// Resources that the trunks of a poller share.
+/// Resources that all trunks of a poller use.
 #[derive(Debug)]
 pub(crate) struct Resources {
     pub(crate) index: PollerIndex,
@@ -318,8 +318,8 @@ impl ReceiveRoom {
         self.slots.shared(bundle)
     }
 
-    /// Keeps a frame for another poller: lent while receive slots are plentiful, else copied, so that a
-    /// poller that is busy for long does not keep us from receiving.
+    /// Keeps a frame for another poller: lent while receive slots are plentiful, else copied, so that
+    /// another poller that is busy for long does not use up this poller's receive slots.
     pub(crate) fn keep(&mut self, frame: Received) -> Received {
         if frame.is_lent() && self.slots.free() < self.low_water { frame.copied() } else { frame }
     }
@@ -393,7 +393,8 @@ impl Tails {
         self.due
     }
 
-    /// Takes all trunks. The caller returns trunks that still have such work through [`Tails::put_back`].
+    /// Takes all trunks. The caller returns trunks that still have unsignalled work through
+    /// [`Tails::put_back`].
     pub(crate) fn take(&mut self) -> Vec<usize> {
         self.due = Time::MAX;
         mem::take(&mut self.slots)

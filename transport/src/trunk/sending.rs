@@ -21,11 +21,11 @@ use trunkline_machine::mutant;
 use trunkline_verbs::{Time, VerbsError};
 
 impl Trunk {
-    /// Takes a message for this peer: stages it at once if it can leave, else queues it. Returns true if it
-    /// leaves.
+    /// Takes a message for this peer: stages it at once if it can be sent, else queues it. Returns true if
+    /// it is staged.
     ///
     /// # Errors
-    /// When the message is larger than the peer takes, or too much waits.
+    /// When the message is larger than the peer accepts, or the queue is full.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -98,7 +98,7 @@ impl Trunk {
     /// Stages and posts all work that is ready, then copies the next parts of large messages.
     ///
     /// # Errors
-    /// When the device refuses work that fits its queue, or a sealed message does not open: the trunk cannot be used any more.
+    /// When the device refuses work that fits its queue, or a sealed message does not open: the trunk can no longer be used.
     pub(crate) fn push_out(&mut self, res: &mut Resources) -> Result<(), PeerDown> {
         self.open_pieces(res)?;
         self.post(res)?;
@@ -288,7 +288,7 @@ impl Trunk {
             && self.pipeline.join(&mut res.sends, last, message, self.max_bundle, res.time.now())
     }
 
-    /// Stages our settings, the first frame of a lane. Settings use no credit.
+    /// Stages this node's settings, the first frame of a lane. Settings use no credit.
     fn stage_settings(&mut self, res: &mut Resources, lane: usize) {
         if self.lanes[lane].has_begun || mutant!(settings_are_not_sent) {
             return;

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn awaited_work_is_signaled_and_starts_count_again() {
+    fn awaited_work_is_signaled_and_restarts_count() {
         let mut signals = Signals::default();
         signals.post(1, true, START);
         assert!(!signals.post(15, false, START));

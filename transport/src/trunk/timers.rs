@@ -35,13 +35,13 @@ pub(super) struct Silence {
 
 impl Silence {
     /// Creates the state of a session that came up. A QP waits longer for its first answer than for later
-    /// ones, and a peer that dies before it has sent anything must be detected as soon as others. So the first
-    /// keepalive is sent at once.
+    /// ones, and a peer that dies before it has sent anything must be detected as soon as other peers. So the
+    /// first keepalive is sent at once.
     pub(super) fn new(now_ms: u64, is_accepted: bool) -> Self {
         Self { heard_ms: now_ms, check_ms: 0, received: 0, received_ms: now_ms, is_accepted }
     }
 
-    /// Returns true if messages may have to wait for a sign of the peer.
+    /// Returns true if messages may have to wait until the peer acknowledges something.
     #[inline]
     fn is_long(&self, now_ms: u64) -> bool {
         now_ms > self.heard_ms + SILENCE_MS
@@ -49,8 +49,8 @@ impl Silence {
 
     /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Sets the
     /// next check. The node that dialled the session awaits items without keepalives while the peer's
-    /// keepalives arrive. Otherwise a server would receive one from each client, besides its own, which it
-    /// sends together.
+    /// keepalives arrive. Otherwise a server would receive a keepalive from each client, besides the
+    /// keepalives that it sends together itself.
     fn is_over(
         &mut self,
         now_ms: u64,
@@ -178,7 +178,7 @@ impl Trunk {
         lanes.find_map(|lane| lane.stalled(self.is_open, now_ms, limit_ms))
     }
 
-    /// Records a sign of life of the peer.
+    /// Records a message or acknowledgement of the peer.
     pub(super) fn heard(&mut self, res: &Resources) {
         self.silence.heard_ms = res.time.now_ms();
     }
@@ -211,7 +211,7 @@ impl Trunk {
         self.silence.is_over(now_ms, limits, awaited, is_early, received)
     }
 
-    /// Stages a keepalive. Its acknowledgement counts as a sign of the peer.
+    /// Stages a keepalive. Its acknowledgement shows that the peer is alive.
     pub(crate) fn probe(&mut self, res: &mut Resources) {
         self.silence.check_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
         if !mutant!(keepalive_is_not_sent)
@@ -222,16 +222,16 @@ impl Trunk {
         }
     }
 
-    /// Returns true if messages may have to wait for a sign of the peer. Without that wait, messages to a
-    /// vanished peer would count as possibly delivered.
+    /// Returns true if messages may have to wait until the peer acknowledges something. Without that wait,
+    /// messages to a vanished peer would count as possibly delivered.
     #[inline]
     pub(super) fn is_silent(&self, res: &Resources) -> bool {
         self.silence.is_long(res.time.now_ms())
     }
 
-    /// Returns true if messages wait for a sign of the silent peer. Then sends a keepalive, unless the
-    /// acknowledgement of other work will do. The end of a process with which the device shares memory is
-    /// noticed at once.
+    /// Returns true if messages wait until the silent peer acknowledges something. Then sends a keepalive,
+    /// unless other work in flight will be acknowledged. The end of a process with which the device shares
+    /// memory is detected at once.
     #[cold]
     pub(super) fn must_prove(&mut self, res: &mut Resources) -> bool {
         if self.pipeline.qp().path().is_some_and(|path| path.name == QpPath::MEMORY) {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_depends_on_what_is_awaited() {
+    fn probe_interval_depends_on_awaited_message() {
         for accepted in [false, true] {
             assert_eq!(probed_after(accepted, Awaited::Reply, false), Some(500));
             assert_eq!(probed_after(accepted, Awaited::Item, false), Some(2_000));
@@ -281,19 +281,19 @@ mod tests {
     }
 
     #[test]
-    fn idle_session_is_probed_by_side_that_accepted_it() {
+    fn idle_session_is_probed_only_by_accepting_side() {
         assert_eq!(probed_after(true, Awaited::Nothing, false), Some(10_000));
         assert_eq!(probed_after(false, Awaited::Nothing, false), None);
     }
 
     #[test]
-    fn keepalive_may_be_half_of_its_interval_early() {
+    fn keepalive_may_be_early_by_half_of_interval() {
         assert_eq!(probed_after(true, Awaited::Reply, true), Some(250));
         assert_eq!(probed_after(true, Awaited::Nothing, true), Some(5_000));
     }
 
     #[test]
-    fn check_is_not_repeated_before_keepalive_can_be_due() {
+    fn silence_check_waits_until_keepalive_can_be_due() {
         let mut silence = Silence { check_ms: 600, ..Silence::new(100, true) };
         assert!(!silence.is_over(600, &LIMITS, Awaited::Nothing, false, || 0));
         assert_eq!(silence.check_ms, 10_100);
@@ -308,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn keepalives_of_server_spare_those_of_stream_that_waits() {
+    fn server_keepalives_replace_keepalives_of_waiting_stream() {
         let mut silence = Silence { check_ms: 7, ..Silence::new(7, false) };
-        // The server sends one every 2 s until 20 s.
+        // The server sends a keepalive every 2 s until 20 s.
         let received = |now_ms: u64| now_ms.min(20_000) / 2_000;
         let mut now_ms = 7;
         while !silence.is_over(now_ms, &LIMITS, Awaited::Item, false, || received(now_ms)) {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn second_of_silence_is_long() {
+    fn silence_is_long_after_one_second() {
         let silence = Silence::new(40, true);
         assert!(!silence.is_long(1_040) && silence.is_long(1_041));
     }

@@ -1,8 +1,8 @@
 //! The header of every message, and the bodies of the transport's frames.
 //!
-//! Defines the layout; senders and receivers of a poller call it. It never panics on the bytes of a peer and
-//! never trusts a length in them: every claim of a frame is checked against the length that the device
-//! reports. All fields are little endian. `docs/book/src/why/wire.md` specifies the layout for other implementations.
+//! Defines the layout; senders and receivers of a poller call it. It never panics on the bytes of a peer and never
+//! trusts a length in them: every length in a frame is checked against the length that the device reports. All fields
+//! are little endian. `docs/book/src/why/wire.md` specifies the layout for other implementations.
 //!
 //! ```text
 //!  0 kind (1)  1 flags (1)  2 word (2)
@@ -20,10 +20,10 @@
 //! | 0x04 Bundle | messages | the messages, each with its length in bytes 4 to 7 of its header |
 //! | 0x05 Handshake | zero | a fragment (`handshake.rs`) |
 //! | others below 0x10 | reserved | |
-//! | from 0x10 | the driver's | the driver's |
+//! | from 0x10 | defined by the driver | defined by the driver |
 //!
-//! The QP that a frame came through identifies its poller, the completion gives its length, and the session
-//! its version. Credit positions are sent modulo 2^16.
+//! The QP that a frame came through identifies the sending poller, the completion gives the frame's length,
+//! and the session the protocol version. Credit positions are sent modulo 2^16.
 #![forbid(unsafe_code)]
 
 use crate::wire::BUNDLE_BYTES;
@@ -49,7 +49,7 @@ pub(crate) const FIN_ENTRY: usize = 16;
 /// Maximum number of entries in one FIN.
 pub(crate) const FIN_ENTRIES: usize = 12;
 
-/// Flags of all kinds, in the lower four bits; the upper four are the driver's.
+/// Flags of all kinds, in the lower four bits; the driver defines the upper four.
 pub(crate) mod flags {
     /// Critical: a receiver must reject frames of an unknown kind with this flag.
     pub(crate) const CRITICAL: u8 = 0x01;
@@ -82,10 +82,10 @@ const MOST_SETTINGS: usize = 504;
 pub struct MessageHeader {
     /// Kind, of 0x10 or more.
     pub kind: u8,
-    /// Flags. The upper four are the driver's, and bit 0, which marks a message whose kind must not be ignored. The others
-    /// are the transport's.
+    /// Flags. The driver sets the upper four, and bit 0, which marks a message whose kind must not be ignored. The
+    /// transport sets the others.
     pub flags: u8,
-    /// A word of the kind's.
+    /// Word, whose meaning depends on the kind.
     pub word: u16,
 }
 
@@ -188,7 +188,7 @@ fn is_message(kind: u8, set: u8) -> bool {
     kind >= DRIVER && set & (flags::PHASE | flags::ANNOUNCES) == 0
 }
 
-/// Returns the time left of a message that is about to leave, in microseconds. The time is rounded up, so
+/// Returns the time left of a message that is about to be sent, in microseconds. The time is rounded up, so
 /// that 0 means that the deadline has passed, and saturates at 71 minutes.
 #[inline]
 pub(crate) fn time_left(deadline: Time, now: Time) -> [u8; 4] {
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_its_lengths() {
+    fn frames_of_each_kind_need_matching_length() {
         let announces = flags::ANNOUNCES;
         for (kind, set, word, length, expected) in [
             (0x40, flags::TIME_LEFT, 9, 12, FrameKind::Message),
@@ -563,7 +563,7 @@ mod tests {
 
     /// The examples of `docs/book/src/why/wire.md` are parsed and emitted as documented.
     #[test]
-    fn examples_of_document_are_right() {
+    fn examples_of_wire_document_parse_and_re_emit() {
         let mut kinds = Vec::new();
         for (name, bytes) in trunkline_testkit::wire_examples() {
             let header = Header::parse(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -654,7 +654,7 @@ mod tests {
     }
 
     #[test]
-    fn time_left_fits_its_field() {
+    fn time_left_is_rounded_and_saturated_to_field() {
         let (now, after) = (Time(1_000_000), |time| Time(1_000_000) + Duration::from_micros(time));
         let cases = [
             (Time::MAX, u32::MAX),
@@ -673,7 +673,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_messages_survive_round_trip() {
+    fn message_headers_round_trip() {
         let header = MessageHeader { kind: 0x40, flags: 0x81, word: 0x1234 };
         for (set, left, kind, left_us) in [
             (0, None, FrameKind::Message, 0),
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_survive_round_trip() {
+    fn frame_bodies_round_trip() {
         let request = Announcement { id: 1, body: u64::MAX, address: 3, rkey: 4, patience_ms: 5 };
         assert_eq!(Announcement::parse(&request.emit()), request);
         let fins = [Fin { id: 9, status: FinStatus::Read }, Fin { id: 10, status: FinStatus::Exhausted }];

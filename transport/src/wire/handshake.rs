@@ -142,8 +142,8 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// Returns the associated data of a sealed frame: all of its header but the bytes that are written when it is posted.
-/// The bytes that a short frame lacks are zero.
+/// Returns the associated data of a sealed frame: its whole header except the bytes that are written when the frame
+/// is posted. The bytes that a short frame lacks are zero.
 pub(crate) fn associated(frame: &[u8]) -> [u8; 16] {
     let fields = frame.first_chunk().unwrap_or(&[0; FRAGMENT]);
     let mut data = [0; FRAGMENT - HEADER + SETTLED];
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn flights_survive_round_trip_in_full_frames() {
+    fn flights_round_trip_in_full_frames() {
         for (part, is_sealed, length, count) in [
             (Part::Tls, false, 1, 1),
             (Part::Tls, false, 2028, 1),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn only_length_of_fragment_is_accepted() {
+    fn fragments_of_unexpected_length_are_refused() {
         for (is_sealed, last) in [(false, 20 + 72), (true, 36 + 88)] {
             for frame in frames(is_sealed, Part::Tls, 2100) {
                 let is_last = Fragment::parse(&frame).unwrap().offset > 0;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_do_not_fit_are_refused() {
+    fn inconsistent_fields_are_refused() {
         let clear = |part, length: u16| {
             let mut frame = frames(false, part, length.into()).remove(0);
             frame[16..18].copy_from_slice(&length.to_le_bytes());
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_not_associated() {
+    fn associated_data_excludes_positions() {
         let frame = (0..40).collect::<Vec<u8>>();
         assert_eq!(associated(&frame), [0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]);
         assert_eq!(associated(&frame[..19]), [0; 16]);

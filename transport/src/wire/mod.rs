@@ -1,4 +1,4 @@
-//! Frames between nodes, the settings that open a session, and the sizes that the parts of a node agree on.
+//! Frames between nodes, the settings that open a session, and sizes that several parts of a node share.
 #![forbid(unsafe_code)]
 
 pub(crate) mod frame;

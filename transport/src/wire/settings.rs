@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_settings_are_skipped_unless_they_are_critical() {
+    fn unknown_settings_are_skipped_unless_critical() {
         assert_eq!(with(&[]), Ok(SETTINGS));
         assert_eq!(with(&[9, 0, 2, 0, 7, 7, 10, 0, 0, 0]), Ok(SETTINGS));
         assert_eq!(with(&[9, 0x80, 0, 0]), Err(FrameError::Setting(9)));

@@ -25,7 +25,7 @@ pub fn fresh_ip() -> Ipv4Addr {
     Ipv4Addr::new(127, 64 | a & 63, b, last)
 }
 
-/// Returns such an address with a port, for a node to listen on.
+/// Returns an address from [`fresh_ip`] with a port, for a node to listen on.
 #[must_use]
 pub fn fresh_address() -> SocketAddr {
     SocketAddr::new(fresh_ip().into(), PORT)

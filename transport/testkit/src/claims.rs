@@ -39,7 +39,7 @@ impl Claims {
         self.failed += usize::from(!holds);
     }
 
-    /// Reports a claim about times, which is only noted unless it `is_judged`: times are unreliable on a busy machine.
+    /// Reports a claim about times. It is judged only if `is_judged`, because times are unreliable on a busy machine.
     pub fn timed(&mut self, is_judged: bool, holds: bool, name: &str, measured: &str) {
         if is_judged {
             self.claim(holds, name, measured);

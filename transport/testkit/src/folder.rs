@@ -21,7 +21,7 @@ impl Folder {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = std::env::temp_dir().join(format!("trunkline-test-{}-{number}", std::process::id()));
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                // A process that was killed had the same number, in this or in another container.
+                // A killed process had the same number, in this or in another container.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => return made.map(|()| Self(path)),
             }
@@ -43,7 +43,7 @@ impl Folder {
     /// Creates a file in it, open for reading and writing.
     ///
     /// # Errors
-    /// The operating system's; a file of that name must not be there yet.
+    /// The error of the operating system; also if a file of that name exists.
     pub fn create(&self, name: impl AsRef<Path>) -> io::Result<File> {
         File::options().read(true).write(true).create_new(true).open(self.join(name))
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropping_folder_removes_it_with_its_content() {
+    fn dropping_folder_removes_directory_and_content() {
         let folder = Folder::new().expect("a temporary directory");
         let path = folder.path().to_owned();
         std::fs::create_dir(folder.join("below")).expect("a directory in it");
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_that_another_process_left_is_passed_over() {
+    fn existing_directory_is_passed_over() {
         let first = Folder::new().expect("a temporary directory");
         let text = first.path().to_str().expect("a name of ASCII");
         let (start, number) = text.rsplit_once('-').expect("a number at the end");

@@ -1,5 +1,5 @@
-//! Namespaces for single tests: of the network, where the host's routes, sockets and packets do not
-//! interfere, and of file systems, to have one without room.
+//! Namespaces for single tests: of the network, so that the host's routes, sockets and packets do not
+//! interfere, and of file systems, for a file system without room.
 
 use crate::{Folder, same_test};
 use std::ffi::OsStr;
@@ -42,8 +42,8 @@ pub fn is_in_network_namespace(module: &str, test: &str, setup: &str) -> bool {
 }
 
 /// Returns a command that runs a program as root of a new user namespace, in a network namespace where only
-/// loopback is up. On hosts that do not allow such namespaces it fails before the program starts; the caller
-/// must tell the two apart and report a skip.
+/// loopback is up. On hosts that do not allow such namespaces the command fails before the program starts.
+/// The caller must distinguish this from a failure of the program and report a skip.
 #[must_use]
 pub fn in_network_namespace(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("unshare");

@@ -1,4 +1,4 @@
-//! Tests of what a program may do in a forked child, and while it exits.
+//! Support for tests of forked children, and of code that runs while the program exits.
 
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time limit of a child. Only a child that waits for ever reaches it.
+/// Time limit of a child. Only a child that never ends reaches it.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Forks, runs `work` in the child, which then ends without the parent's exit handlers, and waits for the
@@ -18,8 +18,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// # Panics
 /// If `work` panics in the child, or has not ended after a minute. The child is then killed.
 pub fn in_forked_child(work: impl FnOnce()) {
-    // SAFETY: the child runs `work` on its only thread. glibc makes the heap usable there, and the caller vouches for
-    // other locks.
+    // SAFETY: the child runs `work` on its only thread. glibc makes the heap usable there, and the caller
+    // guarantees that the child does not need locks of other threads.
     match unsafe { fork() }.expect("a process") {
         ForkResult::Child => {
             let ended = catch_unwind(AssertUnwindSafe(work));
@@ -73,7 +73,8 @@ impl ForkedChild {
 /// When the system has no more processes.
 #[must_use]
 pub fn fork_here() -> Option<ForkedChild> {
-    // SAFETY: glibc makes the heap usable in the child, and the caller vouches for other locks.
+    // SAFETY: glibc makes the heap usable in the child, and the caller guarantees that the child does not
+    // need locks of other threads.
     match unsafe { fork() }.expect("a process") {
         ForkResult::Child => None,
         ForkResult::Parent { child } => Some(ForkedChild(child)),
@@ -84,7 +85,7 @@ type Work = Box<dyn FnOnce() + Send>;
 
 static AT_EXIT: Mutex<Vec<Work>> = Mutex::new(Vec::new());
 
-/// Runs `work` when the program exits, by `atexit`: on the thread that exits, whose locals are destroyed by then. The
+/// Runs `work` by `atexit` when the program exits, on the exiting thread, whose locals are destroyed by then. The
 /// program exits with an error if `work` panics.
 ///
 /// # Panics

@@ -1,6 +1,6 @@
 //! A parser for Prometheus's text format. A Prometheus server drops a whole scrape for one wrong line. The
-//! parser checks each line as the server does, and also that metrics and series occur once and histograms add
-//! up.
+//! parser checks each line as the server does, and also that metrics and series occur once and that the
+//! buckets of histograms add up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_wrong_line_is_refused() {
+    fn each_malformed_scrape_line_is_refused() {
         let right = "# HELP n_total N.\n# TYPE n_total counter\nn_total{x=\"\\\\1\"} 1\n\
             # HELP t T.\n# TYPE t histogram\nt_bucket{le=\"1\"} 2\nt_bucket{le=\"+Inf\"} 3\nt_sum 1.5\nt_count 3\n";
         assert_eq!(parse_scrape(right)[0].labels["x"], "\\1");

@@ -83,7 +83,7 @@ impl fmt::Debug for Stepped {
 pub struct Task {
     /// The machine.
     pub machine: Box<dyn Machine>,
-    /// The end of its sleep, if there is one; `None` while it is awake.
+    /// End of the sleep, or `Some(None)` for a sleep without an end; `None` while the machine is awake.
     asleep: Option<Option<Time>>,
 }
 
@@ -108,7 +108,7 @@ impl Task {
         self.asleep.flatten()
     }
 
-    /// Returns true if the machine may have a turn at this time.
+    /// Returns true if the machine is awake, or its sleep has ended by `now`.
     #[must_use]
     pub fn is_awake(&self, now: Time) -> bool {
         !self.is_asleep() || self.deadline().is_some_and(|until| until <= now) || self.machine.is_woken()

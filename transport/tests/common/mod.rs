@@ -15,7 +15,7 @@ use trunkline_transport::{
 };
 use trunkline_verbs::Time;
 
-/// Long enough for a loaded machine; only a failing test waits for it.
+/// Long enough for a loaded machine. Only a failing test waits until this limit.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// First byte of a message that the receiver sends back.
@@ -354,7 +354,7 @@ impl TestNode {
         self.handles[poller].wake();
     }
 
-    /// Waits for an event that `pick` takes. Others stay queued.
+    /// Waits for an event that `pick` accepts. Other events stay queued.
     pub fn wait<T>(&mut self, what: &str, mut pick: impl FnMut(PollerIndex, &Happened) -> Option<T>) -> T {
         for at in 0..self.passed.len() {
             let (poller, event) = &self.passed[at];

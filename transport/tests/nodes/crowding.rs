@@ -33,7 +33,7 @@ fn accepted(crowd: &mut Crowd) -> usize {
 
 #[test]
 fn frames_of_half_open_sessions_do_not_harm_established_sessions() {
-    // Entries of an unknown type, which a peer may send early, and frames that it may not send.
+    // Entries of an unknown type, which a peer may send early, and frames that it may not send early.
     let settings = frame::build(SETTINGS, 0, 0, &[9, 0, 0, 0].repeat(8));
     let credits = vec![frame::build(CREDIT, 0, 0, &[]); 7];
     for frames in [vec![settings.clone()], [vec![settings.clone()], credits].concat()] {
@@ -45,7 +45,7 @@ fn frames_of_half_open_sessions_do_not_harm_established_sessions() {
         let dialer = HandMadePeer::new(SoftDevice::open(options).unwrap(), host).unwrap();
         let mut crowd = Crowd::dial(dialer, node.address, ASKED, 5, frames).unwrap();
         let accepted = accepted(&mut crowd);
-        // Sessions that end because of their frames make room for more.
+        // Sessions that end because of their frames make room for further sessions.
         assert!(accepted >= 200, "{accepted}");
         for token in 0..200 {
             honest.send(0, peer, &[ECHO], Bytes::from_static(b"still there?"), token);
@@ -57,7 +57,7 @@ fn frames_of_half_open_sessions_do_not_harm_established_sessions() {
 
 #[test]
 fn nodes_of_one_host_take_at_most_half_of_srq() {
-    /// Pollers of each node. The SRQ has room for 15 of other nodes.
+    /// Number of pollers of each node. The SRQ has room for 15 pollers of other nodes.
     const POLLERS: u16 = 4;
     // Only the software device tells this user's nodes on other addresses from strangers of this host.
     let soft = || over_udp().provider(ProviderChoice::Soft);

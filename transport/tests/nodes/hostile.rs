@@ -221,7 +221,7 @@ impl RawPeer {
             .unwrap();
     }
 
-    /// Lets the card work on this thread, and records the node's grants.
+    /// Lets the device work on this thread, and records the node's grants.
     fn poll(&self) {
         let mut completions = [Completion::default(); 16];
         let count = self.dialer.cq.poll(&mut completions);
@@ -369,7 +369,7 @@ fn malformed_frame_ends_only_its_session() {
     assert_eq!(&client.message().1[..], b"!still there");
 }
 
-/// Frames of kinds that a later version may have: most are ignored, and the critical ones end the session.
+/// Frames of kinds that a later version may have: most are ignored, and critical ones end the session.
 #[test]
 fn unknown_kinds_of_frames_are_counted_or_end_session() {
     let mut node = TestNode::start(over_udp(), 1);
@@ -416,12 +416,12 @@ fn announcements_of_peer_without_grants_are_bounded() {
 }
 
 #[test]
-fn announcements_of_session_that_ends_are_forgotten() {
+fn announcements_of_ended_session_are_forgotten() {
     let mut node = TestNode::start_screening(over_udp());
     for part in [&[REFUSED][..], &[ACCEPTED], &[]] {
         let peer = RawPeer::connect(node.address);
         let key = node.up();
-        // Their memory is absent, so READing them ends the session, too.
+        // The announced memory does not exist, so READing it also ends the session.
         let absent = with(announcement(&peer, 7, part), 8 + 16, &0x1000u64.to_le_bytes());
         let sent = (0..3).take_while(|_| peer.send_politely(&absent, 1)).count();
         if sent == 3 {
@@ -445,21 +445,22 @@ fn keep_busy(node: &TestNode) -> mpsc::Sender<()> {
     release
 }
 
-/// Frames wait for their peer's turn only within its credit. Others would be kept without a bound.
+/// Frames wait for their peer's turn only within its credit. Frames beyond it would be kept without a
+/// bound.
 #[test]
 fn frame_beyond_credit_does_not_wait() {
     const CREDIT: u16 = 100;
     let mut node = TestNode::start(over_udp(), 1);
     let peer = RawPeer::connect(node.address);
     let key = node.up();
-    // It claims that more messages wait.
+    // The frame claims that further messages wait.
     let eager = with(message(b"hello"), 6, &[u8::MAX]);
     while peer.left() < CREDIT {
         assert!(peer.send_politely(&eager, 1));
     }
     (0..peer.used.get()).for_each(|_| _ = node.message());
     let release = keep_busy(&node);
-    // More than one peer's credit, in one round's completions but for a few.
+    // More messages than one peer's credit, nearly all of them in the completions of one round.
     for _ in 0..300 {
         assert!(peer.send_politely(&eager, 0));
     }
@@ -471,7 +472,8 @@ fn frame_beyond_credit_does_not_wait() {
     assert!(handled < CREDIT / 2, "{handled} were handled before");
 }
 
-/// A poller that was busy takes more from its CQ in two rounds than it handles, and the device goes between them.
+/// A poller that was busy takes more from its CQ in two rounds than it handles, and the device is removed between
+/// them.
 #[test]
 fn waiting_messages_of_removed_device_keep_their_order() {
     const SENT: u16 = 310;
@@ -504,11 +506,11 @@ fn waiting_messages_of_removed_device_keep_their_order() {
     assert!(numbers.iter().copied().eq(0..SENT), "{numbers:?}");
 }
 
-/// A busy poller does not read what others pass on to it, and the ring to it is bounded.
+/// A busy poller does not read the frames that other pollers forward to it, and the ring to it is bounded.
 #[test]
 fn sending_beyond_credit_to_busy_poller_ends_session() {
     let mut node = TestNode::start(over_udp().connections(Connections::Rc).srq_depth(32), 2);
-    // Two peers, so that together they have more there than the ring holds.
+    // Two peers, whose frames together exceed the ring.
     let greedy = [0; 2].map(|_| {
         let peer = RawPeer::connect_over(QpType::Rc, node.address);
         let key = node.up();
@@ -517,7 +519,7 @@ fn sending_beyond_credit_to_busy_poller_ends_session() {
     });
     let (release, wait) = mpsc::channel();
     node.job(1, Job::Wait(wait));
-    // Through the trunk that ends at poller 0, for poller 1. Such frames use no credit.
+    // A frame through the trunk that ends at poller 0, for poller 1. Such frames use no credit.
     let crossing = with(frame::build(CREDIT, 0, 0, &[]), 7, &[1]);
     for (peer, key) in &greedy {
         // Frames that arrive before another thread has closed the session are ignored.
@@ -536,7 +538,7 @@ fn sending_beyond_credit_to_busy_poller_ends_session() {
     assert_eq!(&client.message().1[..], b"!are you there");
 }
 
-/// A frame through one trunk that claims to be for another poller is judged there like any other.
+/// A frame through one trunk that claims to be for another poller is checked there like any other frame.
 #[test]
 fn malformed_frame_for_another_poller_ends_session() {
     let mut node = TestNode::start(over_udp().connections(Connections::Rc), 2);
@@ -566,7 +568,7 @@ fn malformed_frame_for_another_poller_ends_session() {
 
 /// Bytes that may not begin a lane: the cause names them. Each is sent in place of the peer's settings.
 #[test]
-fn lane_begins_with_settings_or_its_session_ends() {
+fn lane_without_initial_settings_ends_session() {
     let mut node = TestNode::start(over_udp(), 1);
     let rows = [
         (message(b"hello"), "before the settings"),
@@ -585,9 +587,9 @@ fn lane_begins_with_settings_or_its_session_ends() {
     }
 }
 
-/// A peer whose session is up before ours may send only its settings.
+/// A peer whose session is up before the node's may send only its settings.
 #[test]
-fn message_in_half_made_session_ends_it() {
+fn message_in_half_open_session_ends_session() {
     for (sending, options) in [
         (QpType::XrcIni, over_udp().connections(Connections::Xrc)),
         (QpType::Rc, over_udp().connections(Connections::Rc)),

@@ -152,7 +152,7 @@ fn nodes_without_identity_are_refused_unless_accepted() {
 }
 
 #[test]
-fn processes_of_this_user_need_no_handshake_unless_side_demands_it() {
+fn processes_of_same_user_need_no_handshake_unless_required() {
     let [root, other] = ["root", "other"].map(authority);
     let here = issue(&root, &root, "a.example", 4000);
     // The other node does not trust this certificate.
@@ -178,7 +178,7 @@ fn processes_of_this_user_need_no_handshake_unless_side_demands_it() {
 }
 
 #[test]
-fn names_are_proved_again_in_live_session_while_messages_flow() {
+fn live_session_renews_identity_under_traffic() {
     let root = authority("root");
     let [a, b] = ["a.example", "b.example"].map(|name| issue(&root, &root, name, 4000));
     for connections in [Connections::Xrc, Connections::Rc] {
@@ -207,7 +207,7 @@ fn names_are_proved_again_in_live_session_while_messages_flow() {
     }
 }
 
-/// Clock of a hostile node. It stands still at one reading, in the middle of that node's handshake.
+/// Clock of a hostile node. It blocks at one reading, in the middle of that node's handshake.
 #[derive(Debug)]
 struct Pausing {
     is_armed: AtomicBool,
@@ -225,8 +225,8 @@ impl TimeProvider for Pausing {
     }
 }
 
-/// A peer holds a handshake half-done while its certificate is revoked, and completes it then. The exchange judges it by the
-/// lists of its beginning.
+/// A peer delays its handshake until its certificate is revoked, and then completes it. The exchange judges the certificate
+/// by the revocation lists from the beginning of the exchange.
 #[test]
 fn certificate_revoked_during_handshake_ends_session() {
     for round in 0..4 {
@@ -276,7 +276,7 @@ fn certificate_revoked_during_handshake_ends_session() {
         let peer = hostile.name(0, honest.address);
         is_paused.recv_timeout(Duration::from_secs(5)).unwrap();
         honest.node.as_ref().unwrap().set_credentials(after);
-        // The node takes the list before frames that come later.
+        // The node takes the list before it handles later frames.
         go_on.send(()).unwrap();
         let cause = hostile.down(peer);
         assert!(!matches!(cause, PeerDown::Unreachable | PeerDown::Restarted), "round {round}: {cause}");
@@ -284,10 +284,10 @@ fn certificate_revoked_during_handshake_ends_session() {
 }
 
 /// The files of two nodes change at once, as the files of all nodes do when a root is added. The TLS client begins an
-/// exchange while the server's RENEW, which asks for the same exchange, is on its way: "A client ignores it if it has begun
+/// exchange while the server's RENEW, which requests the same exchange, is in flight: "A client ignores it if it has begun
 /// that exchange."
 #[test]
-fn renewal_that_both_sides_begin_at_once_leaves_session_alive() {
+fn simultaneous_renewals_keep_session_up() {
     const CLIENTS: usize = 12;
     let root = authority("root");
     let own = |name: &str| issue(&root, &root, name, 4000);

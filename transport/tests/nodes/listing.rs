@@ -26,7 +26,7 @@ fn status_of(node: &TestNode, root: &Path) -> NodeStatus {
     listed(root).into_iter().find(|status| status.address == node.address).unwrap()
 }
 
-/// The upper half keeps the poller busy meanwhile.
+/// The driver keeps the poller busy meanwhile.
 #[test]
 fn node_with_stuck_poller_reports_peers_paths_and_traffic() {
     let folder = Folder::new().unwrap();

@@ -1,7 +1,7 @@
 //! Whole nodes of this process: sessions, messages, removed devices, and peers that misbehave.
 //!
-//! Real threads and sockets, to test what a node's threads and the system's clock do to each other. Clocks
-//! here only bound waits for events. `cargo simulate` tests sessions and messages in virtual time.
+//! Uses real threads and sockets, to test how a node's threads and the system's clock affect each other.
+//! Clocks here only bound waits for events. `cargo simulate` tests sessions and messages in virtual time.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]

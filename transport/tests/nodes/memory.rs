@@ -19,9 +19,9 @@ const QUEUED: Limit = Limit { per_peer: 8 << 20, in_all: 32 << 20 };
 const MEMORY: usize = 4 << 20;
 /// Number of messages of each size: far more than the budgets hold.
 const REPLIES: [(usize, u64); 2] = [(LARGE, 300), (MESSAGE, 2000)];
-/// Maximum of other memory that the nodes, their devices and this test allocate meanwhile.
+/// Maximum amount of other memory that the nodes, their devices and this test allocate meanwhile.
 const SLACK: usize = 4 << 20;
-/// Size of a batch of jobs. The test makes them, so their memory is not counted against the node.
+/// Size of a batch of jobs. The test creates the jobs, so their memory does not count as the node's.
 const BATCH: u64 = 64;
 
 fn options() -> NodeOptions {
@@ -43,11 +43,11 @@ fn budget(node: &TestNode, name: &str) -> BudgetReport {
     report.budgets.into_iter().find(|budget| budget.name == name).expect("it is reported")
 }
 
-/// A peer whose poller never runs grants no credit and READs nothing, while its device acknowledges
-/// everything.
+/// A peer whose poller never runs grants no credit and READs no messages, while its device acknowledges all
+/// packets.
 #[test]
-fn peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session() {
-    if !runs_alone(module_path!(), "peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session") {
+fn peer_taking_no_replies_is_held_to_budget_and_loses_session() {
+    if !runs_alone(module_path!(), "peer_taking_no_replies_is_held_to_budget_and_loses_session") {
         return;
     }
     let mut server = TestNode::start(options(), 1);
@@ -62,7 +62,7 @@ fn peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session() {
     for (size, count) in REPLIES {
         for token in 0..count {
             if token % BATCH == 0 {
-                // The server has dealt with the jobs before, and serves others meanwhile.
+                // The server has handled the earlier jobs, and serves other peers meanwhile.
                 honest.send(0, same_server, &[ECHO], Bytes::from_static(b"served"), 1);
                 assert_eq!(&honest.message().1[..], b"!served");
                 server.take_passed(|event| refused += u64::from(matches!(event, Happened::Refused(..))));
@@ -82,7 +82,7 @@ fn peer_that_takes_no_replies_is_held_to_its_budget_and_loses_its_session() {
     assert!(copies.used <= copies.limit.per_peer as u64, "{copies:?}");
     let cause = server.down(origin.peer);
     assert_eq!(cause, PeerDown::Misbehaved("it takes no replies"));
-    // Nothing of it is left, and others continue.
+    // The peer's memory is freed, and other peers continue.
     let until = Instant::now() + LIMIT;
     let names = ["queued messages", "queued bytes", "large messages to READ"];
     while names.iter().any(|name| budget(&server, name).used > 0) {

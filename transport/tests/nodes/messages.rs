@@ -55,7 +55,7 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
     let server = TestNode::start(options(), 1);
     let mut client = TestNode::start(options(), 1);
     let peer = client.connect(0, server.address);
-    // Some are too long for a bundle, or for the room left in one.
+    // Some messages are too long for a bundle, or for the room left in one.
     let sizes = (0..300).map(|number| number * 37 % 1500).collect::<Vec<_>>();
     echoes_of_one_turn(&mut client, peer, &sizes);
     let sent = |node: &TestNode| node.report().counter("packets_sent");
@@ -70,12 +70,12 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
 
 /// More requests than one doorbell takes, between a message and another that joins its frame.
 #[test]
-fn message_that_joins_frame_of_earlier_doorbell_has_its_time_left() {
+fn message_joining_earlier_frame_keeps_its_time_left() {
     let mut server = TestNode::start(over_udp(), 2);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
     for poller in [0, 1, 0, 1] {
-        // Until they have answered, there is little credit.
+        // There is little credit until they are answered.
         client.job(0, Job::Timed { peer, poller, head: vec![b'w'], body: Bytes::new(), after: MINUTE });
         server.timed();
     }
@@ -97,7 +97,7 @@ fn message_that_joins_frame_of_earlier_doorbell_has_its_time_left() {
 }
 
 #[test]
-fn ipv6_carries_messages_too() {
+fn messages_are_carried_over_ipv6() {
     let hub = Arc::new(Hub::default());
     let options = |address: &str| {
         let device = SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..SoftOptions::default() };
@@ -162,7 +162,7 @@ fn refused_messages_are_neither_read_nor_held() {
 }
 
 #[test]
-fn only_message_that_cannot_be_registered_is_refused() {
+fn only_message_failing_registration_is_refused() {
     let mut server = TestNode::start(over_udp(), 1);
     // Regions for the slots of the poller, and for two buffers.
     let device = SoftOptions { max_regions: Some(4), ..SoftOptions::default() };
@@ -180,7 +180,7 @@ fn only_message_that_cannot_be_registered_is_refused() {
             "{failure:?}"
         );
     }
-    // The upper half is also notified of messages for which it requests no outcome.
+    // The driver is also notified of messages for which it requests no outcome.
     for body in [first.slice(1..), pattern(50_000, 1)] {
         client.send(0, peer, b"item", body, UNREPORTED);
         let (to, head, cause) = client.wait("a message that is not sent", |_, event| match event {
@@ -195,7 +195,7 @@ fn only_message_that_cannot_be_registered_is_refused() {
         client.send(0, peer, b"", body.clone(), token);
         assert_eq!((client.outcome(token), server.message().1), (SendOutcome::Delivered, body));
     }
-    // The others follow as soon as there is room.
+    // The other messages follow as soon as there is room.
     drop(second);
     for (token, body) in [(5, first.slice(1..)), (6, first.slice(..50_000)), (7, pattern(50_000, 3))] {
         client.send(0, peer, b"", body.clone(), token);
@@ -224,9 +224,9 @@ fn message_announced_beyond_budget_is_reported_to_receiver() {
 }
 
 /// The interfaces carry packets of 4,096 bytes, the path between them at most 1,024. Each session that ends lowers the path
-/// MTU by one step.
+/// MTU of the next one by one step.
 #[test]
-fn sessions_come_down_to_mtu_of_path() {
+fn sessions_lower_mtu_to_path_mtu() {
     let narrow = || SoftOptions { faults: Some("longest=1990".parse().unwrap()), ..SoftOptions::default() };
     let lost = |mtu, is_told| PeerDown::PathMtu { mtu, is_told };
     let too_large = [Mtu::Mtu4096, Mtu::Mtu2048];

@@ -1,4 +1,4 @@
-//! Several pollers on both sides: which poller reaches which, and how many QPs that takes.
+//! Several pollers on both sides: the pollers that reach each other, and the number of QPs.
 
 use crate::common::{ECHO, TestNode, over_udp};
 use bytes::Bytes;

@@ -21,7 +21,8 @@ const CANARY: &[u8] = b"canary of another peer. ";
 const LARGE: usize = 1 << 20;
 /// Size of the hostile peer's own messages, and thus of its READs, in bytes.
 const READ: usize = 20 << 10;
-/// Pollers of the hostile peer. Each has a connection, so a session has as many guesses.
+/// Number of pollers of the hostile peer. Each has a connection, and a session allows one guess per
+/// connection.
 const POLLERS: u16 = 16;
 
 /// Changes to the READs of a peer.
@@ -160,7 +161,7 @@ fn guess(level: Level, mut guesses: Vec<Guess>) -> Results {
     let mut node = TestNode::start(network.options("node.example", None), 1);
     let mut other = TestNode::start(network.options("other.example", Some(&others)), 1);
     let its_node = other.connect(0, node.address);
-    // The node holds a canary that it has received as well.
+    // The node also holds a canary that it has received.
     other.send(0, its_node, &[KEEP], canary.clone().into(), 1);
     node.wait("a message is kept", |_, event| matches!(event, Happened::Kept(_)).then_some(()));
     other.send(0, its_node, b"hello", b"".as_slice().into(), 2);
@@ -208,7 +209,7 @@ fn guess(level: Level, mut guesses: Vec<Guess>) -> Results {
     results
 }
 
-/// The other peer's memory, which a peer can find only by reading the other peer's packets.
+/// Returns the other peer's memory, which a peer can learn only from the other peer's packets.
 fn known() -> impl Iterator<Item = Guess> {
     [0, 4096, 64 << 10, 512 << 10, 900 << 10].into_iter().map(|address_step| Guess {
         other_key: true,
@@ -218,7 +219,8 @@ fn known() -> impl Iterator<Item = Guess> {
     })
 }
 
-/// Guesses from the keys and addresses that a peer was given, and from the address of the other peer.
+/// Returns guesses from the keys and addresses that a peer was given, and from the address of the other
+/// peer.
 fn derived() -> impl Iterator<Item = Guess> {
     let near = (1..=150_u32).flat_map(|step| [step, step.wrapping_neg()]);
     let far = (2..=20).map(|step| step << 8).chain((0..32).map(|bit| 1 << bit));
@@ -232,7 +234,7 @@ fn derived() -> impl Iterator<Item = Guess> {
 }
 
 #[test]
-fn no_derived_key_reads_sealed_message_of_others() {
+fn derived_rkeys_do_not_read_sealed_messages_of_other_peers() {
     let guesses = derived().chain(known()).collect::<Vec<_>>();
     let all = guesses.len();
     let results = guess(Level::Encrypted, guesses);

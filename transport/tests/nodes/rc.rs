@@ -53,9 +53,9 @@ fn poller_reaches_every_poller_of_its_peer() {
     }
 }
 
-/// A poller that does not run for long delays only peers that need it.
+/// A poller that does not run for a long time delays only peers that need it.
 #[test]
-fn busy_poller_keeps_messages_and_does_not_delay_others() {
+fn busy_poller_receives_queued_messages_and_does_not_delay_other_poller() {
     let mut server = TestNode::start(over_rc().srq_depth(32), 2);
     let mut clients = [2, 2, 1].map(|pollers| TestNode::start(over_rc(), pollers));
     let peers = clients.each_mut().map(|client| client.connect(0, server.address));
@@ -91,7 +91,7 @@ fn arrived_messages_are_delivered_before_session_closes() {
     let mut server = TestNode::start(over_rc(), 2);
     let mut client = TestNode::start(over_rc(), 1);
     let peer = client.connect(0, server.address);
-    // All messages arrive through poller 0. The first ones gain credit for the following ones.
+    // All messages arrive through poller 0. The credit for later messages comes with the first ones.
     for token in 0..20 {
         client.send_to(0, peer, Some(1), &[ECHO], pattern(100, 3), 100 + token, None);
         client.message();
@@ -130,7 +130,7 @@ fn error_names_difference_of_incompatible_nodes() {
         let cause = client.down(peer);
         let PeerDown::Refused(why) = cause else { panic!("{cause}") };
         assert!(why.contains("--connections rc") && why.contains(remedy), "{why}");
-        // The other side detects this too, on devices that report it.
+        // The other side also detects this, on devices that report it.
         let report = server.report();
         assert!(report.other_kind > 0 || report.provider != "softrdma", "{report:?}");
         assert_eq!(client.report().other_kind, 0);

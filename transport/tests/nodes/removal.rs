@@ -1,4 +1,4 @@
-//! The device of a node is removed and restored while the node lives on.
+//! The device of a node is removed and restored while the node continues.
 //!
 //! Threads and clocks are real, and clocks only bound waits. `cargo simulate` tests removal under calls in
 //! virtual time.
@@ -39,7 +39,7 @@ fn remove(slot: &Slot) {
     wait_until("everything of the removed device is freed", || slot.devices() == 0);
 }
 
-/// Sends until a message is delivered: the node has reconnected by itself.
+/// Sends until a message is delivered, which shows that the node has reconnected.
 fn reach(node: &mut TestNode, poller: usize, peer: PeerKey, token: &mut u64) {
     let until = Instant::now() + LIMIT;
     loop {
@@ -54,7 +54,7 @@ fn reach(node: &mut TestNode, poller: usize, peer: PeerKey, token: &mut u64) {
     }
 }
 
-/// Returns the next message that was sent, or that was not taken because the node pauses before it connects
+/// Returns the outcome of the next message: sent, or refused because the node pauses before it connects
 /// again.
 fn next_outcome(node: &mut TestNode) -> (u64, SendOutcome) {
     node.wait("an outcome", |_, event| match event {
@@ -100,7 +100,7 @@ fn under_load(connections: Connections, client_loses: bool) {
     let mut load = |client: &TestNode, from: u64, to: u64| {
         for token in from..to {
             let poller = usize::try_from(token).unwrap() % keys.len();
-            // None of the kinds that the probe answers.
+            // The probe does not answer this kind of message.
             client.send(poller, keys[poller], b"x", numbered(token, token % 7 == 0), token);
             tokens.insert(token);
         }
@@ -198,7 +198,7 @@ fn send_without_device_fails_with_reason() {
     assert_eq!(server.message().1, &b"again"[..]);
     assert_eq!(client.report().address, listened, "it listens where it did");
 
-    // A peer that dials reaches it, too.
+    // The server can also dial the client at the client's old address.
     let back = server.connect(0, listened);
     server.send(0, back, b"hello", Bytes::new(), 1);
     assert_eq!(server.outcome(1), SendOutcome::Delivered);
@@ -275,9 +275,9 @@ fn holdings() -> (usize, usize) {
 }
 
 #[test]
-fn many_removals_do_not_leak() {
-    // It counts what the process holds.
-    if !runs_alone(module_path!(), "many_removals_do_not_leak") {
+fn repeated_device_removals_do_not_leak() {
+    // The test counts resources of the whole process.
+    if !runs_alone(module_path!(), "repeated_device_removals_do_not_leak") {
         return;
     }
     let slot = Slot::new();

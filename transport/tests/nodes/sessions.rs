@@ -1,4 +1,4 @@
-//! Sessions that come and go: goodbyes, restarts, refusals.
+//! Sessions that begin and end: goodbyes, restarts, refusals.
 
 use crate::common::{ECHO, Happened, Job, KEEP, LIMIT, TestNode, fresh_address, over_udp, pattern};
 use bytes::Bytes;
@@ -33,9 +33,9 @@ fn end_of_client_is_reported_to_server() {
     }
 }
 
-/// A poller that was busy finds the end of a session, and the messages before it, at once.
+/// A poller that was busy finds the end of a session and the messages before it at the same time.
 #[test]
-fn messages_before_goodbye_are_delivered() {
+fn messages_before_shutdown_of_sender_are_delivered() {
     for connections in [Connections::Xrc, Connections::Rc] {
         let mut server = TestNode::start(over_udp().connections(connections), 1);
         let mut client = TestNode::start(over_udp().connections(connections), 1);
@@ -62,8 +62,8 @@ fn messages_before_goodbye_are_delivered() {
     }
 }
 
-/// Returns how a message failed: with the connection attempt that it waited for, or at once because the peer
-/// is known to be away.
+/// Returns the failure of a message: with the connection attempt that it waited for, or at once because the
+/// peer is known to be away.
 fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
     node.wait("failure", |_, event| match event {
         Happened::Sent(of, SendOutcome::Failed(failure)) if *of == token => Some(Ok(*failure)),
@@ -109,7 +109,7 @@ fn address_without_listener_is_reported_as_not_listening() {
     assert_eq!(client.outcome(2), failed(false, PeerDown::Unreachable));
 }
 
-/// Each remote poller needs a credit of the SRQ, of which sessions get half.
+/// Each remote poller needs a credit of the SRQ, and sessions can use half of the credits.
 #[test]
 fn session_without_room_at_this_node_is_not_reported_as_refused_by_peer() {
     let mut server = TestNode::start(over_udp(), 16);
@@ -147,13 +147,13 @@ fn peer_beyond_this_host_is_refused_from_loopback_address_with_reason() {
     // A documentation address, which is never in use.
     let peer = client.name(0, "192.0.2.1:7471".parse().unwrap());
     let PeerDown::NoRoute(error) = client.down(peer) else { panic!("another cause") };
-    // Without any network the host has no route, whatever the source.
+    // Without any network the host has no route, from any source address.
     let text = error.to_string();
     assert!(text.contains("loopback") || text.contains("unreachable"), "{text}");
 }
 
 #[test]
-fn message_for_which_no_memory_comes_free_fails_and_others_do_not() {
+fn message_without_free_memory_at_receiver_fails_alone() {
     let small = over_udp().max_message_bytes(1 << 20).rendezvous_bytes((1 << 20) + (64 << 10));
     let server = TestNode::start(small, 1);
     let mut client = TestNode::start(over_udp(), 1);
@@ -164,7 +164,7 @@ fn message_for_which_no_memory_comes_free_fails_and_others_do_not() {
     assert_eq!(client.outcome(2), failed(false, PeerDown::ResourceExhausted));
     client.send(0, peer, &[ECHO], Bytes::new(), 3);
     client.message();
-    // A waiting message gets the memory when it comes free.
+    // A waiting message gets the memory once it is free.
     client.send(0, peer, &[KEEP], pattern(900_000, 3), 4);
     server.job(0, Job::LetGo);
     assert_eq!(client.outcome(4), SendOutcome::Delivered);
@@ -178,7 +178,7 @@ fn message_for_which_no_memory_comes_free_fails_and_others_do_not() {
 /// A request may be answered long after the session that delivered it, when the successor's request numbers
 /// are the same.
 #[test]
-fn answer_does_not_reach_later_incarnation_of_caller() {
+fn answer_does_not_reach_next_incarnation_of_caller() {
     let address = fresh_address();
     let mut server = TestNode::start(over_udp(), 1);
     let mut client = TestNode::start(NodeOptions::new().listen(address), 1);
@@ -230,7 +230,7 @@ fn idle_session_stays_up() {
 }
 
 #[test]
-fn node_whose_handler_panics_leaves_its_peers_at_once() {
+fn node_with_panicked_handler_leaves_peers_at_once() {
     let mut server = TestNode::start(over_udp(), 2);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
@@ -238,7 +238,7 @@ fn node_whose_handler_panics_leaves_its_peers_at_once() {
     let cause = client.down(peer);
     // A packet of the client may find the SRQ gone before the request to disconnect has arrived.
     assert!([PeerDown::Closed, PeerDown::AccessRefused].contains(&cause), "{cause}");
-    // The rest of the node can be stopped.
+    // The other parts of the node can be stopped.
     server.stop();
 }
 
@@ -248,7 +248,7 @@ fn impossible_options_are_refused_at_start() {
         |options| Node::start(options, |_| -> Result<Never, DriverFailure> { unreachable!() }).map(drop);
     let tight = NodeOptions::new().max_message_bytes(1 << 20).rendezvous_bytes(1 << 20);
     assert!(matches!(start(tight), Err(StartError::BadOption { option: "rendezvous_bytes", .. })));
-    // The tags of a sealed message need memory, too.
+    // The tags of a sealed message also need memory.
     let tight =
         crate::identity::any_node().max_message_bytes(1 << 20).rendezvous_bytes((1 << 20) + (64 << 10));
     assert!(matches!(start(tight), Err(StartError::BadOption { option: "rendezvous_bytes", .. })));

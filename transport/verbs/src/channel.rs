@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// channel gets a completion.
 ///
 /// To sleep: arm the CQ with [`crate::CompletionQueue::request_notify`], poll it once more (a completion
-/// may have arrived before the arming), then wait on the descriptor. When it is readable, call
+/// may have arrived before arming), then wait on the descriptor. When it is readable, call
 /// [`CompletionChannel::next_event`] until it returns `None`. The descriptor is non-blocking.
 pub trait CompletionChannel: Any + AsFd + Send + Sync + Debug {
     /// Takes one event: the `context` of the CQ that fired. `None` if the channel is empty.

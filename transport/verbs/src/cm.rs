@@ -137,14 +137,14 @@ impl Default for ConnectParameters {
 pub enum CmOption {
     /// Traffic class of the connection's packets (`RDMA_OPTION_ID_TOS`).
     TypeOfService(u8),
-    /// Other endpoints may be bound to the same port, as long as at most one of them listens
+    /// True if other endpoints may be bound to the same port, as long as at most one of them listens
     /// (`RDMA_OPTION_ID_REUSEADDR`).
     ReuseAddress(bool),
-    /// A listener at `::` does not accept IPv4 peers (`RDMA_OPTION_ID_AFONLY`).
+    /// True if a listener at `::` refuses IPv4 peers (`RDMA_OPTION_ID_AFONLY`).
     AddressFamilyOnly(bool),
     /// Overrides [`ConnectParameters::ack_timeout`], same unit (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
     AckTimeout(u8),
-    /// UDP ports of the connection. Hardware has no others than 4791.
+    /// UDP ports of the connection. Hardware supports only 4791.
     UdpPorts(UdpPorts),
     /// One pair of UDP ports for all packets of the connection. Software devices only.
     OneFlow(OneFlow),
@@ -172,9 +172,9 @@ pub enum OneFlow {
 /// UDP ports of a connection between software devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UdpPorts {
-    /// Port that packets to the peer leave from, if the connection is one flow; `None` for any.
+    /// Source port of packets to the peer, if the connection is one flow; `None` for any.
     pub own: Option<u16>,
-    /// Port that they go to.
+    /// Destination port of packets to the peer.
     pub peer: u16,
     /// Addresses that the ICRC covers in place of the packets' addresses, if an address translator rewrites
     /// the packets' addresses. Only the side that accepted a connection of one flow, or dials back in one,
@@ -183,10 +183,10 @@ pub struct UdpPorts {
 }
 
 impl UdpPorts {
-    /// In place of the own port: any but the one at which the device receives.
+    /// Value of [`Self::own`] for any source port except the port at which the device receives.
     pub const OTHER: u16 = 0;
 
-    /// Returns the ports of packets that may leave from any port.
+    /// Returns the ports of packets with any source port.
     #[must_use]
     pub const fn new(peer: u16) -> Self {
         Self { own: None, peer, view: None }
@@ -197,13 +197,13 @@ impl UdpPorts {
 /// translator. They are never used as destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerView {
-    /// Our address and port.
+    /// Address and port of this side.
     pub own: SocketAddr,
     /// The peer's address and port.
     pub peer: SocketAddr,
 }
 
-/// Why a connection was rejected (contract rocev2 9.7).
+/// Reason why a connection was rejected (contract rocev2 9.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RejectReason(pub u16);
 
@@ -224,7 +224,7 @@ impl RejectReason {
     pub const INVALID_TRANSPORT_TYPE: Self = Self(9);
     /// The peer still has an earlier connection of the same QP.
     pub const STALE_CONNECTION: Self = Self(10);
-    /// The addresses in the request differ from those of its packet.
+    /// The addresses in the request differ from the addresses of its packet.
     pub const INVALID_PRIMARY_GID: Self = Self(12);
     /// The path MTU is invalid, or the peer does not support it.
     pub const INVALID_PATH_MTU: Self = Self(26);
@@ -234,7 +234,7 @@ impl RejectReason {
     pub const VENDOR_OPTION: Self = Self(35);
 }
 
-/// Why a request got no answer.
+/// Reason why a request was not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UnreachableCause {
@@ -253,7 +253,7 @@ pub enum UnreachableCause {
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
-    /// A QP serves it.
+    /// A QP serves the service.
     pub const SUCCESS: Self = Self(0);
     /// The service is not supported.
     pub const UNSUPPORTED: Self = Self(1);
@@ -265,7 +265,8 @@ impl SidrStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CmIdNumber(pub u64);
 
-/// Converts an IPv4-mapped IPv6 address, such as `::ffff:127.0.0.1`, to IPv4. Others are returned unchanged.
+/// Converts an IPv4-mapped IPv6 address, such as `::ffff:127.0.0.1`, to IPv4. Other addresses are returned
+/// unchanged.
 #[must_use]
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
@@ -314,8 +315,8 @@ pub enum CmEventKind {
     Rejected(RejectReason),
     /// Either side disconnected; the attached QP is in ERR.
     Disconnected {
-        /// `true` if the peer disconnected or confirmed our DREQ. `false` if it never confirmed, which
-        /// librdmacm reports as status `-ETIMEDOUT`, a minute or more after the call.
+        /// `true` if the peer disconnected or confirmed this side's DREQ. `false` if it did not confirm,
+        /// which librdmacm reports as status `-ETIMEDOUT`, a minute or more after the call.
         is_answered: bool,
     },
     /// The device is being removed.
@@ -359,7 +360,7 @@ pub trait CmId: Any + Send + Sync + Debug {
 
     /// Returns the effective uid of the process at the other end, if this host proves that the peer is a process of
     /// this user in this user namespace. The peer's request or reply must have arrived. `None` for hardware, for other
-    /// hosts and users, and for whatever is not proved.
+    /// hosts and users, and without such a proof.
     ///
     /// Takes system calls: call this once per connection.
     fn local_user(&self) -> Option<u32>;
@@ -395,7 +396,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Completes with [`CmEventKind::AddressResolved`] or [`CmEventKind::AddressError`].
     ///
     /// # Errors
-    /// As `bind`, and [`VerbsError::Os`] if the host has no route to the peer.
+    /// Errors of `bind`, and [`VerbsError::Os`] if the host has no route to the peer.
     fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError>;
 
     /// Finds the route to the peer. Completes with [`CmEventKind::RouteResolved`].
@@ -414,7 +415,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// the peer's request or reply (`rdma_init_qp_attr`).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for RTR and RTS before that, and for other states.
+    /// [`VerbsError::Invalid`] for RTR and RTS before the message has arrived, and for other states.
     fn qp_changes(&self, state: QpState) -> Result<QpModify, VerbsError>;
 
     /// Starts to listen; an unbound endpoint listens on a free port of all addresses. At most
@@ -433,14 +434,14 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Moves the attached QP, if there is one, to RTS and sends the reply.
     ///
     /// # Errors
-    /// As `connect`.
+    /// Errors of `connect`.
     fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError>;
 
     /// Completes the connection after [`CmEventKind::ConnectResponse`]: the program reports that its
     /// QP is in RTS, and the RTU is sent.
     ///
     /// # Errors
-    /// As `connect`.
+    /// Errors of `connect`.
     fn establish(&self) -> Result<(), VerbsError>;
 
     /// Notifies the endpoint that a packet has arrived at the QP of its accepted connection, which is
@@ -450,7 +451,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Refuses a request, with at most 148 bytes of private data, 136 in [`PortSpace::Udp`].
     ///
     /// # Errors
-    /// As `connect`.
+    /// Errors of `connect`.
     fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
         self.reject_for(RejectReason::CONSUMER, private_data)
     }
@@ -459,7 +460,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// is not sent to the peer.
     ///
     /// # Errors
-    /// As `connect`.
+    /// Errors of `connect`.
     fn reject_for(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), VerbsError>;
 
     /// Ends the connection; an attached QP goes to ERR.
@@ -473,7 +474,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Ends the connection as `disconnect` does, with at most 220 bytes of private data. librdmacm does not send it.
     ///
     /// # Errors
-    /// As `disconnect`.
+    /// Errors of `disconnect`.
     fn disconnect_with(&self, private_data: &[u8]) -> Result<(), VerbsError>;
 
     /// Moves the endpoint to another channel, with its waiting events.

@@ -101,8 +101,8 @@ bitflags::bitflags! {
         const WITH_IMMEDIATE = 1;
         /// The sender requested a solicited event.
         const SOLICITED = 1 << 1;
-        /// Only with [`CompletionStatus::RetryExceeded`], of software devices: the peer answers, but no packet with the payload of
-        /// the lost one gets through.
+        /// Only with [`CompletionStatus::RetryExceeded`], from software devices: the peer answers, but has not received any packet
+        /// with as much payload as the lost one.
         const LARGE_PACKETS_LOST = 1 << 2;
     }
 }
@@ -112,7 +112,7 @@ bitflags::bitflags! {
 pub struct Completion {
     /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// Success, or why it failed.
+    /// Success, or the reason of the failure.
     pub status: CompletionStatus,
     /// The kind of work.
     pub opcode: CompletionOpcode,

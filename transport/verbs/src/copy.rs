@@ -9,7 +9,7 @@
 //! |---|---|
 //! | x86-64 | inline assembly: the compiler assumes nothing about what it moves |
 //! | other processors | relaxed atomics, of words where the shared side is aligned |
-//! | Miri, and with the feature `relaxed-copies`, for sanitizers | relaxed atomics of bytes, which they follow |
+//! | Miri, and with the feature `relaxed-copies`, for sanitizers | relaxed atomics of bytes |
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, feature = "relaxed-copies"))))]
 mod x86_64;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_length_at_any_alignment_is_copied_whole_and_nothing_beyond() {
+    fn copy_of_any_length_and_alignment_stays_in_bounds() {
         let source: Vec<u8> =
             (0..10_000_u32).map(|index| index.to_le_bytes()[0] ^ index.to_le_bytes()[1]).collect();
         let step = if cfg!(miri) { 97 } else { 1 };

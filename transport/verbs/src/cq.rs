@@ -15,9 +15,9 @@ pub struct CqInit {
     pub channel: Option<Arc<dyn CompletionChannel>>,
     /// The caller's value that [`CompletionChannel::next_event`] returns for this CQ.
     pub context: u64,
-    /// Group of CQs that one thread polls, and that this one belongs to. A software device may give each
-    /// group a separate part, so that threads which poll different groups do not wait for each other. Any
-    /// thread may still poll any CQ. Programs that do not divide their CQs use group 0.
+    /// Group of CQs that one thread polls. A software device may give each group a separate part, so that
+    /// threads that poll different groups do not wait for each other. Any thread may still poll any CQ.
+    /// Programs that do not divide their CQs use group 0.
     pub group: u32,
 }
 
@@ -54,7 +54,7 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
 
     /// Lets the thread that polls this CQ also sleep for the device: `wake` wakes that thread if it sleeps, from
     /// any thread. Returns `None` if the device has no work for threads of the program, or if another thread
-    /// sleeps for this part of it. The thread then sleeps on the channel alone.
+    /// sleeps for the CQ's group. The thread then sleeps on the channel alone.
     fn device_wait(&self, wake: Arc<dyn Fn() + Send + Sync>) -> Option<Arc<dyn DeviceWait>> {
         let _ = wake;
         None
@@ -67,16 +67,16 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
     fn destroy(&self) -> Result<(), VerbsError>;
 }
 
-/// The wait of a thread that does a software device's work itself and sleeps in between, so that no second
-/// thread of the device stands between a packet and the program.
+/// The wait of a thread that does a software device's work itself and sleeps in between, so that packets
+/// need not pass through a second thread of the device.
 ///
-/// To sleep: announce it to all callers of `wake`, call [`DeviceWait::prepare`], then wait on the
+/// To sleep: announce the sleep to all callers of `wake`, call [`DeviceWait::prepare`], then wait on the
 /// [`DeviceWait::descriptors`] and on the CQ's channel, which completions of other threads make readable.
 /// After waking, call [`DeviceWait::awake`] and poll the CQ. Dropping the wait ends it.
 pub trait DeviceWait: Send + Sync + Debug {
-    /// Arms the CQ, does the device's pending work, and gives the calling thread the duty to wake for the
-    /// device. Unless the thread awaits the completion of something that it has sent, it need not wake for
-    /// acknowledgements: it then finds them later.
+    /// Arms the CQ and does the device's pending work. From then on the calling thread must wake for the
+    /// device. Unless `awaits_acknowledgement`, it need not wake for acknowledgements, which are then
+    /// handled later.
     fn prepare(&self, awaits_acknowledgement: bool) -> Prepared;
 
     /// Returns the descriptors to wait on, edge-triggered. They belong to the device.
@@ -85,15 +85,15 @@ pub trait DeviceWait: Send + Sync + Debug {
     /// Returns a further descriptor, which never changes.
     fn bell(&self) -> Option<RawFd>;
 
-    /// Records that the thread is awake. `by_device` is true unless it waited and none of the `descriptors` was
+    /// Records that the thread is awake. `by_device` is false if it waited and none of the `descriptors` was
     /// readable.
     fn awake(&self, by_device: bool);
 
     /// Returns true if a packet has arrived. A simulation calls this where a thread would sleep on the descriptors.
     fn has_arrivals(&self) -> bool;
 
-    /// Returns true if the device has work that does not wake the thread. Called by a simulation, like
-    /// [`DeviceWait::has_arrivals`].
+    /// Returns true if the device has work for which it does not wake the thread. Called by a simulation,
+    /// like [`DeviceWait::has_arrivals`].
     fn is_due(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! Descriptors above those of the standard streams.
+//! Descriptors with higher numbers than the standard streams.
 //!
 //! A program may run with standard input, output or error closed. The next descriptor created then gets the
 //! stream's number, and the program's output goes there: into a socket, or into a file that all processes of
@@ -18,7 +18,7 @@ const LOWEST: RawFd = 3;
 #[must_use = "the streams are occupied until this is dropped"]
 #[derive(Debug)]
 pub struct HeldStdio {
-    /// Sets of descriptors, since these can be neither read nor written.
+    /// Epoll descriptors, since these can be neither read nor written.
     _placeholders: Vec<Epoll>,
 }
 
@@ -48,8 +48,8 @@ fn is_stdio_open() -> bool {
 /// The error of `make`, or of a placeholder.
 pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let _held = HeldStdio::take()?;
-    // Another thread closed a stream in the meantime. Keep this descriptor, so that the next one gets another
-    // number.
+    // Another thread closed a stream in the meantime. Keep this descriptor, so that the next attempt gets
+    // another number.
     let mut low = Vec::new();
     loop {
         let made = make()?;

@@ -41,7 +41,7 @@ pub struct DeviceAttributes {
     pub max_qp: u32,
     /// Maximum number of work requests in a send or receive queue.
     pub max_qp_wr: u32,
-    /// Maximum number of SGEs of such a work request.
+    /// Maximum number of SGEs of a work request in a send or receive queue.
     pub max_sge: u32,
     /// Maximum number of CQs.
     pub max_cq: u32,
@@ -76,14 +76,14 @@ pub enum PortState {
     Active,
 }
 
-/// The present properties of a port.
+/// Current properties of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortAttributes {
     /// Link state.
     pub state: PortState,
     /// The largest MTU that the port supports.
     pub max_mtu: Mtu,
-    /// The largest MTU that fits the present MTU of its link.
+    /// The largest MTU that fits the current MTU of the port's link.
     pub active_mtu: Mtu,
     /// Maximum length of a message in bytes.
     pub max_message_bytes: u32,
@@ -107,7 +107,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// Properties and limits.
     fn attributes(&self) -> &DeviceAttributes;
 
-    /// Returns the present properties of a port, numbered from 1.
+    /// Returns the current properties of a port, numbered from 1.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a port that does not exist.
@@ -144,7 +144,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// (contract A1 to A7).
     ///
     /// # Errors
-    /// Those of the table of contract A5.
+    /// The errors in the table of contract A5.
     fn open_xrcd(
         &self,
         file: Option<BorrowedFd<'_>>,

@@ -97,14 +97,14 @@ impl From<io::Error> for VerbsError {
     }
 }
 
-/// A list of work requests was accepted only in part: those before `index` are posted, the one at `index`
-/// was refused for `cause`, and the rest was not examined (`bad_wr` in C).
+/// A list of work requests was accepted only in part: the requests before `index` are posted, the request
+/// at `index` was refused for `cause`, and later ones were not examined (`bad_wr` in C).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("work request {index} was refused: {cause}")]
 pub struct PostError {
     /// Position of the refused request in the list.
     pub index: usize,
-    /// Why that request was refused.
+    /// Reason for the refusal.
     #[source]
     pub cause: VerbsError,
 }

@@ -21,7 +21,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Returns the running process. Forks are noticed from the first call on.
+    /// Returns the running process. Forks are detected from the first call on.
     #[must_use]
     pub fn current() -> Self {
         static NOTICED: Once = Once::new();
@@ -37,7 +37,7 @@ impl Process {
     }
 
     /// Ends the process if it is such a child. Threads of a node call this when the program's code returns to
-    /// them. The sockets and the shared memory are the parent's, so the thread's messages would be sent
+    /// them. The sockets and the shared memory belong to the parent, so the thread's messages would be sent
     /// twice.
     ///
     /// The child writes a line to standard error and ends with [`ENDED_IN_CHILD`], without the parent's exit handlers.

@@ -25,7 +25,7 @@ const RETURNED: &[u8] =
     b"trunkline: a handler or task has forked the process and returned in the child, which ends here: \
                           execute another program in the child, or call _exit\n";
 
-/// Ends this process, the child of a `fork`. A library normally leaves that to its program, but this is the
+/// Ends this process, the child of a `fork`. A library normally does not end its program, but this is the
 /// child's only thread, and it cannot return. A panic, a log or an exit handler may need a lock that a thread
 /// of the parent held.
 #[cold]

@@ -7,7 +7,7 @@
 //! threads are started. It must never allocate.
 //!
 //! It does not lock: threads that allocate at the same time may together leave less. The limit of a control
-//! group is not considered; the kernel ends a process that exceeds it.
+//! group is not checked; the kernel ends a process that exceeds that limit.
 
 use crate::heap_ffi;
 use nix::errno::Errno;
@@ -69,7 +69,8 @@ impl Limit {
         }
     }
 
-    /// Returns the line of /proc/self/status that the kernel compares with the limit.
+    /// Returns the name of the line in /proc/self/status with the value that the kernel compares with the
+    /// limit.
     const fn line(self) -> &'static str {
         match self {
             Self::AddressSpace => "VmSize:",
@@ -198,13 +199,13 @@ pub fn is_limited() -> bool {
 }
 
 /// Makes glibc use as little memory as possible if the process has such a limit. Otherwise glibc reserves 64
-/// MiB of address space for each new thread that allocates, and twice as much for a moment, unless the
-/// variable `MALLOC_ARENA_MAX` chooses otherwise. Whether that fits depends on how threads race. It also
-/// keeps large freed blocks, where [`check`] cannot see that they are free. The price is that threads wait
-/// for each other to allocate, and large blocks are mapped again each time.
+/// MiB of address space for each new thread that allocates, and temporarily twice as much, unless the
+/// variable `MALLOC_ARENA_MAX` is set. Depending on the order of the threads, that fits the limit or not.
+/// glibc also keeps large freed blocks, which [`check`] counts as used. The cost is that threads wait for
+/// each other to allocate, and large blocks are mapped again each time.
 ///
-/// The change affects the whole process, so it is called not by devices but by nodes, before they start
-/// threads.
+/// The change affects the whole process, so nodes call this function before they start threads, and devices
+/// do not.
 pub fn tune_heap() {
     if is_limited() {
         heap_ffi::use_least();
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limit_is_kept_to_last_kib_and_named() {
+    fn limit_is_exact_to_one_kib_and_named() {
         assert_eq!(Limit::AddressSpace.judge(100_000, 60_000, 40_000), Ok(()));
         let refused = Limit::AddressSpace.judge(100_000, 60_000, 40_001).unwrap_err();
         assert_eq!(
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri knows no limits")]
-    fn errors_that_mean_limit_name_it_and_its_value() {
+    fn errors_caused_by_limit_name_limit_and_value() {
         let text = |errno: Errno| remedy(Some(errno as i32)).to_string();
         let (files, _hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert!(text(Errno::EMFILE).contains(&format!("limited to {files} (`ulimit -n`)")));

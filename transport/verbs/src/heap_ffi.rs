@@ -1,4 +1,4 @@
-//! Settings of glibc's allocator, for [`crate::headroom`]. Other C libraries have none of these.
+//! Settings of glibc's allocator, for [`crate::headroom`]. Other C libraries lack these settings.
 
 #[cfg(target_env = "gnu")]
 mod glibc {

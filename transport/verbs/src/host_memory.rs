@@ -2,13 +2,13 @@
 //! of it.
 //!
 //! Beyond these bounds the kernel kills the process instead of refusing an allocation.
-//! [`headroom`](crate::headroom) has the limits of the process. Reads /proc and /sys/fs/cgroup; a value that
-//! cannot be read gives no bound.
+//! [`headroom`](crate::headroom) checks the limits of the process. This module reads /proc and
+//! /sys/fs/cgroup; without a readable value there is no bound.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Control groups above the process's that are read.
+/// Maximum number of control groups that are read: the process's own and its ancestors.
 const MAX_GROUPS: usize = 64;
 
 /// Owner of memory that a control group limits.
@@ -139,7 +139,7 @@ mod tests {
     impl Root {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = std::env::temp_dir().join(format!("host-memory-{name}-{}", std::process::id()));
-            // A process that was killed may have had the same number.
+            // A killed process may have had the same number.
             let _left = fs::remove_dir_all(&root);
             for (path, text) in files {
                 let path = root.join(path);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri isolates files")]
-    fn without_limited_group_machine_bounds() {
+    fn memory_is_bounded_by_machine_without_limited_group() {
         let root = Root::new("machine", &[MACHINE, ("proc/self/cgroup", "0::/a\n9:pids:/\n")]);
         assert_eq!(read_below(&root.0), memory("the machine", 720 * KIB, 1050 * KIB));
         let none = Root::new("none", &[("proc/self/cgroup", "nonsense\n0::\n")]);
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri isolates files")]
-    fn tightest_control_group_bounds() {
+    fn memory_is_bounded_by_tightest_control_group() {
         let root = Root::new(
             "second",
             &[
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri isolates files")]
-    fn this_machine_has_memory() {
+    fn free_memory_of_this_machine_is_positive() {
         let HostMemory { free, whole } = read();
         let (free, whole) = (free.unwrap().bytes, whole.unwrap().bytes);
         assert!(0 < free && free <= whole, "{free} of {whole}");

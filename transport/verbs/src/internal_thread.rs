@@ -23,7 +23,8 @@ const FAULTS: [Signal; 7] = [
 ];
 
 thread_local! {
-    /// Number of the running thread; 0 for threads of others. Without a destructor, so it outlives other locals.
+    /// Number of the running thread; 0 for threads that this module did not start. It has no destructor, so it
+    /// can be read while other thread locals are destroyed.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -59,7 +60,7 @@ impl<T> InternalThread<T> {
         self.number
     }
 
-    /// Waits for the thread's end.
+    /// Waits until the thread has ended.
     ///
     /// # Errors
     /// The payload of its panic.
@@ -92,7 +93,7 @@ impl Drop for Blocked {
     }
 }
 
-/// Starts a thread that blocks all signals except those of faults. The caller's signal mask is unchanged on
+/// Starts a thread that blocks all signals except fault signals. The caller's signal mask is unchanged on
 /// return.
 ///
 /// # Errors
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn internal_threads_block_all_signals_but_those_of_faults() {
+    fn internal_threads_block_all_signals_except_faults() {
         let mut mine = SigSet::empty();
         mine.add(Signal::SIGUSR1);
         mine.thread_set_mask().unwrap();

@@ -151,7 +151,7 @@ impl Memory {
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         self.check(offset, from.len())?;
         // SAFETY: `check` has verified that the destination range is inside the block. `from` can overlap it
-        // only if `slice` or `slice_mut` lent it, whose callers guarantee that nobody writes to the range.
+        // only if `slice` or `slice_mut` lent it, whose callers guarantee that the range is not written.
         unsafe { copy::write(from, self.start.as_ptr().add(offset)) };
         Ok(())
     }

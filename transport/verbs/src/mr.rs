@@ -29,8 +29,8 @@ pub trait MemoryRegion: Any + Send + Sync + Debug {
     fn lkey(&self) -> Lkey;
     /// Returns the key for a peer's requests.
     fn rkey(&self) -> Rkey;
-    /// Returns the address of the byte at `offset` in the region, for work requests and peers: its address in
-    /// this process, unless the memory was registered at another address.
+    /// Returns the address of the byte at `offset` in the region, for work requests and peers. This is the
+    /// address in this process, unless the memory was registered at another address.
     fn address(&self, offset: usize) -> IoAddress;
     /// Returns the memory that is registered, in whole or in part.
     fn memory(&self) -> &Arc<Memory>;

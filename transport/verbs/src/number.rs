@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn psn_compares_across_wrap() {
+    fn psns_are_ordered_across_wrap() {
         let last = Psn::new(0xff_ffff);
         assert_eq!(last.plus(1), Psn::new(0));
         assert_eq!(last.plus(1).after(last), 1);

@@ -1,8 +1,8 @@
 //! Hosts of peers, the unit of all limits per host.
 //!
 //! A sender may have many addresses: an IPv6 host has a whole network, and a user of this host has all of
-//! 127.0.0.0/8. Limits per host therefore count a /64 once, and all addresses of this host once, except those
-//! at which processes of this user are registered. The device identifies these addresses.
+//! 127.0.0.0/8. Therefore a /64 counts as one host, and so do all addresses of this host together, except
+//! those at which processes of this user are registered. The device identifies these addresses.
 #![forbid(unsafe_code)]
 
 use crate::AddressOwner;
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_this_host_are_one_host_except_those_of_this_user() {
+    fn addresses_of_this_host_are_one_host_except_addresses_of_this_user() {
         let all = ["127.0.0.1", "127.9.9.9", "10.0.0.1", "::1", "fd00::1", "fd00::2"];
         for (index, one) in all.iter().enumerate() {
             for other in &all[..index] {

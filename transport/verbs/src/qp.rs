@@ -42,7 +42,7 @@ pub struct QpInit {
     pub xrcd: Option<Arc<dyn XrcDomain>>,
     /// Requested capacities of the queues.
     pub capacities: QueueCapacities,
-    /// Every send generates a completion, not only signalled ones.
+    /// True if every send generates a completion, not only signalled ones.
     pub signal_all: bool,
     /// The group of CQs ([`crate::CqInit::group`]) whose thread does the work of a TGT, which has no CQ.
     /// Other QPs belong to the group of their send CQ.
@@ -50,7 +50,7 @@ pub struct QpInit {
 }
 
 impl QpInit {
-    /// Creates the parameters for a type, with all others at their defaults.
+    /// Creates the parameters for a type, with defaults for all other fields.
     #[must_use]
     pub fn new(qp_type: QpType) -> Self {
         Self {
@@ -67,10 +67,10 @@ impl QpInit {
     }
 }
 
-/// READs that a path admits at once.
+/// Amount of data that READs may request on a path at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadAllowance {
-    /// Packets of data that new READs may request without a wait.
+    /// Packets of data that new READs may request without waiting.
     pub packets: u32,
     /// Maximum packets of one READ, so that several READs are in flight at a time; at least 1.
     pub per_read: u32,
@@ -78,7 +78,7 @@ pub struct ReadAllowance {
     pub packet_bytes: u32,
 }
 
-/// A queue pair. For a TGT this is one handle of it.
+/// A queue pair. For a TGT, one of its handles.
 pub trait QueuePair: Any + Send + Sync + Debug {
     /// Returns the QP number.
     fn number(&self) -> QpNumber;
@@ -95,7 +95,7 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a transition or a mask that the table does not allow.
     fn modify(&self, change: &QpModify) -> Result<(), VerbsError>;
 
-    /// Returns the present state and attributes.
+    /// Returns the current state and attributes.
     ///
     /// # Errors
     /// [`VerbsError::Gone`] if it was destroyed.
@@ -114,7 +114,7 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     }
 
     /// Returns the amount that new READs may request; `None` if the device does not limit it. A READ beyond
-    /// it is accepted, but waits in the send queue, and so does all work behind it.
+    /// this amount is accepted, but waits in the send queue together with all later work.
     fn read_allowance(&self) -> Option<ReadAllowance> {
         None
     }
@@ -129,7 +129,7 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// Posts send requests like [`QueuePair::post_send`], but all or none (`ibv_wr_complete`).
     ///
     /// # Errors
-    /// As `post_send`, without a posted request.
+    /// Errors of `post_send`. No request is posted then.
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
     /// Posts receives on an RC QP without SRQ.

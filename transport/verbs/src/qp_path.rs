@@ -1,26 +1,26 @@
 //! Paths of QPs' packets to their peers.
 
-/// The path that a QP's packets take now, for reports.
+/// The current path of a QP's packets, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QpPath {
     /// Name of the path: [`QpPath::MEMORY`] for memory shared with the peer's process, [`QpPath::NONE`] if the device is
     /// limited to shared memory and cannot use it here, else the device's link, such as `udp`.
     pub name: &'static str,
-    /// Reason why it is not shared memory; empty where that does not apply.
+    /// Reason why the path is not shared memory; empty where that does not apply.
     pub why: &'static str,
 }
 
 impl QpPath {
-    /// Name of memory shared with the peer's process. The device notices at once when that process ends.
+    /// Name of memory shared with the peer's process. The device detects at once when that process ends.
     pub const MEMORY: &str = "shm";
-    /// Name of the path of a QP without one: everything it sends is lost.
+    /// Name of the path of a QP without one: all its packets are lost.
     pub const NONE: &str = "none";
 }
 
-/// Path that a software device may use to the QPs of other processes of its host.
+/// Path that a software device may use to the QPs of other processes on its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathChoice {
-    /// Shared memory where both processes can, else UDP.
+    /// Shared memory where both processes support it, else UDP.
     #[default]
     Auto,
     /// UDP only.

@@ -34,7 +34,7 @@ pub enum TransitionError {
     /// The transition does not exist.
     #[error("a QP cannot go from {from:?} to {to:?}")]
     NoSuchTransition {
-        /// The present state.
+        /// The current state.
         from: QpState,
         /// The requested state.
         to: QpState,
@@ -42,7 +42,7 @@ pub enum TransitionError {
     /// `current_state` is not the QP's state.
     #[error("the QP is in {actual:?}, not in the current_state of the change")]
     OtherState {
-        /// The present state.
+        /// The current state.
         actual: QpState,
     },
     /// Required attributes of the transition are missing.
@@ -53,7 +53,7 @@ pub enum TransitionError {
     Excess(AttributeMask),
 }
 
-/// Returns the attributes of a change, without those that the kernel silently drops for the type
+/// Returns the attributes of a change, without attributes that the kernel silently drops for the type
 /// (contract E3).
 #[must_use]
 pub fn effective_mask(qp_type: QpType, change: &QpModify) -> AttributeMask {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn error_and_reset_take_state_alone() {
+    fn transitions_to_error_and_reset_accept_only_state() {
         // contract E2
         let error = QpModify { state: Some(QpState::Error), ..QpModify::default() };
         let reset = QpModify { state: Some(QpState::Reset), ..QpModify::default() };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// The kind of an SRQ.
 #[derive(Debug, Clone)]
 pub enum SrqKind {
-    /// An SRQ for RC QPs, which name it at creation and use their own CQs.
+    /// An SRQ for RC QPs, which are created with it and use their own CQs.
     Basic,
     /// Reached by number through any TGT of the domain; completes into its own CQ.
     Xrc {
@@ -35,7 +35,7 @@ pub struct SrqInit {
     pub context: u64,
 }
 
-/// The present attributes of an SRQ.
+/// Current attributes of an SRQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqAttributes {
     /// Number of work requests that it can hold.
@@ -60,7 +60,7 @@ pub trait SharedReceiveQueue: Any + Send + Sync + Debug {
     /// The index of the first refused request and the reason: too many SGEs, or a full queue.
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
 
-    /// Returns the present size and limit.
+    /// Returns the current size and limit.
     ///
     /// # Errors
     /// [`VerbsError::Gone`] if it was destroyed.

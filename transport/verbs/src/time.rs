@@ -27,13 +27,13 @@ impl Time {
         Self(self.0.saturating_add(ns))
     }
 
-    /// Nanoseconds from `earlier` to here; 0 when `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to this time; 0 when `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Returns the time from `earlier` to here; zero when `earlier` is later.
+    /// Returns the time from `earlier` to this time; zero when `earlier` is later.
     #[must_use]
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.since(earlier))
@@ -113,7 +113,8 @@ impl Clock {
     }
 
     /// Returns true if simulated work has been charged since the running machine's turn began. The turn then
-    /// has to end, because the rest happens at a later time. Always `false` for the system's clock.
+    /// has to end, because its remaining work happens at a later time. Always `false` for the system's
+    /// clock.
     #[must_use]
     pub fn is_charged(&self) -> bool {
         match &self.0 {
@@ -122,7 +123,7 @@ impl Clock {
         }
     }
 
-    /// Returns the simulated clock, if it is one.
+    /// Returns the clock if it is simulated.
     #[must_use]
     pub const fn as_virtual(&self) -> Option<&Arc<VirtualClock>> {
         match &self.0 {
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn arithmetic_saturates() {
+    fn time_arithmetic_saturates() {
         assert_eq!(Time::MAX + Duration::from_secs(1), Time::MAX);
         assert_eq!(Time(1) - Time(2), Duration::ZERO);
         assert_eq!(Time(5).since(Time(2)), 3);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn virtual_clock_advances_only_by_set_which_resets_charges() {
+    fn set_of_virtual_clock_resets_charges_and_keeps_time_monotonic() {
         let moved = VirtualClock::new();
         let clock = Clock::simulated(Arc::clone(&moved));
         moved.set(Time(100));

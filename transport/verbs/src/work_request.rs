@@ -51,8 +51,8 @@ pub enum SendOperation {
 pub enum SendData<'a> {
     /// Ranges of registered memory, which must not be changed until the completion.
     Gather(&'a [Sge]),
-    /// Bytes that are copied before the call returns: at most `max_inline_data`, and not for READ and
-    /// atomics.
+    /// Bytes that are copied before the call returns: at most `max_inline_data`, and not allowed for READs
+    /// and atomics.
     Inline(&'a [u8]),
 }
 
@@ -62,7 +62,7 @@ bitflags::bitflags! {
     pub struct SendFlags: u32 {
         /// Generates a completion, even if the QP does not do so for every send.
         const SIGNALED = 1;
-        /// Waits for all earlier READs and atomics.
+        /// Delays the request until all earlier READs and atomics have completed.
         const FENCE = 1 << 1;
         /// Raises an event at a peer whose CQ is armed for solicited completions.
         const SOLICITED = 1 << 2;

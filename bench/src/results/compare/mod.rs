@@ -1,7 +1,7 @@
 //! `compare`: changes beyond noise between the files of two runs.
 //!
 //! Decides which values are compared and what counts as a regression. `noise` tells changes from noise, `rows` prints them.
-//! It measures nothing.
+//! This module measures nothing.
 
 mod noise;
 mod rows;

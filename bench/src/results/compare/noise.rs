@@ -108,7 +108,7 @@ fn exact(n: usize, m: usize, most: f64) -> f64 {
         row[0] = 1.0;
     }
     for _ in 0..n {
-        // One more value on this side: it is above j of the other side, or the last of those is above it.
+        // One more value on this side: it is above j values of the other side, or the last of these j values is above it.
         let mut next = vec![vec![0.0; pairs + 1]; m + 1];
         for j in 0..=m {
             for u in 0..=pairs {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn rank_test_has_probabilities_of_tables() {
+    fn rank_test_matches_exact_probabilities() {
         // All of five above all of five: one of 252 orders. One pair in the other order: one more.
         near(chance(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]), 1.0 / 252.0);
         near(chance(&[6.0, 7.0, 8.0, 9.0, 10.0], &[1.0, 2.0, 3.0, 4.0, 5.0]), 1.0 / 252.0);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn many_repetitions_do_not_take_long() {
+    fn rank_test_handles_thousand_repetitions() {
         let many: Vec<f64> = (1..=1000).map(f64::from).collect();
         assert!(chance(&many, &many) > 0.4);
         let higher: Vec<f64> = many.iter().map(|value| value + 100.0).collect();

@@ -22,7 +22,7 @@ fn verdicts(outcome: &Outcome) -> Vec<Verdict> {
 }
 
 #[test]
-fn run_has_not_changed_from_itself() {
+fn run_compared_with_itself_has_no_change() {
     let same = outcome(run(&[8, 64], 2.0), run(&[8, 64], 2.0), false);
     assert_eq!(verdicts(&same), [Verdict::NoChange; 2]);
     assert_eq!(same.rows[0].key, "rtt_p50_ns / floor_p50_ns");
@@ -30,7 +30,7 @@ fn run_has_not_changed_from_itself() {
 }
 
 #[test]
-fn slower_is_regression_and_faster_is_not() {
+fn slower_run_is_regression_and_faster_run_is_improvement() {
     let worse = outcome(run(&[8], 2.0), run(&[8], 2.5), false);
     assert_eq!(verdicts(&worse), [Verdict::Worse]);
     let failure = worse.verdict().unwrap_err();
@@ -41,7 +41,7 @@ fn slower_is_regression_and_faster_is_not() {
 }
 
 #[test]
-fn p99_has_twice_bound() {
+fn p99_is_compared_with_twice_bound() {
     let tail = |ns: f64| {
         json!({"command": "latency", "settings": {}, "machine": {}, "outstanding": 1,
             "each_repetition": {"rtt_p99_ns": vec![ns; 5], "floor_p50_ns": vec![100.0; 5]}})
@@ -70,13 +70,13 @@ fn slower_machine_changes_absolute_values_only() {
     assert_eq!(verdicts(&outcome(run(&[8], 2.0), slow.clone(), false)), [Verdict::NoChange]);
     let absolute = outcome(run(&[8], 2.0), slow, true);
     assert_eq!(verdicts(&absolute), [Verdict::Worse; 2]);
-    // The floor is not ours.
+    // A worse floor is not a regression.
     assert!(absolute.verdict().unwrap_err().to_string().contains("1 of 2"));
     assert!(absolute.table().contains("a worse floor"));
 }
 
 #[test]
-fn change_next_to_other_programs_is_undecided() {
+fn change_under_load_of_other_programs_is_undecided() {
     let with = |times, cores: f64| {
         let mut run = run(&[8, 64], times);
         run["others_cores"] = json!(cores);
@@ -95,7 +95,7 @@ fn change_next_to_other_programs_is_undecided() {
 }
 
 #[test]
-fn floor_alone_changes_nothing_unless_machine_is_another() {
+fn changed_floor_counts_only_between_different_machines() {
     let mut fast = run(&[8], 2.0);
     let floor = &mut fast["points"][0]["each_repetition"]["floor_p50_ns"];
     *floor = json!([500.0, 550.0, 450.0, 525.0, 500.0]);
@@ -105,7 +105,7 @@ fn floor_alone_changes_nothing_unless_machine_is_another() {
 }
 
 #[test]
-fn points_of_one_file_only_are_named() {
+fn points_without_counterpart_are_named() {
     let mut before = run(&[8, 64, 64], 2.0);
     before["points"][0]["each_repetition"]["other_ns"] = json!([5.0]);
     let mut after = run(&[8, 64, 512], 2.0);
@@ -126,7 +126,7 @@ fn points_of_one_file_only_are_named() {
 }
 
 #[test]
-fn files_that_cannot_be_compared_are_refused() {
+fn incomparable_results_are_refused() {
     let mut rate = run(&[8], 2.0);
     rate["command"] = json!("rate");
     let parsed = |value| Saved::parse("file", value).unwrap();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn chart_numbers_are_abbreviated() {
         assert_eq!(
             [0.05, 20.0, 0.30000000000000004, 5e4, 2.5e6, 1e10].map(number),
             ["0.05", "20", "0.3", "50k", "2.5M", "10G"]

@@ -54,7 +54,7 @@ fn assert_complete(chart: &Chart) {
     let (x, y) = (of(root, "text", "x"), of(root, "text", "y"));
     assert!(x.contains(&chart.x) && x.iter().any(|text| text == chart.y), "{}: {x:?}", chart.title);
     assert!(x.len() >= 4 && y.len() >= 2, "{}: {x:?} {y:?}", chart.title);
-    // One in the drawing, one in the legend.
+    // Each text is once in the drawing and once in the legend.
     assert_eq!(of(root, "path", "line").len(), 2 * chart.series.len());
     for series in &chart.series {
         assert!(root.descendants().any(|node| node.text() == Some(&series.name)), "{}", series.name);
@@ -113,7 +113,7 @@ fn runs_of_scale_have_charts() {
 }
 
 #[test]
-fn other_systems_are_drawn_as_far_as_they_report() {
+fn other_systems_appear_only_in_charts_of_reported_values() {
     let charts = figures::of_file(&run("rate", &[64, 512], &[1], &json!({})));
     let peers = |title: &str| {
         let chart = charts.iter().find(|chart| chart.title.starts_with(title)).unwrap();
@@ -191,7 +191,7 @@ fn page_opens_with_date_version_machine_and_one_table() {
 }
 
 #[test]
-fn page_has_at_most_eight_charts_and_lists_them() {
+fn page_has_and_links_at_most_eight_charts() {
     let many = run("latency", &[0, 64, 512, 4096], &[1, 2, 4, 8], &json!({}));
     let few = run("rate", &[64], &[1], &json!({}));
     for (files, charts) in

@@ -98,7 +98,7 @@ impl Comparison {
         }
     }
 
-    /// Returns the row of a node, or of all.
+    /// Returns the row of a node, or of all nodes.
     pub(super) fn row(&self, node: Option<usize>) -> Row {
         let made = |pair: &Pair| node.is_none_or(|node| pair.0 == node);
         let served = |pair: &Pair| node.is_none_or(|node| pair.1 == node);
@@ -259,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn fairness_is_low_if_one_caller_has_everything() {
+    fn fairness_is_lowest_if_one_caller_makes_all_calls() {
         assert_eq!(jain(&[4.0, 0.0, 0.0, 0.0]), Some(0.25));
         assert_eq!((jain(&[1.0]), jain(&[0.0, 0.0])), (None, None));
     }
 
     #[test]
-    fn losses_are_of_repetitions_only() {
+    fn losses_count_only_within_repetitions() {
         let of = |retransmits| BTreeMap::from([(0, Losses { retransmits, drops: 1, ..Losses::default() })]);
         let mut comparison = Comparison::default();
         for (before, after) in [(5, 8), (10, 11), (7, 0)] {

@@ -12,7 +12,7 @@
 //! | `comparison` | goodput beside TCP's, fairness, small calls, losses, and verdicts |
 //!
 //! Clocks need not agree: a coordinator tells all nodes to begin, and each measures durations by its own clock. A node also calls
-//! before and after its measurement, so that the other nodes are under load during theirs.
+//! before and after its measurement, so that the other nodes are under load during their measurements.
 
 mod comparison;
 mod coordinator;

@@ -68,7 +68,7 @@ struct OfNode<'a> {
     /// Calls that the node made.
     #[serde(skip_serializing_if = "Option::is_none")]
     made: Option<Figures>,
-    /// Calls that other nodes made to it.
+    /// Calls that other nodes made to this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     served: Option<Figures>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -274,7 +274,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the comparison of each node and of all.
+    /// Returns the comparison of each node and of all nodes.
     fn rows(&self) -> impl Iterator<Item = (&str, Row)> {
         let nodes = self.nodes.iter().enumerate();
         let nodes = nodes.map(|(node, name)| (name.as_str(), self.comparison.row(Some(node))));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_of_nodes_of_pairs_and_in_sum() {
+    fn figures_are_reported_by_node_by_pair_and_in_total() {
         let outcome = outcome();
         let json = json(&outcome);
         assert_eq!((&json["calls_per_s"], &json["bytes_per_s"]), (&4000.0.into(), &400_000.0.into()));

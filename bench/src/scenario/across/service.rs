@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_bounded() {
+    fn loads_beyond_limits_are_refused() {
         assert!(load().check().is_ok());
         for wrong in [
             Load { targets: vec![String::new(); MOST_TARGETS + 1], ..load() },

@@ -1,8 +1,8 @@
 //! Bulk streams over the kernel's TCP, in the pattern and the sizes of the calls that they are compared with.
 //!
 //! A node accepts streams at its own address and port. A stream begins with two lengths, of a chunk and of the reply to each: the
-//! whole chunk, as `echo` has it, or one byte for one-way calls. The caller counts replies, so its rate is of bytes that have arrived.
-//! Sockets block. A silent peer loses its stream after [`LEASE`], and a node serves a limited number of streams.
+//! whole chunk, as in `echo`, or one byte for one-way calls. The caller counts replies, so its rate is of bytes that have
+//! arrived. Sockets block. A silent peer loses its stream after [`LEASE`], and a node serves a limited number of streams.
 
 use super::service::{LEASE, Load};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_bounded() {
+    fn tcp_lengths_beyond_limits_are_refused() {
         let of = |chunk: u32, reply: u32| lengths([chunk, reply].map(u32::to_le_bytes));
         assert_eq!((of(1, 1), of(65_536, 65_536)), (Some((1, 1)), Some((CHUNK, CHUNK))));
         for wrong in [of(0, 0), of(1, 0), of(1, 2), of(65_537, 1), of(u32::MAX, u32::MAX)] {
@@ -201,7 +201,7 @@ mod tests {
         let address = listening();
         let _open = [(); 2].map(|()| TcpStream::connect(address).unwrap());
         let mut excess = TcpStream::connect(address).unwrap();
-        // It may be closed already.
+        // The server may already have closed the stream.
         let _closed = excess.write_all(&[1, 0, 0, 0, 1, 0, 0, 0, 7]);
         assert_ne!(excess.read(&mut [0]).ok(), Some(1));
     }

@@ -38,7 +38,7 @@ struct Here {
 /// Guard of a poller's turn on this thread.
 #[derive(Debug)]
 pub(crate) struct Entered {
-    /// Previous value: a simulation runs programs and pollers on one thread.
+    /// Previous value, restored on drop. A simulation runs programs and pollers on one thread.
     outer: Option<PollerContext>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct InPool {
 }
 
 impl InPool {
-    /// Enters the pool of this node, which outlives the guard, with these timers.
+    /// Marks the thread as a worker of this node's pool, with the pool's timers. The node must outlive the guard.
     pub(crate) fn enter(node: &Lifecycle, timers: &Arc<Timers>) -> Self {
         let outer = HERE.with(|here| here.pool.borrow_mut().replace(Arc::clone(timers)));
         Self { outer, _mark: OnPoller::enter_worker(node) }
@@ -140,8 +140,8 @@ impl Context {
         })
     }
 
-    /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls
-    /// made in it inherit this deadline.
+    /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls made by the
+    /// future inherit the deadline of this context.
     pub fn scope<F>(&self, future: F) -> Scoped<F> {
         Scoped { context: self.clone(), future: Box::pin(future) }
     }

@@ -1,4 +1,4 @@
-//! A call as its handler sees it.
+//! The context of a call, for its handler.
 
 use crate::executor::wakes::Waiters;
 use crate::node::fork_lock::Lock;
@@ -39,7 +39,7 @@ impl Peer {
         self.key.address()
     }
 
-    /// Returns the UDP port of the node's software device; `None` if the called node's device has the same.
+    /// Returns the UDP port of the node's software device; `None` if it equals the UDP port of the called node's device.
     #[must_use]
     pub fn udp_port(&self) -> Option<u16> {
         self.key.udp_port()
@@ -57,8 +57,7 @@ impl Peer {
         &self.identity
     }
 
-    /// Returns the name by which policies know the node, the [principal](crate::identity::Proven::principal). `None` if
-    /// the node has proved no name.
+    /// Returns the node's name: its [principal](crate::identity::Proven::principal). `None` if the node has proved no name.
     #[cfg(feature = "identity")]
     #[must_use]
     pub fn name(&self) -> Option<&Name> {
@@ -100,8 +99,8 @@ impl fmt::Display for Peer {
 
 /// The call that a handler serves: its peer, its deadline, its metadata, and whether it is cancelled.
 ///
-/// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code
-/// that a handler runs gets it by [`Context::current`]. Clones may go to other threads and may outlive the call.
+/// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code that a
+/// handler runs can call [`Context::current`]. Clones may go to other threads and may outlive the call.
 ///
 /// ```
 /// use std::time::Duration;
@@ -249,34 +248,34 @@ impl Context {
         &self.request().metadata
     }
 
-    /// Returns the trace that the call belongs to, from the metadata keys `traceparent` and `tracestate`. `None` if
-    /// there is none, or a malformed one.
+    /// Returns the trace that the call belongs to, from the metadata keys `traceparent` and `tracestate`. `None` if the
+    /// metadata has no trace, or a malformed one.
     ///
-    /// Calls that the handler makes continue it: they have the same two keys, unless their options have a
-    /// `traceparent`. The state is bounded as in [`TraceContext::of`]. If the metadata of such a call exceeds
-    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) at its client or its server, the state is left
-    /// out, and then the rest of the trace.
+    /// Calls that the handler makes continue the trace: their requests have the same two keys, unless the options of the call
+    /// have a `traceparent`. The state is bounded as in [`TraceContext::of`]. If the metadata of such a call exceeds
+    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) at its client or its server, the state is left out,
+    /// and then the rest of the trace.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         TraceContext::of(self.metadata())
     }
 
-    /// Sets the metadata for the start of the response, in place of what was set before.
+    /// Sets the metadata for the start of the response, and replaces metadata set earlier.
     ///
-    /// It reaches the caller with the handler's stream, if the handler returns one. Metadata set later is dropped.
+    /// If the handler returns a stream, the metadata reaches the caller with that stream, and metadata set later is dropped.
     ///
-    /// Otherwise it reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics, and is
-    /// dropped if the call is one-way or was cancelled. If all metadata of the response exceeds
+    /// Otherwise the metadata reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics.
+    /// It is dropped if the call is one-way or was cancelled. If all metadata of the response exceeds
     /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails as `ResourceExhausted`.
     pub fn set_initial_metadata(&self, metadata: Metadata) {
         self.0.reply.lock().get_or_insert_default().initial = metadata;
     }
 
-    /// Sets the metadata for the end of the response, in place of what was set before. See [`Context::set_initial_metadata`].
+    /// Sets the metadata for the end of the response, and replaces metadata set earlier. See [`Context::set_initial_metadata`].
     ///
-    /// A handler's stream may hold a clone of the context, and set it until the stream ends.
+    /// A handler's stream may hold a clone of the context, and set the metadata until the stream ends.
     ///
-    /// The metadata of a [`Status`](crate::Status) that the handler returns is added to it.
+    /// The metadata of a [`Status`](crate::Status) that the handler returns is appended to this metadata.
     pub fn set_trailing_metadata(&self, metadata: Metadata) {
         self.0.reply.lock().get_or_insert_default().trailing = metadata;
     }
@@ -327,11 +326,11 @@ impl Context {
         self.0.drain.as_ref().is_some_and(|drain| drain.has_begun())
     }
 
-    /// Completes when the node of the call begins to drain or to shut down, so that a handler can end early what would
-    /// outlast the grace period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), such as an endless stream. Never
-    /// completes in a detached context or in a forked child.
+    /// Completes when the node of the call begins to drain or to shut down, so that a handler can end early if it would outlast
+    /// the grace period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), as with an endless stream. Never completes in a
+    /// detached context or in a forked child.
     ///
-    /// It may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
+    /// The future may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
     ///
     /// ```
     /// use std::time::Duration;
@@ -471,7 +470,7 @@ impl<'c> Draining<'c> {
 }
 
 impl Draining<'_> {
-    /// Polls the drain of a context, for streams that own the context. `key` has the waker's key.
+    /// Polls the drain of a context, for streams that own the context. `key` is the key of the registered waker, or `None`.
     pub(crate) fn poll_of(context: &Context, key: &mut Option<usize>, task: &task::Context<'_>) -> Poll<()> {
         Self::poll_drain(context.0.drain.as_deref(), key, task)
     }
@@ -544,7 +543,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn waker_that_is_replaced_may_end_other_waiters() {
+    fn replaced_waker_may_drop_another_waiter() {
         let (sender, receiver) = mpsc::channel();
         let polls = move || {
             let context: &'static Context = Box::leak(Box::new(of_call()));

@@ -1,6 +1,6 @@
 //! Gives handlers access to their call's deadline, peer and cancellation without passing them through every function. The
-//! dispatcher sets the current call around each poll of a handler, and [`Context::scope`] around polls of other futures.
-//! Nested calls inherit the deadline from it. This module never blocks.
+//! dispatcher sets the current call around each poll of a handler, and [`Context::scope`] around polls of other futures. Nested
+//! calls inherit the deadline of that call. This module never blocks.
 
 mod ambient;
 mod call;

@@ -98,8 +98,8 @@ impl PollerContext {
         self.0.call.drain().has_begun()
     }
 
-    /// Completes when the node begins to drain or to shut down, as [`Context::draining`](crate::Context::draining) does.
-    /// Nothing waits for tasks: a shutdown drops those that still run when the node's handlers have ended.
+    /// Completes when the node begins to drain or to shut down, as [`Context::draining`](crate::Context::draining) does. A
+    /// shutdown does not wait for tasks: it drops tasks that still run when the node's handlers have ended.
     ///
     /// ```
     /// use std::time::Duration;

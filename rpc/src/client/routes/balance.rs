@@ -25,8 +25,8 @@ use std::time::Duration;
 use trunkline_transport::{Connect, LogLimit, PeerKey, ServerReport};
 use trunkline_verbs::Time;
 
-/// First time for which a server is left out, and the number of times that it doubles. A refused call counts as in progress
-/// for as long.
+/// First pause of a server that is left out, and the number of times that the pause doubles. A refused call counts as in
+/// progress for at least the first pause.
 const PAUSE: Duration = Duration::from_millis(400);
 const DOUBLINGS: u32 = 4;
 /// A server that faults again within this time after its return gets twice its last pause.
@@ -46,13 +46,13 @@ const TOKEN: u32 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// The first server with a session, in the order of the target. Many clients with the same list all use the same
-    /// server. Others get no session until they are needed.
+    /// The first server with a session, in the order of the target. Many clients with the same list all use the same server.
+    /// Other servers get no session until they are needed.
     PickFirst,
     /// One server after the other, starting at a random one.
     RoundRobin,
-    /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused
-    /// counts for 400 ms, as does one of those that a hedge has answered.
+    /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused still
+    /// counts for at least 400 ms. So does one call, at a time, whose hedge had the first outcome.
     #[default]
     PowerOfTwo,
 }
@@ -83,9 +83,9 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Sets the budget of further attempts: at most `calls` of them in a burst, and then `percent` of the calls that succeed.
-    /// The default is 1,000 and 20. An attempt needs no budget if a draining server refused the last one, or if the last one
-    /// was not sent because its server was unreachable.
+    /// Sets the budget of further attempts: at most `calls` in a burst, and then `percent` percent of the number of successful
+    /// calls. The defaults are 1,000 and 20. An attempt needs no budget if a draining server refused the last one, or if the
+    /// last one was not sent because its server was unreachable.
     ///
     /// A call that fails while the budget is used up ends with that failure. The last cause of the failure names the budget.
     /// `ServerReport::unretried` counts such calls.
@@ -97,11 +97,11 @@ impl Balance {
 
     /// Sets whether the channel watches the health of the services that it calls. The default is `true`.
     ///
-    /// A server that reports `NotServing` for a service gets no calls of that service while another connected server can
-    /// take them. If all connected servers report it, they get the calls as if none did. Servers without a health service,
-    /// and those that refuse this node the watch, count as serving.
+    /// A server that reports `NotServing` for a service gets no calls of that service while another connected server can take
+    /// them. If all connected servers report `NotServing`, the reports are ignored. Servers without a health service, and
+    /// servers that refuse the watch, count as serving.
     ///
-    /// The watch begins with the first call of a service. It is a stream to each server for each service, shared by all
+    /// The watch begins with the first call of a service. The watch is a stream to each server for each service, shared by all
     /// channels of the node, and counts as one running handler of the server.
     #[must_use]
     pub fn watch_health(mut self, watches: bool) -> Self {
@@ -111,8 +111,9 @@ impl Balance {
 
     /// Sets whether the channel leaves out servers whose calls fail or lag, compared with most others. The default is `true`.
     ///
-    /// Such a server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a third
-    /// of the servers are left out, or one of two. They get calls if no other server has a session.
+    /// Such a server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a
+    /// third of the servers are left out, or one of two. Servers that are left out still get calls if no other server has a
+    /// session.
     ///
     /// `ServerReport::state` is `left out: fails` or `left out: slow` then, and the counter `servers_left_out` counts such
     /// servers. The conditions: `docs/book/src/guide/balancing.md`, *Servers that fail or lag*.
@@ -618,10 +619,10 @@ impl Balanced {
         latency.is_some_and(|latency| outliers::lags(latency, used.map(|other| other.record.recent())))
     }
 
-    /// Records that the first attempt of a hedged call was slower than its hedge. Its time until now counts as its latency:
-    /// otherwise a server whose calls are all hedged would never count as slow. It also counts as a refused call, because it
-    /// is no longer in progress and its server would get more calls than others. Only one such call counts at a time:
-    /// otherwise the slower attempts at healthy servers would outnumber their calls in progress.
+    /// Records that the first attempt of a hedged call was slower than its hedge. The time until now counts as the latency of
+    /// the first attempt: otherwise a server whose calls are all hedged would never count as slow. The attempt also counts as a
+    /// refused call: it is no longer in progress, so the server would otherwise get more calls than other servers. Only one
+    /// such attempt counts at a time: otherwise the slower attempts at healthy servers would outnumber their calls in progress.
     pub(crate) fn superseded(&self, chosen: &Chosen, now: Time) {
         self.given_up(chosen);
         if let Some(server) = chosen.server.as_ref().filter(|_| !self.target.routes().is_forked()) {
@@ -630,7 +631,7 @@ impl Balanced {
         }
     }
 
-    /// Compares the servers and leaves out those that fail or lag. A server with several failures in a row is checked at
+    /// Compares the servers and leaves out servers that fail or lag. A server with several failures in a row is checked at
     /// once, all others at the end of a period.
     #[cold]
     fn compare(&self, failed: Option<&Arc<Server>>, now: Time) {
@@ -989,7 +990,7 @@ impl AllBalanced {
 /// A token bucket that limits further attempts: each attempt takes a token, and each success returns a part of one.
 #[derive(Debug)]
 struct RetryBudget {
-    /// In hundredths of a call.
+    /// Remaining budget, in hundredths of a call.
     left: AtomicU32,
     most: u32,
     percent: u32,
@@ -1073,7 +1074,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_differ_by_their_udp_port_are_two() {
+    fn servers_with_different_udp_ports_are_distinct() {
         let routes = opened();
         let texts = ["127.0.0.1:1", "127.0.0.1:1/4792", "127.0.0.1:1/4791"];
         let [own, other, same] = texts.map(|text| text.parse::<PeerKey>().unwrap());
@@ -1106,7 +1107,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_refuses_at_once_draws_no_more_calls_than_others() {
+    fn overloaded_server_gets_few_calls_under_power_of_two() {
         let (_routes, balanced) = connected(Policy::PowerOfTwo);
         let overloaded = refused(Reason::Overloaded);
         let (mut held, mut refusals) = (VecDeque::new(), 0);
@@ -1136,7 +1137,7 @@ mod tests {
     #[test]
     fn lost_hedges_of_healthy_servers_leave_their_calls_evenly_spread() {
         let (_routes, balanced) = connected(Policy::PowerOfTwo);
-        // A channel begins at a random server. The spread of a window differs a little with it.
+        // A channel begins at a random server. The spread of calls in a window depends slightly on that server.
         balanced.start.set(0).unwrap();
         let mut now = Time(1_000_000_000);
         let mut ends = BTreeMap::<(Time, usize), (Chosen, bool)>::new();
@@ -1164,7 +1165,7 @@ mod tests {
     }
 
     #[test]
-    fn draining_server_is_left_out_by_every_policy_until_it_has_started_again() {
+    fn draining_server_is_left_out_by_every_policy_until_next_session() {
         for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
             let (routes, balanced) = connected(policy);
             let peer = address(1);
@@ -1185,7 +1186,7 @@ mod tests {
     }
 
     #[test]
-    fn outlier_gets_calls_that_no_other_server_can_take_and_is_judged_anew_after_its_pause() {
+    fn outlier_is_tried_last_and_recovers_by_successful_probe() {
         let (_routes, balanced) = connected(Policy::RoundRobin);
         let mut now = Time(1_000_000_000);
         let server = &balanced.servers()[0];
@@ -1207,7 +1208,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_fails_in_later_session_is_left_out_again() {
+    fn server_failing_in_next_session_is_left_out_again() {
         let (routes, balanced) = connected(Policy::PickFirst);
         let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
         let peer = address(1);
@@ -1228,7 +1229,7 @@ mod tests {
     }
 
     #[test]
-    fn call_moves_on_in_pause_to_servers_that_are_being_connected_and_then_to_others() {
+    fn call_in_pause_tries_connecting_servers_before_failed_ones() {
         let routes = opened();
         let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
@@ -1247,7 +1248,7 @@ mod tests {
     }
 
     #[test]
-    fn call_in_pause_waits_for_server_that_is_being_connected_unless_it_waits_for_any() {
+    fn fail_fast_call_in_pause_goes_to_connecting_server_and_waiting_call_to_target() {
         let routes = opened();
         let link = Link::new(&routes, Target::from(SERVERS.map(address)));
         let balanced = Balanced::new(&link, Policy::PickFirst.into()).unwrap();
@@ -1265,7 +1266,7 @@ mod tests {
     }
 
     #[test]
-    fn call_that_waits_for_connection_goes_to_target_while_all_servers_are_left_out() {
+    fn waiting_call_goes_to_target_while_all_servers_drain() {
         let (routes, balanced) = connected(Policy::RoundRobin);
         balanced.target.route().publish(Phase::Up(address(1)));
         for port in SERVERS {
@@ -1348,7 +1349,7 @@ mod tests {
     }
 
     #[test]
-    fn channels_begin_at_random_servers_unless_they_pick_first() {
+    fn channels_begin_at_random_servers_except_with_pick_first() {
         let firsts = |policy| {
             let (routes, _) = connected(policy);
             let first = || {

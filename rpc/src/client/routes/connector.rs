@@ -57,7 +57,7 @@ pub(crate) struct Connector {
     is_closed: bool,
 }
 
-/// A route in use: a call or a future has waited for it.
+/// A route that a call or a future has waited for.
 #[derive(Debug)]
 struct Sought {
     route: Arc<Route>,
@@ -181,7 +181,7 @@ impl Connector {
             return;
         }
         for peer in sought.round.iter().flat_map(Round::failed_at) {
-            // A session that is already up is reported.
+            // The transport reports a session that is already up.
             let _reach = transport.reach(peer, connect);
         }
     }
@@ -240,7 +240,8 @@ impl Connector {
     }
 
     /// Starts a requested lookup of a route's addresses. A round starts with a lookup, and later requests wait for its end.
-    /// They also wait for a lookup in progress: replacing it would lose its addresses, repeatedly if the resolver is slow.
+    /// Requests also wait for a lookup in progress: replacing that lookup would lose its addresses, repeatedly if the resolver
+    /// is slow.
     fn refresh(&mut self, transport: &Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
         let is_name = matches!(sought.route.target.source, Source::Resolver(..));
@@ -545,7 +546,7 @@ impl Connector {
         let pause = PAUSE * (1 << sought.row.min(DOUBLINGS));
         sought.row = sought.row.saturating_add(1);
         sought.first = sought.first.wrapping_add(IN_TURN);
-        // Spreads the next rounds of nodes whose rounds failed at the same time.
+        // Spread the next rounds of nodes whose rounds failed at the same time.
         let part = u32::try_from(now.0 / 64 % 256).unwrap_or(0);
         let with_jitter = |pause: Duration| now + pause + pause * part / 1024;
         let due = with_jitter(pause);
@@ -593,7 +594,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     #[test]
-    fn rounds_begin_at_random_address_only_if_they_are_spread() {
+    fn rounds_begin_at_random_address_only_with_spread_usage() {
         let addresses = [1, 2, 3].map(|port| PeerKey::new(([127, 0, 0, 1], port).into()));
         let firsts = |usage| {
             let (routes, id) = (opened(), RouteId(NonZeroU32::MIN));

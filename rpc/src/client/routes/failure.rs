@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn permanent_failures_end_calls_that_wait() {
+    fn failure_is_final_if_every_fixed_address_fails_permanently() {
         let listens_on = ([127, 0, 0, 1], 7).into();
         let at = PeerKey::new(listens_on);
         let tried = [(at, Unreached::Down(PeerDown::NoAddress { listens_on }))];

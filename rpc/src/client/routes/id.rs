@@ -12,13 +12,13 @@ pub(crate) struct RouteId(pub(crate) NonZeroU32);
 pub(crate) struct ExpectedId(#[cfg(feature = "identity")] u32);
 
 impl ExpectedId {
-    /// The IP address of each server.
+    /// Expectation that each server proves its IP address.
     pub(crate) const ADDRESS: Self = Self(
         #[cfg(feature = "identity")]
         0,
     );
 
-    /// Mark of names given by the program.
+    /// Bit that marks names given by the program.
     #[cfg(feature = "identity")]
     const GIVEN: u32 = 1 << 31;
 

@@ -202,7 +202,7 @@ impl Routes {
     /// Returns a random number, or 0 before the node starts.
     pub(crate) fn random(&self) -> usize {
         let number = self.started().map_or(0, |started| started.runtime.random());
-        // 31 bits fit everywhere.
+        // 31 bits fit in `usize` on all supported platforms.
         usize::try_from(number >> 33).unwrap_or(0)
     }
 
@@ -437,7 +437,8 @@ pub(crate) struct Link {
     target: Target,
     usage: Usage,
     expected: ExpectedId,
-    /// Route of the channel. For a single address it is created when a future waits for it; calls need no route.
+    /// Route of the channel. The route of a single address is created when a future waits for it; calls to the address need no
+    /// route.
     route: OnceLock<Arc<Route>>,
 }
 

@@ -5,8 +5,8 @@
 //!
 //! A server is an outlier only in comparison with more than half of the others, so a fault common to all servers leaves out
 //! none of them. Mean latencies are geometric: a few slow calls, or a method that is slow everywhere, hardly raise them.
-//! Latencies are compared with at least two other servers. Otherwise a hostile server that answers at once would make the
-//! only other server look slow.
+//! Latencies are compared with at least two other servers. With a single other server, a hostile server that replies at once
+//! would make that server look slow.
 
 use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};
@@ -196,7 +196,8 @@ pub(super) fn most_succeed(others: impl Iterator<Item = Recent>) -> bool {
     upper_median(failed.len(), failed).is_some_and(|failed| failed <= HEALTHY_AT_ONCE)
 }
 
-/// Returns the median of `count` values, the missing ones being larger than all given: the greater one of two in the middle.
+/// Returns the median of `count` values, or the larger of the two middle values. Values missing from `values` count as larger
+/// than all others.
 fn upper_median(count: usize, mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     values.get(count / 2).copied().filter(|_| count > 0)
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn few_slow_calls_are_not_slow_server() {
+    fn server_with_few_slow_calls_is_not_slow() {
         let tail = |slow: usize| answered((0..20).map(|at| if at < slow { 1000 * MS } else { MS }));
         let judge = |server: Recent| {
             let all = [server, answered([MS; 20]), answered([MS; 20])];

@@ -1,6 +1,6 @@
 //! Queue of calls whose route has no session, in order of arrival.
 //!
-//! A waiting call is not yet in `Calls` or in the transport, so it has not run. It ends when the round that it waits for
+//! A waiting call is not yet in `Calls` or in the transport, so it has not run. The call ends when the round that it waits for
 //! fails, at its deadline, or when its future is dropped. A call with [`Connect::Wait`] outlives failed rounds.
 
 use super::Routes;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use trunkline_transport::{Connect, PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Number of waiting calls from which further calls with a limited class are refused.
+/// Maximum number of waiting calls. Beyond it, only calls with [`AdmissionClass::Waits`] are queued.
 const MOST: usize = 65_536;
 
 /// The calls of one poller that wait for a route.

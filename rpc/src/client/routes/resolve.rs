@@ -20,10 +20,10 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<PeerKey>, Resolv
 /// [`Dns`] resolves host names, and [`ServerList`] holds servers that the program changes. Only [`Resolve::resolve`] is
 /// required.
 ///
-/// `resolve` is called before each attempt to connect, so the addresses may change. Its future is polled on a thread for
-/// lookups, in the node's tokio runtime if it has one. It may use that runtime, and it may block. After 10 s the
-/// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. Each lookup in
-/// progress has its own thread, so that a slow resolver delays no other target, up to 1,024 threads of a node.
+/// `resolve` is called before each attempt to connect, so the addresses may change. The returned future is polled on a thread
+/// for lookups, in the node's tokio runtime if the node has one. The future may use that runtime, and may block. After 10 s the
+/// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. Each lookup in progress has its
+/// own thread, so that a slow resolver delays no other target, up to 1,024 threads of a node.
 ///
 /// The first 1,024 different addresses with a port are used. An attempt tries 16 of them in order, and the next attempt
 /// continues after them. A [balanced channel](crate::Channel::balanced) uses all of them.
@@ -64,8 +64,8 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
         drop(watcher);
     }
 
-    /// Returns the server's name for statuses and logs. It is read once, and cut at 256 bytes. The default is the name of the
-    /// resolver's type.
+    /// Returns the server's name for statuses and logs. The name is read once, and cut at 256 bytes. The default is the name of
+    /// the resolver's type.
     fn name(&self) -> String {
         let name = std::any::type_name::<Self>();
         let path = name.split('<').next().unwrap_or(name);
@@ -132,7 +132,7 @@ impl Resolve for Dns {
     }
 }
 
-/// A handle that tells a channel that the addresses of its target have changed, from [`Resolve::watch`].
+/// A handle that notifies a channel of changes of its target's addresses, from [`Resolve::watch`].
 #[derive(Clone)]
 pub struct AddressWatcher(Weak<Link>);
 
@@ -167,7 +167,8 @@ impl fmt::Debug for AddressWatcher {
     }
 }
 
-/// A list of servers that the program changes while channels use it, a resolver for [`Target::resolver`](crate::Target::resolver).
+/// A resolver for [`Target::resolver`](crate::Target::resolver): a list of servers that the program can change while channels use
+/// it.
 ///
 /// The servers may come from a configuration file, Consul or Kubernetes. Clones share the list.
 ///
@@ -263,8 +264,8 @@ mod tests {
         in_forked_child(|| drop(Link::new(&routes, Target::resolver(servers.clone()))));
     }
     #[test]
-    fn list_that_thread_of_parent_held_is_not_changed_in_forked_child() {
-        if !runs_alone(module_path!(), "list_that_thread_of_parent_held_is_not_changed_in_forked_child") {
+    fn locked_server_list_fails_in_forked_child() {
+        if !runs_alone(module_path!(), "locked_server_list_fails_in_forked_child") {
             return;
         }
         let (at, other) =

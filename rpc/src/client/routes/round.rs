@@ -23,8 +23,8 @@ use trunkline_verbs::Time;
 pub(super) const LOOKUP: Duration = Duration::from_secs(10);
 /// Time without an outcome after which the next address is tried.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum time of the attempts after the last one has begun. The transport ends its attempts after some seconds, unless the
-/// device is absent.
+/// Maximum time of the attempts after the last attempt has begun. The transport ends its attempts after some seconds, unless
+/// the device is absent.
 const ATTEMPT: Duration = Duration::from_secs(15);
 
 /// One round of attempts at a server's addresses, until a session is up.
@@ -121,7 +121,8 @@ impl Round {
         (&self.tried, &self.lookup)
     }
 
-    /// Handles the end of the lookup: with the addresses found, or with earlier ones because of this error.
+    /// Handles the end of the lookup. `addresses` are the addresses found or, if the lookup failed with `error`, the addresses
+    /// of an earlier lookup.
     pub(super) fn looked_up(&mut self, addresses: &[PeerKey], error: Vec<String>) {
         self.is_looking_up = false;
         self.left = addresses.iter().copied().collect();

@@ -120,7 +120,7 @@ impl Target {
     /// Returns the target if a server can listen there.
     ///
     /// # Errors
-    /// The reason why it cannot.
+    /// Returns the reason why a server cannot listen there.
     pub(crate) fn checked(self) -> Result<Self, String> {
         match self.source {
             Source::Nonsense(why) => Err(why),
@@ -185,7 +185,7 @@ pub(super) fn scoped(address: PeerKey) -> Option<String> {
     refused.map(|why| format!("the server's address {address}: {why}"))
 }
 
-/// Returns the usable ones of the given addresses, for a node whose device has this UDP port.
+/// Returns the usable addresses in `given`, for a node whose device has this UDP port.
 pub(super) fn usable(given: impl IntoIterator<Item = PeerKey>, own_udp_port: u16) -> Usable {
     let (mut usable, mut known) = (Usable::default(), BTreeSet::new());
     for address in given.into_iter().map(|address| address.seen_from(own_udp_port)) {
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_names_are_told_apart() {
+    fn addresses_are_distinguished_from_names() {
         let is_address = |text: &str| Target::from(text).address().is_some();
         assert!(is_address("10.0.0.1:7") && is_address("[::1]:7"));
         assert!(Target::from(("10.0.0.1", 7)).address().is_some());
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_addresses_first_different_ones_with_port_are_used_and_others_counted() {
+    fn first_distinct_addresses_with_port_are_used_and_omitted_ones_counted() {
         let address = |port| PeerKey::new(([10, 0, 0, 1], port).into());
         let many = (0..100_000_u32).map(|at| address(u16::try_from(at % 2000).unwrap_or(0)));
         let Usable { addresses, omitted } = usable(many, 4791);

@@ -1,8 +1,8 @@
 //! The health reported by the servers of balanced channels, for the services called there.
 //!
-//! Channels of a node share the watch of a service at a server, which ends when the last of them is dropped. Each session of
-//! the server has one stream, which a task of the first poller reads (`client/health_watch.rs`). Until a server reports its
-//! health, its service counts as serving.
+//! Channels of a node share the watch of a service at a server. The watch ends when the last of these channels is dropped. Each
+//! session of the server has one stream, which a task of the first poller reads (`client/health_watch.rs`). Until a server
+//! reports its health, its service counts as serving.
 
 use super::id::ExpectedId;
 use super::{Link, Routes};
@@ -127,7 +127,7 @@ impl Watched {
 }
 
 impl Following {
-    /// Returns true while its session is up.
+    /// Returns true while the followed session is up.
     pub(crate) fn is_current(&self) -> bool {
         self.link.session().is_some_and(|session| session.serial == self.session)
     }

@@ -388,7 +388,7 @@ impl SharedPool {
         wake(waker);
     }
 
-    /// Wakes a worker to sleep until a newly set timer that is the earliest.
+    /// Wakes an idle worker, so that it sleeps at most until a newly set timer that is due first.
     fn timer_was_set(&self) {
         if self.lifecycle.is_forked() {
             return;

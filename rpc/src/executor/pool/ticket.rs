@@ -17,7 +17,7 @@ use trunkline_machine::rings::cell::{self, Getter};
 pub struct Pool(Option<Arc<SharedPool>>);
 
 impl Pool {
-    /// Wraps a pool. It may be missing from services created without [`Service::pooled`](crate::stub::Service::pooled).
+    /// Wraps a pool, which may be `None` for services created without [`Service::pooled`](crate::stub::Service::pooled).
     pub(crate) fn new(pool: Option<Arc<SharedPool>>) -> Self {
         Self(pool)
     }

@@ -104,7 +104,7 @@ pub(super) fn options(connect: Connect) -> CallOptions {
 }
 
 #[test]
-fn next_address_is_tried_when_last_has_failed_or_does_not_answer() {
+fn next_address_is_tried_after_failure_or_silence() {
     let mut rig = Rig::new();
     let channel = rig.node.channel([silent(), rig.dead(9), rig.peer.address()]);
     let options = options(Connect::FailFast);
@@ -130,7 +130,7 @@ fn next_address_is_tried_when_last_has_failed_or_does_not_answer() {
 }
 
 #[test]
-fn address_that_fails_is_tried_again_within_second_only_while_call_waits() {
+fn failed_address_is_retried_within_second_only_for_waiting_call() {
     let mut rig = Rig::new();
     let dead = rig.dead(9);
     let channel = rig.node.channel([dead, silent()]);
@@ -223,7 +223,7 @@ fn rounds_of_long_list_try_16_addresses_each_in_rotation() {
 }
 
 #[test]
-fn call_that_ends_while_connecting_names_why_there_is_no_connection() {
+fn call_expired_while_connecting_names_connection_failure() {
     let mut rig = Rig::new();
     let (dead, second) = (rig.dead(9), Duration::from_secs(1));
     let causes = [
@@ -254,9 +254,9 @@ fn call_that_ends_while_connecting_names_why_there_is_no_connection() {
 }
 
 #[test]
-fn ready_of_list_waits_in_its_pause_and_fails_in_time_though_others_dial() {
+fn ready_of_address_list_waits_in_pause_and_fails_in_time_despite_other_dials() {
     let mut rig = Rig::new();
-    // The host of the next peer, which does not run yet.
+    // The address of the next peer, which does not run yet.
     let next = SocketAddr::from(([10, 0, 0, rig.world.hosts + 1], 7471));
     let dead = rig.dead(9);
     let list = [dead, rig.dead(8)];

@@ -36,7 +36,7 @@ fn assert_cancelled(server: &mut Server, request: Arrived, what: &str) {
 }
 
 #[test]
-fn server_that_breaks_protocol_of_stream_loses_call_and_its_handler_is_cancelled() {
+fn protocol_error_in_stream_ends_call_and_cancels_handler() {
     let mut server = Server::new();
     let options = CallOptions::new();
 
@@ -96,7 +96,7 @@ fn server_that_breaks_protocol_of_stream_loses_call_and_its_handler_is_cancelled
 }
 
 #[test]
-fn stream_has_finished_only_with_its_end_and_good_reply_without_value() {
+fn stream_finishes_only_with_end_and_empty_successful_reply() {
     let mut server = Server::new();
     let options = CallOptions::new();
     let metadata = MetadataBytes { initial: 0, trailing: 5 };
@@ -166,9 +166,9 @@ fn reply_without_accept_has_only_item_of_stream() {
 }
 
 #[test]
-fn cancellations_of_streams_that_find_no_room_are_sent_later() {
+fn stream_cancellations_wait_for_room() {
     const STREAMS: usize = 40;
-    // Too large for a bundle, and more than the peer has granted credit for.
+    // More calls than the peer has granted credit for. Each is too large for a bundle.
     const CALLS: usize = 1000;
     let limit = Limit { per_peer: 16, in_all: 64 };
     let mut server = Server::with(1, |builder| builder.queued_messages(limit));

@@ -355,7 +355,7 @@ fn reused_numbers_and_foreign_cancels_do_not_affect_other_calls() {
         "the later call has no stream"
     );
     caller.cancel(9);
-    // CANCEL drops waiting replies with its number. They wait because the peer has no memory for them.
+    // CANCEL drops waiting replies with its number. The replies wait because the peer has no memory for them.
     let body = vec![7; SMALL / 2];
     let waiting = |caller: &Caller| caller.used("bytes of replies that wait");
     let echo = |caller: &mut Caller, by, call| {
@@ -479,7 +479,7 @@ fn writers_stop_at_their_window() {
         assert_eq!(caller.items(), next, "after {window:?}");
         caller.cancel(call);
     }
-    // A held peer READs no items. Its handler produces one batch beyond those in the queue.
+    // A held peer READs no items. The handler produces one batch more than the queue holds.
     caller.request(request(&COUNTED, 5), &[]);
     assert_eq!(caller.items(), 1);
     caller.part(5, StreamPart::Window { bytes: 4 << 20, items: 4000 }, &[]);
@@ -495,7 +495,7 @@ fn writers_stop_at_their_window() {
 }
 
 #[test]
-fn readers_grant_what_they_have_consumed() {
+fn readers_grant_consumed_window() {
     let mut caller = Caller::new();
     let send = |caller: &Caller, call, numbers: std::ops::Range<u16>| {
         numbers.for_each(|number| caller.part(call, data(number), b"item"));
@@ -505,7 +505,7 @@ fn readers_grant_what_they_have_consumed() {
     send(&caller, 1, 0..31);
     assert_eq!(caller.frames(), [], "less than a half");
     send(&caller, 1, 31..32);
-    // The consumed part of the window, and its growth to twice the size.
+    // The reader grants the consumed part of the window, and doubles the window.
     assert_eq!(caller.windows(), [(32 * 4 + (16 << 10), 32 + 64)]);
     assert_eq!(caller.charged(), (1, 32 << 10));
     send(&caller, 1, 32..160);

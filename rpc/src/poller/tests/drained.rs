@@ -25,7 +25,7 @@ pub(super) fn refusal(call: u64) -> Header {
 }
 
 #[test]
-fn only_calls_of_poller_that_has_drained_have_not_run() {
+fn only_calls_to_drained_poller_have_not_run() {
     #[derive(Debug)]
     enum From {
         Asked,
@@ -72,7 +72,7 @@ fn one_way_call_to_drained_server_may_have_run() {
 }
 
 #[test]
-fn stream_that_was_accepted_is_not_opened_again() {
+fn accepted_stream_is_not_reopened() {
     for is_accepted in [false, true] {
         let mut server = Server::new();
         let (mut wait, opened) = server.open(FEED, &CallOptions::new().connect(Connect::Wait));
@@ -92,7 +92,7 @@ fn stream_that_was_accepted_is_not_opened_again() {
 }
 
 #[test]
-fn server_that_drains_gets_calls_again_in_its_next_session() {
+fn draining_server_gets_calls_again_in_next_session() {
     for is_drained in [true, false] {
         let mut server = Server::new();
         let waits = CallOptions::new().connect(Connect::Wait).timeout(Duration::from_secs(60));
@@ -119,9 +119,9 @@ fn server_that_drains_gets_calls_again_in_its_next_session() {
     }
 }
 
-/// Otherwise a peer that vanishes while it drains keeps its session for ever.
+/// Without probes, a peer that vanishes while it drains would keep its session forever.
 #[test]
-fn server_that_drains_is_probed_until_its_session_ends() {
+fn draining_server_is_probed_until_session_ends() {
     for is_drained in [true, false] {
         let mut server = Server::with(1, |builder| builder.idle_keepalive(Duration::from_secs(1)));
         if is_drained {

@@ -16,7 +16,7 @@ use trunkline_transport::Connect;
 
 /// Limit of idle time.
 const IDLE: Duration = Duration::from_secs(1);
-/// Time for frames on their way, and the precision of timers.
+/// Time for frames in flight, and the precision of timers.
 const MARGIN: Duration = Duration::from_millis(10);
 /// Items of the first window.
 const WINDOW: u16 = 64;
@@ -39,7 +39,7 @@ fn take_window(items: &mut Streaming<Bytes>) {
 }
 
 #[test]
-fn stream_ends_by_its_idle_timeout_only_if_nothing_arrives_that_may() {
+fn idle_timeout_counts_only_while_server_may_send() {
     let mut server = Server::new();
 
     // An arrival starts the time again.
@@ -60,8 +60,7 @@ fn stream_ends_by_its_idle_timeout_only_if_nothing_arrives_that_may() {
     assert_eq!(server.cancelled(), [request.header.call]);
     server.assert_at_rest("an idle stream");
 
-    // A server whose window is full cannot send. Its time begins when the reader makes room, also if that is just before
-    // the timer.
+    // A server whose window is full cannot send. The idle time begins when the reader makes room, even just before the timer.
     let (_request, mut items) = filled(&mut server);
     server.world.wait(IDLE * 10 - MARGIN);
     take_window(&mut items);

@@ -1,4 +1,4 @@
-//! Messages that join the frame of an earlier one.
+//! Messages that are bundled into the frame of an earlier message.
 
 use super::{Peer, World};
 use crate::wire::frame::{NOBODY, UNSET};
@@ -68,7 +68,7 @@ impl Peer {
 }
 
 #[test]
-fn message_joins_only_what_is_staged_for_its_own_poller_and_session() {
+fn message_joins_only_messages_staged_for_same_poller_and_session() {
     let mut world = World::new();
     let [from, to, other] = [world.peer(), world.peer(), world.peer()];
     for peer in [&to, &other] {

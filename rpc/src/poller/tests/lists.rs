@@ -12,7 +12,7 @@ use std::time::Duration;
 use trunkline_transport::Connect;
 
 #[test]
-fn call_leaves_draining_server_for_one_that_is_being_connected() {
+fn call_moves_from_draining_server_to_connecting_server() {
     let cases = [(false, false), (false, true), (true, false), (true, true)];
     let connects = [Connect::FailFast, Connect::Wait];
     let cases = cases.into_iter().flat_map(|case| connects.map(|connect| (case, connect)));

@@ -75,7 +75,7 @@ impl Resolve for Slow {
 }
 
 #[test]
-fn lookup_that_is_requested_follows_round_or_lookup_in_progress() {
+fn requested_lookup_follows_round_or_lookup_in_progress() {
     let mut rig = Rig::new();
     let slow = Arc::new(Slow::default());
     let channel = rig.node.channel(Target::resolver(Arc::clone(&slow)));
@@ -101,7 +101,7 @@ fn lookup_that_is_requested_follows_round_or_lookup_in_progress() {
     assert_eq!(slow.state().begun, 5, "nothing has changed since");
 }
 
-/// Otherwise a source that changes all the time, or calls that fail, would keep a lookup thread and the poller busy.
+/// Without the pause, a source that changes constantly, or calls that fail, would keep a lookup thread and the poller busy.
 #[test]
 fn lookups_outside_of_rounds_are_100_ms_apart() {
     let mut rig = Rig::new();
@@ -128,7 +128,7 @@ fn lookups_outside_of_rounds_are_100_ms_apart() {
 }
 
 #[test]
-fn empty_list_leaves_servers_that_are_known() {
+fn empty_lookup_keeps_known_servers() {
     let mut rig = Rig::new();
     let (slow, dead) = (Arc::new(Slow::default()), rig.dead(9));
     let channel = rig.node.channel(Target::resolver(Arc::clone(&slow)));

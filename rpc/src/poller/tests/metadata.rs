@@ -29,7 +29,7 @@ pub(super) fn metadata(size: usize) -> Metadata {
     metadata
 }
 
-/// Returns the same with the longest trace.
+/// Returns metadata of this size, followed by the longest trace.
 fn traced(size: usize) -> Metadata {
     let mut metadata = metadata(size);
     let trace = TraceContext::new(1, 2, true).unwrap();

@@ -62,7 +62,7 @@ impl World {
         self.options_with(|device| device)
     }
 
-    /// Returns such options with changed options of the device.
+    /// Like [`Self::options`], with device options changed by `set`.
     pub(crate) fn options_with(&mut self, set: impl FnOnce(SoftOptions) -> SoftOptions) -> NodeOptions {
         self.hosts += 1;
         let address = Ipv4Addr::new(10, 0, 0, self.hosts);

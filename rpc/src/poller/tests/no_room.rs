@@ -128,7 +128,7 @@ fn large_replies_wait_in_order_within_limit() {
 }
 
 #[test]
-fn peer_without_reply_room_runs_no_more_calls_and_its_streams_wait() {
+fn peer_without_reply_room_has_further_calls_refused_and_streams_paused() {
     let mut world = World::new();
     let node = world.node(|builder| builder.queued_messages(Limit { per_peer: 4, in_all: 64 }));
     let peer = world.peer_with(|options| options.srq_depth(16).srq_depth_limit(16));

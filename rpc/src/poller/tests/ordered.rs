@@ -8,13 +8,13 @@ use crate::{Limit, NodeBuilder};
 use bytes::Bytes;
 use trunkline_transport::Connect;
 
-/// Leaves room for one call of the test, as the rest is for calls of handlers.
+/// Leaves room for one call of the test. The other units are reserved for calls of handlers.
 fn with_room_for_one(builder: NodeBuilder) -> NodeBuilder {
     builder.call_limit(Limit { per_peer: 2, in_all: 2 })
 }
 
 #[test]
-fn ordered_calls_that_have_not_left_do_not_follow_others_to_another_session() {
+fn unsent_ordered_call_is_aborted_and_unordered_call_moves_to_next_server() {
     let mut world = World::new();
     let node = world.node(with_room_for_one);
     let (peer, successor) = (world.peer(), world.peer());
@@ -36,7 +36,7 @@ fn ordered_calls_that_have_not_left_do_not_follow_others_to_another_session() {
 }
 
 #[test]
-fn ordered_calls_that_are_queued_end_as_aborted_with_their_session() {
+fn queued_ordered_calls_end_as_aborted_with_session() {
     for (is_ordered, code) in [(true, Code::Aborted), (false, Code::Unavailable)] {
         let mut world = World::new();
         let node = world.node(|builder| builder);
@@ -49,7 +49,7 @@ fn ordered_calls_that_are_queued_end_as_aborted_with_their_session() {
         let (options, body) = (options(Connect::FailFast), Bytes::from(vec![7; 100]));
         let calls = (0..100).map(|_| channel.call(&options, ECHO, &(), body.clone())).collect::<Vec<_>>();
         world.run();
-        // Its host dies.
+        // The host of the peer dies.
         world.tasks.truncate(before);
         let ended = calls.into_iter().map(|call| world.block_on(call).unwrap_err()).collect::<Vec<_>>();
         let (left, queued) = ended.iter().partition::<Vec<_>, _>(|status| status.may_have_run());

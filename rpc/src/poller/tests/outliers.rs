@@ -157,7 +157,7 @@ fn arrived(server: &Peer) -> Option<(Origin, u64)> {
 }
 
 #[test]
-fn failing_server_is_left_out_within_20_calls_until_it_recovers() {
+fn failing_server_is_left_out_within_20_calls_until_recovery() {
     for policy in [Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut rig = Rig::new(4, policy.into());
         rig.calls(1000 * MS, |_| Answer::Success);
@@ -208,7 +208,7 @@ fn slow_server_is_left_out_until_call_after_pause() {
     assert_eq!(rig.states(), ["up"; 4], "another one did not");
     rig.calls(3000 * MS, |_| Answer::Success);
     assert_eq!(rig.left_out(), 1, "the calls before the pause count no more");
-    // It lags again soon, so that the next pause is longer.
+    // The server lags again soon after its return, so its next pause is longer.
     assert_eq!(lags(&mut rig, 5 * MS), (out, 2));
     assert_eq!(rig.calls(650 * MS, slow(5 * MS))[0], 0);
     let all_lag = |at| Answer::Slow(if at == 0 { 8 * MS } else { 2 * MS });
@@ -218,7 +218,7 @@ fn slow_server_is_left_out_until_call_after_pause() {
 }
 
 #[test]
-fn server_that_answers_at_once_makes_only_other_one_not_slow() {
+fn servers_slower_than_one_fast_server_are_not_left_out() {
     let one_is_fast = |at| if at == 0 { Answer::Success } else { Answer::Slow(50 * MS) };
     let mut rig = Rig::new(2, Policy::RoundRobin.into());
     rig.calls(6000 * MS, one_is_fast);
@@ -229,7 +229,7 @@ fn server_that_answers_at_once_makes_only_other_one_not_slow() {
 }
 
 #[test]
-fn server_that_fails_half_of_its_calls_is_left_out_at_end_of_period() {
+fn server_failing_half_of_calls_is_left_out_at_end_of_period() {
     for (every, expected) in [(2, "left out: fails"), (3, "up")] {
         let mut rig = Rig::new(2, Policy::RoundRobin.into());
         let mut calls = 0;
@@ -291,7 +291,7 @@ fn by_node(reason: Reason) -> RepliedBy {
 }
 
 #[test]
-fn only_faults_of_server_leave_it_out() {
+fn server_is_left_out_only_for_its_own_faults() {
     let refused = RepliedBy::Node { reason: Some(Reason::Overloaded), ran: false };
     for (answer, expected) in [
         (Answer::Failure(Code::NotFound, RepliedBy::Handler), 0),
@@ -312,7 +312,7 @@ fn only_faults_of_server_leave_it_out() {
 }
 
 #[test]
-fn server_whose_calls_are_all_hedged_is_left_out() {
+fn server_with_all_calls_hedged_is_left_out_as_slow() {
     let mut rig = Rig::new(4, Balance::from(Policy::RoundRobin).hedge_after(10 * MS));
     let hedged = |rig: &mut Rig| {
         let answer = &mut |at| if at == 0 { Answer::Never } else { Answer::Success };
@@ -362,7 +362,7 @@ fn error(code: Code) -> Answer {
 }
 
 #[test]
-fn no_idempotent_call_fails_beside_server_that_fails_all() {
+fn idempotent_calls_succeed_beside_failing_server() {
     let panic = Answer::Failure(Code::Internal, by_node(Reason::Panicked));
     for failure in [error(Code::Unavailable), error(Code::Internal), error(Code::Unknown), panic] {
         let mut rig = Rig::new(4, Policy::RoundRobin.into());
@@ -380,7 +380,7 @@ fn no_idempotent_call_fails_beside_server_that_fails_all() {
 }
 
 #[test]
-fn call_that_picked_server_fails_connects_next_one_in_time_or_returns_failure() {
+fn call_failed_by_picked_server_moves_to_next_or_returns_failure() {
     for (dead, is_late) in [(false, false), (true, false), (true, true)] {
         let mut world = World::new();
         let node = world.node(|builder| builder);
@@ -421,7 +421,7 @@ fn only_server_failures_are_retried_and_only_if_safe() {
         (&HEDGED, Answer::Failure(Code::PermissionDenied, unauthorised), 1),
         (&HEDGED, Answer::Failure(Code::InvalidArgument, by_node(Reason::BadArguments)), 1),
         (ECHO, error(Code::Unavailable), 1),
-        // Such as a panic of the code that authorizes calls.
+        // The failure of a call whose authorizing code panics.
         (ECHO, Answer::Failure(Code::Internal, RepliedBy::Node { reason: None, ran: false }), 2),
     ] {
         let mut rig = Rig::new(3, Policy::RoundRobin.into());

@@ -61,7 +61,7 @@ fn reply_counts_once_and_only_from_called_peer() {
 }
 
 #[test]
-fn reply_that_cannot_be_read_ends_its_call() {
+fn unreadable_reply_ends_call() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
     let (server, other) = (world.peer(), world.peer());

@@ -53,7 +53,7 @@ fn all_servers_are_kept_connected_without_call_unless_first_is_picked() {
 }
 
 #[test]
-fn silent_servers_of_balanced_channel_do_not_delay_others() {
+fn silent_servers_do_not_delay_calls_to_other_servers() {
     let mut rig = Rig::new();
     let silent = (1..=100).map(|port| SocketAddr::new(silent().ip(), port)).collect::<Vec<_>>();
     let all = silent.iter().copied().chain([rig.peer.address()]);
@@ -73,7 +73,7 @@ fn silent_servers_of_balanced_channel_do_not_delay_others() {
 }
 
 #[test]
-fn streams_that_have_not_left_for_dead_server_do_not_fail() {
+fn unsent_streams_survive_death_of_server() {
     for connect in [Connect::FailFast, Connect::Wait] {
         let mut world = World::new();
         let (node, other) = (world.node(|builder| builder), world.peer());
@@ -230,7 +230,7 @@ fn hedges_use_retry_budget_and_only_idempotent_methods_have_any() {
 }
 
 #[test]
-fn one_way_calls_that_have_not_left_are_not_hedged() {
+fn unsent_one_way_calls_are_not_hedged() {
     let mut rig = Hedging::new(100);
     rig.servers[0].hold(true);
     let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
@@ -281,7 +281,7 @@ fn hedged_call_outlives_failure_of_one_attempt_and_ends_with_answer_of_handler()
 }
 
 #[test]
-fn call_that_has_moved_on_is_hedged_only_at_server_that_it_has_not_tried() {
+fn moved_call_is_not_hedged_at_tried_server() {
     let mut rig = Hedging::new(10);
     let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
     let mut call = Box::pin(channel.call(&options, &HEDGED, &(), Bytes::new()));

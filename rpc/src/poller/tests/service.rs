@@ -23,7 +23,7 @@ const METHOD: MethodName = MethodName {
     streams: Streams::Neither,
     shapes: None,
 };
-/// Methods of the fake service, and one that it does not have.
+/// Methods of the fake service, and one method that the service does not have.
 pub(crate) static METHODS: [MethodName; 12] = [
     MethodName { name: "echo", hash: 1, ..METHOD },
     MethodName { name: "hang", hash: 2, ..METHOD },

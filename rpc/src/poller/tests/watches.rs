@@ -1,4 +1,4 @@
-//! The health that servers of a balanced channel report: which of them get calls, and how often a server is asked.
+//! The health that servers of a balanced channel report: which servers get calls, and how often a server is queried.
 
 use super::addresses::{Rig, options};
 use super::service::ECHO;
@@ -90,7 +90,7 @@ fn states(node: &Node) -> Vec<&'static str> {
 }
 
 #[test]
-fn server_that_does_not_serve_gets_no_calls_unless_none_does() {
+fn not_serving_server_gets_calls_only_if_no_server_serves() {
     for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
         let mut world = World::new();
         let (node, channel, peers, watches) = watched(&mut world, policy);
@@ -113,7 +113,7 @@ fn server_that_does_not_serve_gets_no_calls_unless_none_does() {
 }
 
 #[test]
-fn first_server_that_does_not_serve_has_others_connected() {
+fn next_server_is_connected_if_first_is_not_serving() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
     let (one, other) = (world.peer(), world.peer());
@@ -154,7 +154,7 @@ fn calls_under_way(node: &Node) -> u64 {
 }
 
 #[test]
-fn refused_watch_is_not_repeated_in_its_session() {
+fn refused_watch_is_not_repeated_in_same_session() {
     for code in [Code::Unimplemented, Code::PermissionDenied, Code::Unauthenticated] {
         let mut world = World::new();
         let (node, channel, [peer, _other], [watch, _]) = watched(&mut world, Policy::RoundRobin);
@@ -166,7 +166,7 @@ fn refused_watch_is_not_repeated_in_its_session() {
 }
 
 #[test]
-fn watch_that_ends_is_repeated_after_pauses_and_counts_as_serving() {
+fn ended_watch_counts_as_serving_and_is_repeated_after_growing_pauses() {
     let mut world = World::new();
     let (node, _channel, [peer, _other], [watch, _]) = watched(&mut world, Policy::RoundRobin);
     report(&peer, watch, &[NOT_SERVING]);
@@ -189,7 +189,7 @@ fn watch_that_ends_is_repeated_after_pauses_and_counts_as_serving() {
 }
 
 #[test]
-fn changes_of_server_are_taken_few_at_a_time() {
+fn health_changes_of_server_are_rate_limited() {
     let mut world = World::new();
     let (node, _channel, [peer, _other], [watch, _]) = watched(&mut world, Policy::RoundRobin);
     let changes = [NOT_SERVING, SERVING].repeat(30);

@@ -316,7 +316,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Bundles a reply with the last frame, if possible. Returns true if it does.
+    /// Bundles a reply with the last frame, if possible. Returns true if the reply was bundled.
     #[inline]
     fn join(
         &mut self,

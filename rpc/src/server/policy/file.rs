@@ -104,8 +104,8 @@ impl PolicyFile {
         Ok(Self(Arc::new(Loaded { path, policy, seen })))
     }
 
-    /// Reads the file again if it has changed. Returns true if another policy is in force now. Otherwise the earlier one stays,
-    /// and the log has the cause, once per change. Blocks, so no poller may call it.
+    /// Reads the file again if it has changed. Returns true if another policy is in force now. Otherwise the earlier policy
+    /// stays, and the cause is logged, once per change. Blocks, so no poller may call it.
     pub fn reload(&self) -> bool {
         let Loaded { path, policy, seen } = &*self.0;
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -30,7 +30,7 @@ mod types {
     pub(super) const NUMBER: u8 = 2;
     /// The sizes of the metadata that precedes the encoded part.
     pub(super) const METADATA: u8 = 3;
-    // 4 TRACE, 5 ORDER, 6 RESEND, 7 COMPRESSION.
+    // Types 4 (TRACE), 5 (ORDER), 6 (RESEND) and 7 (COMPRESSION) are reserved.
     /// Fingerprints of the types that the method sends.
     pub(super) const SHAPES: u8 = 8;
 }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_extensions_are_skipped_unless_they_are_critical() {
+    fn unknown_extensions_are_skipped_unless_critical() {
         let known = Ok(Extensions { method: Some(METHOD), ..Extensions::default() });
         assert_eq!(Extensions::parse(&with(&[]), false), known);
         assert_eq!(Extensions::parse(&with(&[200, 0, 2, 0, 7, 7, 201, 0, 0, 0]), false), known);

@@ -43,7 +43,7 @@ const RESERVED: u8 = 0xf0;
 const CALL: usize = 8;
 /// Offset of the length of the extensions of a request or reply.
 const EXTENSIONS: usize = 12;
-/// Stands for the number of a method without one.
+/// Stands for a missing method number.
 const UNASSIGNED: u16 = 0xffff;
 
 /// The contents of a message before its metadata.
@@ -75,7 +75,7 @@ pub(crate) enum Header {
         /// The number that the caller gave the call.
         call: u64,
     },
-    /// The poller has answered all calls of the receiver, and runs no more.
+    /// The poller has answered all calls of the receiver, and runs no further calls from it.
     Drained,
     /// A frame of a stream.
     Stream(StreamHeader),
@@ -486,7 +486,7 @@ mod tests {
     const NUMBERED: Number = Number { number: 3, schema: SCHEMA, method: 12 };
 
     #[test]
-    fn headers_survive_round_trip() {
+    fn headers_round_trip() {
         let all = [
             REQUEST_HEADER,
             Header::Request(RequestHeader {
@@ -596,7 +596,7 @@ mod tests {
 
     /// The RPC layer's examples of `docs/book/src/why/wire.md`, parsed and emitted.
     #[test]
-    fn examples_of_document_are_right() {
+    fn examples_of_wire_document_parse_and_re_emit() {
         let (mut seen, mut shapes) = (Vec::new(), 0);
         for (name, frame) in
             trunkline_testkit::wire_examples().into_iter().filter(|(_, frame)| frame[0] >= 0x10)

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_survive_round_trip() {
+    fn status_texts_round_trip() {
         let status = Status::aborted("no").with_cause("disk").with_cause("plug");
         let bytes = emitted(&status);
         assert_eq!(bytes, b"\x02\0\0\0no\x02\x04\0disk\x04\0plug");
@@ -85,7 +85,7 @@ mod tests {
 
     /// The statuses in the examples of `docs/book/src/why/wire.md`.
     #[test]
-    fn examples_of_document_are_right() {
+    fn examples_of_wire_document_parse_and_re_emit() {
         let mut seen = Vec::new();
         for (name, frame) in
             trunkline_testkit::wire_examples().into_iter().filter(|(_, frame)| frame[0] == 0x30)
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_to_their_limits_by_sender_and_refused_by_receiver() {
+    fn overlong_status_texts_are_cut_by_sender_and_refused_by_receiver() {
         let long = Status::aborted("ä".repeat(MOST_MESSAGE_BYTES));
         let bytes = emitted(&long);
         assert_eq!(parse(&bytes, 0).unwrap().message.len(), MOST_MESSAGE_BYTES);

@@ -150,7 +150,7 @@ mod tests {
     ];
 
     #[test]
-    fn frames_survive_round_trip_and_are_checked() {
+    fn stream_frames_round_trip_and_invalid_frames_are_refused() {
         for (part, length) in PARTS.into_iter().zip([8, 8, 8, 16, 16]) {
             for from_caller in [false, true] {
                 let frame = StreamHeader { call: 0x0304, from_caller, part };

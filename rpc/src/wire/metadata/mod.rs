@@ -82,7 +82,7 @@ impl Metadata {
         self.block.len()
     }
 
-    /// Sets the only value of a key, in place of its earlier ones.
+    /// Sets the value of a key, and removes its earlier values.
     ///
     /// # Errors
     /// The key or the value breaks a rule, or the key is reserved. The metadata is then unchanged.
@@ -92,7 +92,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Sets the only value of a key that ends in `-bin`, in place of its earlier ones.
+    /// Sets the value of a key that ends in `-bin`, and removes its earlier values.
     ///
     /// # Errors
     /// As for [`Metadata::insert`].
@@ -150,7 +150,8 @@ impl Metadata {
         self.block.len() < before
     }
 
-    /// Returns the first value of a key; `None` if it has none, if the value is not UTF-8, or if the key ends in `-bin`.
+    /// Returns the first value of a key; `None` if the key has no value, if the value is not UTF-8, or if the key ends in
+    /// `-bin`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         // Later values must not replace the first: the path is the first `grpc-path`.
@@ -223,7 +224,7 @@ impl fmt::Debug for Metadata {
     }
 }
 
-/// The entries of a block; it ends at the first one that does not fit.
+/// An iterator over the entries of a block. Ends at the first entry that does not fit.
 struct Entries<'a>(&'a [u8]);
 
 impl<'a> Iterator for Entries<'a> {

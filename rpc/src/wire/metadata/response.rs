@@ -45,7 +45,7 @@ impl MetadataBytes {
     }
 }
 
-/// The metadata of a response: what precedes the result, and what follows it.
+/// The metadata at the start and at the end of a response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ReplyMetadata {
     pub(crate) initial: Metadata,
@@ -79,9 +79,9 @@ impl ReplyMetadata {
 /// A place for the metadata of a call's response. Pass it to
 /// [`CallOptions::response_metadata`](crate::CallOptions::response_metadata), and read it once the call has ended.
 ///
-/// The place is emptied when a call is made with these options, and filled when the call has ended, whether it succeeded
-/// or failed. If the call returns a stream, the place gets the metadata for the start with the stream, and the rest when
-/// the stream has ended. Clones share the place. Use one for each of several concurrent calls.
+/// The place is emptied when a call with such options is made, and filled when the call has ended, whether it succeeded or
+/// failed. If the call returns a stream, the place gets the metadata for the start with the stream, and the metadata for the
+/// end when the stream has ended. Clones share the place. Concurrent calls need separate places.
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, ResponseMetadata, Status};

@@ -17,7 +17,7 @@ const PARENT_BYTES: usize = 55;
 const MOST_STATE: usize = 512;
 /// Maximum number of entries in a `tracestate` (Trace Context §3.3.1.1).
 const MOST_ENTRIES: usize = 32;
-/// Entries longer than this are dropped first (Trace Context §3.3.1.5).
+/// Length in bytes above which entries are dropped first (Trace Context §3.3.1.5).
 const LONG_ENTRY: usize = 128;
 /// Maximum length of the key of an entry, and of its value.
 const MOST_PART: usize = 256;
@@ -58,10 +58,10 @@ impl TraceContext {
         (trace_id != 0 && span_id != 0).then(|| Self { trace_id, span_id, flags, state: String::new() })
     }
 
-    /// Returns the trace context in metadata; `None` if there is none, or a malformed one.
+    /// Returns the trace context in metadata; `None` if the metadata has no trace, or a malformed one.
     ///
-    /// Its state has at most 512 bytes. A longer one loses entries of more than 128 bytes first, and then others, each from
-    /// the end. A malformed one, or one of more than 32 entries, is left out.
+    /// The state has at most 512 bytes. Entries of more than 128 bytes are removed from a longer state first, and then other
+    /// entries, each from the end. A state that is malformed or has more than 32 entries is left out.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Option<Self> {
         let mut parents = metadata.get_all(PARENT);
@@ -116,14 +116,14 @@ impl TraceContext {
         self.flags & SAMPLED != 0
     }
 
-    /// Returns the vendors' entries, as `tracestate` has them. Empty without any.
+    /// Returns the vendors' entries, in the format of `tracestate`. Empty if there are none.
     #[must_use]
     pub fn state(&self) -> &str {
         &self.state
     }
 
-    /// Writes the trace context into metadata and replaces an earlier one. State that is not printable ASCII, or has more than
-    /// 65,535 bytes, is left out.
+    /// Writes the trace context into metadata, and replaces an earlier trace context. State that is not printable ASCII, or has
+    /// more than 65,535 bytes, is left out.
     pub fn put_into(&self, metadata: &mut Metadata) {
         metadata.remove(STATE);
         let _never_fails = metadata.insert(PARENT, &self.to_string());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn well_formed_contexts_are_written_as_they_were_read() {
+    fn well_formed_trace_contexts_round_trip() {
         let trace = of(&[PARENT_00], &["a=1", "", "b=2,c=3"]).unwrap();
         assert_eq!(
             (trace.trace_id(), trace.span_id()),

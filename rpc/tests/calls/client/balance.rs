@@ -24,7 +24,7 @@ use trunkline::{
 trait Work {
     /// Records a job. Each job may run once only.
     async fn add(&self, job: u64) -> Result<u64, Status>;
-    /// Records a job that may be repeated. It waits at the gate if its server holds jobs.
+    /// Records a job that may be repeated. The job waits at the gate if its server holds jobs.
     #[idempotent]
     async fn set(&self, job: u64) -> Result<u64, Status>;
     /// Waits at the gate if its server holds jobs.
@@ -163,7 +163,7 @@ impl Replicas {
 }
 
 #[test]
-fn hedged_call_is_answered_by_another_server_while_its_own_one_does_not() {
+fn hedged_call_is_answered_by_another_server_while_first_is_silent() {
     let replicas = Replicas::new(2);
     let balance = Balance::from(Policy::RoundRobin).hedge_after(Duration::from_millis(1));
     let client = replicas.client(balance);
@@ -178,7 +178,7 @@ fn hedged_call_is_answered_by_another_server_while_its_own_one_does_not() {
 }
 
 #[test]
-fn round_robin_uses_all_20_servers_of_list_alike() {
+fn round_robin_uses_all_20_servers_equally() {
     let replicas = Replicas::new(20);
     let list = Target::resolver(ServerList::new("workers", replicas.addresses.iter().copied()));
     let channel = replicas.caller.channel(list).balanced(Policy::RoundRobin);
@@ -192,7 +192,7 @@ fn round_robin_uses_all_20_servers_of_list_alike() {
 }
 
 #[test]
-fn power_of_two_choices_avoids_server_whose_calls_do_not_end() {
+fn power_of_two_choices_avoids_blocked_server() {
     let replicas = Replicas::new(2);
     let client = replicas.client(Policy::PowerOfTwo);
     replicas.connect(&client);
@@ -268,7 +268,7 @@ fn lost_call_is_retried_only_if_safe() {
 }
 
 #[test]
-fn retry_budget_bounds_further_attempts() {
+fn retry_budget_limits_retries() {
     let replicas = Replicas::limited(3, 1);
     let client = replicas.client(Balance::from(Policy::RoundRobin).retry_budget(5, 0));
     replicas.connect(&client);
@@ -407,7 +407,7 @@ impl Resolve for Failing {
 }
 
 #[test]
-fn lookups_that_fail_keep_servers_and_are_logged_at_limited_rate() {
+fn failed_lookups_keep_servers_and_are_logged_at_limited_rate() {
     let (logged, replicas) = (Logged::by_all(), Replicas::new(2));
     let (servers, lookups) =
         (replicas.addresses.iter().copied().map(PeerKey::new).collect(), AtomicU64::new(0));
@@ -428,7 +428,7 @@ fn lookups_that_fail_keep_servers_and_are_logged_at_limited_rate() {
 }
 
 #[test]
-fn server_that_does_not_serve_gets_no_calls_until_it_does_unless_all_do_not() {
+fn not_serving_server_gets_no_calls_while_another_serves() {
     let (replicas, health) = Replicas::with_health::<2>();
     let client = replicas.client(Policy::RoundRobin);
     replicas.connect(&client);
@@ -451,7 +451,7 @@ fn server_that_does_not_serve_gets_no_calls_until_it_does_unless_all_do_not() {
 }
 
 #[test]
-fn channels_share_watch_of_server_which_ends_with_last() {
+fn channels_share_server_watch_until_last_channel_is_dropped() {
     let (replicas, _health) = Replicas::with_health::<2>();
     let is = |running: u64| {
         until("the streams are open", || {
@@ -476,7 +476,7 @@ fn channels_share_watch_of_server_which_ends_with_last() {
 }
 
 #[test]
-fn watch_does_not_hold_drain_of_its_server_and_begins_again_with_its_next_session() {
+fn watch_does_not_delay_drain_and_restarts_with_next_session() {
     let (mut replicas, health) = Replicas::with_health::<2>();
     let client = replicas.client(Policy::RoundRobin);
     replicas.connect(&client);

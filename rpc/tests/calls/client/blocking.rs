@@ -39,14 +39,14 @@ impl Wait for Waits {
     }
     async fn wait(&self) -> Result<u8, Status> {
         let (client, local) = self.own();
-        // These calls are made before `block_on` is called.
+        // The calls start before `block_on` is called.
         self.reporter.tell(block_on(client.plain()).unwrap_err());
         self.reporter.tell(block_on(local.plain()).unwrap_err());
         self.reporter.tell(block_on(client.note()).unwrap_err());
-        // These calls are made within it.
+        // The calls start within `block_on`.
         self.reporter.tell(block_on(async { client.plain().await }).unwrap_err());
         self.reporter.tell(block_on(async { block_on(async { local.plain().await }) }).unwrap_err());
-        // It waits for a future that another thread completes.
+        // `block_on` may wait for a future that another thread completes.
         assert_eq!(block_on(completed_elsewhere()), 7);
         local.plain().await
     }
@@ -120,7 +120,7 @@ fn call_waited_for_on_pollers_thread_fails_at_once() {
 }
 
 #[test]
-fn task_that_waits_on_its_poller_fails_at_once() {
+fn task_blocking_on_its_own_poller_fails_at_once() {
     let node = Arc::new(node().start().unwrap());
     let of_task: Arc<Node> = Arc::clone(&node);
     let task = node.run_on(PollerIndex(0), move |_| async move {
@@ -131,7 +131,7 @@ fn task_that_waits_on_its_poller_fails_at_once() {
 }
 
 #[test]
-fn factory_that_waits_for_call_fails_at_once() {
+fn blocking_call_in_factory_fails_at_once() {
     let (reporter, statuses) = events();
     let own = Arc::new(OnceLock::new());
     let service = WaitServer::per_poller(move |context| {

@@ -153,7 +153,7 @@ fn generic_code_works_with_client_and_with_mock() {
 }
 
 #[test]
-fn code_of_one_thread_works_with_every_caller() {
+fn generic_code_works_with_client_mock_and_local_client() {
     let (server, caller) = pair(StoreServer::new(Memory::default()));
     let address = server.local_address();
     let client = StoreClient::connect(&caller, address).unwrap();

@@ -88,7 +88,7 @@ impl Resolve for Directory {
 }
 
 #[test]
-fn channel_is_lazy_and_ready_connects_it() {
+fn channel_connects_lazily_by_ready() {
     let network = InProcessNetwork::new();
     let (there, caller) = (server(&network, 7), node(&network).start().unwrap());
     let channel = caller.channel(there.local_address());
@@ -113,7 +113,7 @@ impl Who for Passer {
 }
 
 #[test]
-fn channel_that_is_older_than_its_node_works_once_node_runs() {
+fn channel_of_unstarted_node_refuses_calls_until_node_runs() {
     let network = InProcessNetwork::new();
     let there = server(&network, 7);
     let directory = Directory::default();
@@ -144,7 +144,7 @@ fn channel_that_is_older_than_its_node_works_once_node_runs() {
 }
 
 #[test]
-fn channel_of_node_that_does_not_start_fails_at_once() {
+fn channel_of_failed_or_dropped_builder_fails_at_once() {
     let network = InProcessNetwork::new();
     let unused: SocketAddr = ([127, 0, 0, 1], 7000).into();
     // The settings are refused, the pollers fail to start, or the node is never started.
@@ -164,7 +164,7 @@ fn channel_of_node_that_does_not_start_fails_at_once() {
 }
 
 #[test]
-fn names_are_resolved_again_when_connecting_fails_and_when_session_ends() {
+fn names_are_resolved_again_after_failed_dial_and_session_end() {
     let network = InProcessNetwork::new();
     let (first, second) = (server(&network, 1), server(&network, 2));
     let caller = node(&network).start().unwrap();
@@ -227,7 +227,7 @@ fn silent_resolvers_do_not_delay_other_targets() {
 
 #[test]
 fn name_is_resolved_by_dns_and_its_error_is_kept() {
-    // The default resolver is the system's, which knows this name.
+    // The default resolver is the system's, which resolves `localhost`.
     let server = crate::common::node().serve(WhoServer::new(Number(7, None))).start().unwrap();
     let caller = crate::common::node().start().unwrap();
     let port = server.local_address().port();
@@ -236,13 +236,13 @@ fn name_is_resolved_by_dns_and_its_error_is_kept() {
     assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
     assert!(status.message().contains(&format!("no-such-host.invalid:{port}")), "{status}");
     assert!(!status.causes().is_empty(), "{status}");
-    // It resolves to 127.0.0.1, where this server does not listen, and maybe to ::1.
+    // `localhost` resolves to 127.0.0.1, where this server does not listen, and maybe to ::1.
     let status = block_on(caller.channel(("localhost", port)).ready()).unwrap_err();
     assert!(status.message().contains(&format!("127.0.0.1:{port}: ")), "{status}");
 }
 
 #[test]
-fn resolver_may_return_anything() {
+fn hostile_resolver_fails_only_its_own_channel() {
     #[derive(Debug)]
     enum Hostile {
         Many(SocketAddr),
@@ -380,7 +380,7 @@ fn server_calls_its_client_over_same_session() {
 }
 
 #[test]
-fn channel_serves_tasks_of_pollers_too_its_own_nodes_and_others() {
+fn channel_serves_poller_tasks_of_own_and_other_nodes() {
     let network = InProcessNetwork::new();
     let (there, caller) = (server(&network, 7), node(&network).pollers(2).start().unwrap());
     let other = node(&network).start().unwrap();

@@ -111,7 +111,7 @@ fn begin<F: Future>(future: std::pin::Pin<&mut F>) {
 }
 
 #[test]
-fn zero_time_limit_expires_at_once_and_infinite_one_never() {
+fn zero_time_limit_expires_at_once_and_maximum_never() {
     let setting = Setting::new();
     let status = block_on(setting.client().with_timeout(Duration::ZERO).echo(1)).unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
@@ -146,7 +146,7 @@ fn panic_ends_its_call_as_internal_and_poller_continues() {
 }
 
 #[test]
-fn panic_whose_payload_panics_when_dropped_ends_its_call_only() {
+fn panic_with_panicking_payload_ends_only_its_call() {
     let setting = Setting::new();
     for _ in 0..3 {
         let status = block_on(setting.client().panic_twice()).unwrap_err();
@@ -203,7 +203,7 @@ trait Nowhere {
 }
 
 #[test]
-fn errors_name_service_or_method_that_server_lacks() {
+fn errors_name_unknown_service_or_method() {
     let setting = Setting::new();
     let address = setting.server.local_address();
     let check = |outcome: Status, code: Code, reason: Reason, words: &[&str]| {

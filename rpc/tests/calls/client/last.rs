@@ -51,7 +51,7 @@ impl Nodes {
     }
 }
 
-/// Uses its nodes when it is dropped, and then reports.
+/// Two nodes that are used when this value is dropped, and a sender that reports it.
 struct Late(Option<Nodes>, Sender<()>);
 
 impl Drop for Late {

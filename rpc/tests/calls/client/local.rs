@@ -48,7 +48,7 @@ fn relay() -> RelayServer {
 }
 
 #[test]
-fn handler_calls_itself_and_others() {
+fn handler_calls_its_own_and_another_node() {
     let [one, two] = [1, 2].map(|pollers| node().pollers(pollers).serve(relay()).start().unwrap());
     let (a, b) = (one.local_address(), two.local_address());
     let client = RelayClient::connect(&one, a).unwrap();
@@ -61,7 +61,7 @@ fn handler_calls_itself_and_others() {
 }
 
 #[test]
-fn task_runs_on_its_poller_and_calls_from_there() {
+fn task_runs_and_makes_calls_on_its_poller() {
     let server = node().serve(relay()).start().unwrap();
     let node = node().pollers(2).start().unwrap();
     let address = server.local_address();
@@ -100,7 +100,7 @@ fn calls_of_task_wait_for_room() {
 }
 
 #[test]
-fn panic_of_task_affects_only_that_task() {
+fn task_panic_ends_task_as_internal_and_poller_continues() {
     let node = node().start().unwrap();
     let later = node.run_on(PollerIndex(0), |_| async { panic!("a task panics on purpose") });
     let status: Result<(), _> = block_on(later);
@@ -170,7 +170,7 @@ fn types_of_poller_are_not_send() {
 }
 
 #[test]
-fn handler_that_passes_on_status_has_run() {
+fn status_forwarded_by_handler_is_marked_as_run() {
     let server = node().serve(relay()).start().unwrap();
     let client = RelayClient::connect(&server, server.local_address()).unwrap();
     // This port of the server's address has no listener.

@@ -147,7 +147,7 @@ fn calls_dropped_unpolled_are_cancelled_and_released() {
     for _ in 0..100 {
         assert_eq!(setting.reported.next(), "dropped");
     }
-    // These calls may or may not leave before they are dropped.
+    // These calls may or may not be sent before they are dropped.
     (0..1000).for_each(|_| drop(client.wait()));
     (0..1000).for_each(|_| drop(client.note("text".into())));
     let nodes = [(&setting.node, "calls under way"), (&setting.server, "running handlers")];

@@ -110,7 +110,7 @@ fn held_bytes(node: &Node) -> u64 {
 }
 
 #[test]
-fn large_items_keep_memory_that_they_were_read_into() {
+fn large_item_keeps_its_memory_until_dropped() {
     let (server, caller) = pair(BlocksServer::new(Zeros));
     let client = BlocksClient::connect(&caller, server.local_address()).unwrap();
     let mut items = block_on(client.feed(BYTES)).unwrap();
@@ -130,7 +130,7 @@ fn stopped_readers_leave_memory_for_largest_message() {
     let caller =
         node().rendezvous_bytes_per_peer(8 << 20).max_message_bytes(LARGEST as usize).start().unwrap();
     let client = BlocksClient::connect(&caller, server.local_address()).unwrap();
-    // Their first items take more than the largest message leaves.
+    // The first items of these streams take more memory than is left beside the largest message.
     let stopped = (0..10).map(|_| block_on(client.feed(BYTES)).unwrap()).collect::<Vec<_>>();
     for _ in 0..10 {
         let reply = block_on(client.block(LARGEST - 64)).unwrap();
@@ -143,7 +143,7 @@ fn stopped_readers_leave_memory_for_largest_message() {
 }
 
 #[test]
-fn message_that_cannot_be_registered_ends_its_call_with_cause() {
+fn call_ends_with_cause_if_message_registration_fails() {
     // Regions for the slots of the poller only.
     let limited = || -> NodeBuilder {
         let device = SoftOptions { max_regions: Some(2), ..SoftOptions::from_env().unwrap() };

@@ -70,7 +70,7 @@ fn calls_start_in_order_of_stub_calls_across_threads() {
 }
 
 #[test]
-fn task_of_poller_has_ordered_clients_too() {
+fn ordered_client_works_in_poller_task() {
     let (reporter, notes) = events();
     let server = node().pollers(2).serve(JournalServer::new(Writer(reporter)));
     let (server, caller) = (server.start().unwrap(), node().start().unwrap());

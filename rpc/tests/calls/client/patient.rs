@@ -103,7 +103,7 @@ fn wait(client: &ShopClient) -> [Made<'_>; 2] {
 }
 
 #[test]
-fn calls_that_wait_outlive_drain_of_their_server() {
+fn waiting_calls_outlive_drain_of_server() {
     let caller = node().start().unwrap();
     let address = fresh_address();
     let client = client(caller.channel(address));

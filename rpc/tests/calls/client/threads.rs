@@ -17,7 +17,7 @@ impl Echo for Echoing {
 }
 
 #[test]
-fn calls_through_fresh_clones_use_all_pollers_alike() {
+fn calls_through_cloned_clients_use_all_pollers_equally() {
     let server = node().serve(EchoServer::new(Echoing)).start().unwrap();
     let node = node().pollers(4).start().unwrap();
     let client = EchoClient::connect(&node, server.local_address()).unwrap();

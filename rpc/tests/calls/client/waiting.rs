@@ -1,4 +1,4 @@
-//! Callers without room: calls that wait for it, and those that are refused.
+//! Callers without room: calls that wait for room, and calls that are refused.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -89,7 +89,7 @@ fn callers_without_room_wait_or_are_refused() {
 }
 
 #[test]
-fn call_that_waits_for_queue_of_messages_names_its_setting() {
+fn call_expired_in_full_message_queue_names_setting() {
     let caller = node().queued_messages(Limit { per_peer: 8, in_all: 100 }).start().unwrap();
     let client = DeskClient::connect(&caller, fresh_address()).unwrap();
     let status = expired(&client, Connect::Wait);
@@ -98,7 +98,7 @@ fn call_that_waits_for_queue_of_messages_names_its_setting() {
 }
 
 #[test]
-fn poller_that_does_not_run_takes_limited_number_of_calls() {
+fn blocked_poller_takes_limited_number_of_calls() {
     let caller = node().start().unwrap();
     let (_server, gate, client) = connect(&caller);
     assert_eq!(block_on(client.quick()), Ok(1));

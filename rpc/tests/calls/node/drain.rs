@@ -14,7 +14,7 @@ trait Hop {
     async fn plain(&self) -> Result<u8, Status>;
     /// Waits at the gate.
     async fn wait(&self) -> Result<u8, Status>;
-    /// Calls `wait` there, and then `plain` there and at the third, by local and shared clients.
+    /// Calls `wait` at the second server, and then `plain` at the second and the third server, by local and shared clients.
     async fn forward(&self) -> Result<u8, Status>;
     /// Drains, or shuts down, its own node.
     async fn end(&self, drain: bool) -> Result<bool, Status>;
@@ -162,7 +162,7 @@ fn draining_gives_up_after_grace_period() {
 }
 
 #[test]
-fn call_that_outlasts_grace_period_ends_as_draining() {
+fn call_longer_than_grace_period_ends_as_draining() {
     for is_dropped in [false, true] {
         // A poller that is preempted for 50 ms is late, and its calls end with the session. Not in each attempt.
         let is_told = || {
@@ -188,7 +188,7 @@ fn call_that_outlasts_grace_period_ends_as_draining() {
 }
 
 #[test]
-fn handler_that_ends_its_own_node_does_not_wait_for_itself() {
+fn handler_shutting_down_its_node_does_not_wait_for_itself() {
     for drain in [true, false] {
         let shared = HopState::default();
         let server = Arc::new(serve(&shared, 1, LIMIT));
@@ -205,7 +205,7 @@ fn handler_that_ends_its_own_node_does_not_wait_for_itself() {
 }
 
 #[test]
-fn task_that_ends_its_own_node_does_not_wait_for_itself() {
+fn task_shutting_down_its_node_does_not_wait_for_itself() {
     for is_dropped in [true, false] {
         let address = fresh_address();
         let slot = Arc::new(Mutex::new(Some(Node::builder().listen(address).start().unwrap())));
@@ -249,7 +249,7 @@ struct UntilDrain(Gate);
 impl UntilDrain {
     async fn wait(&self, cx: &trunkline::Context) -> Result<bool, Status> {
         let before = cx.is_draining();
-        // It registers before the test sees it.
+        // Register for the drain before the test detects the handler.
         let mut draining = std::pin::pin!(cx.draining());
         let first = std::future::poll_fn(|task| std::task::Poll::Ready(draining.as_mut().poll(task))).await;
         self.0.arrive();

@@ -143,7 +143,7 @@ fn calls_succeed_during_ten_replacements_under_load() {
 }
 
 #[test]
-fn roots_change_while_nodes_run() {
+fn trusted_roots_change_in_running_nodes() {
     let [old, new] = ["old", "new"].map(authority);
     let both = old.pem() + &new.pem();
     let all: Vec<_> = ["a.example", "b.example"]
@@ -175,7 +175,7 @@ fn roots_change_while_nodes_run() {
 }
 
 #[test]
-fn unusable_files_leave_earlier_ones_in_force() {
+fn unusable_credential_files_leave_previous_ones_in_force() {
     let root = authority("root");
     let peer = || named(node(), &root, "peer.example");
     let files = Files::new(&issue_pem(&root, "first.example", VALID), &root.pem());
@@ -205,7 +205,7 @@ fn unusable_files_leave_earlier_ones_in_force() {
 fn changed_link_to_files_is_followed() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "first.example", VALID), &root.pem());
-    // As Kubernetes mounts secrets.
+    // Kubernetes mounts secrets in this way.
     for (at, name) in ["first.example", "second.example"].into_iter().enumerate() {
         let version = files.path(&format!("..{at}"));
         fs::create_dir(&version).unwrap();
@@ -249,7 +249,7 @@ fn revocation_list_takes_effect() {
 }
 
 #[test]
-fn changed_policy_decides_without_restart() {
+fn changed_policy_file_takes_effect_without_restart() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "server.example", VALID), &root.pem());
     let server = files.node().serve(service().0).start().unwrap();
@@ -308,7 +308,7 @@ fn unusable_files_are_named_at_start() {
 }
 
 #[test]
-fn key_that_all_users_can_read_is_logged() {
+fn world_readable_key_is_logged() {
     let root = authority("root");
     let files = Files::new(&issue_pem(&root, "a.example", VALID), &root.pem());
     let start = |mode| {
@@ -342,8 +342,8 @@ fn threads() -> usize {
 }
 
 #[test]
-fn only_nodes_with_files_have_thread_for_them() {
-    if !runs_alone(module_path!(), "only_nodes_with_files_have_thread_for_them") {
+fn only_nodes_with_credential_or_policy_files_have_watcher_thread() {
+    if !runs_alone(module_path!(), "only_nodes_with_credential_or_policy_files_have_watcher_thread") {
         return;
     }
     let root = authority("root");

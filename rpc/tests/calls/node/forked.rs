@@ -114,14 +114,14 @@ fn calls_and_tasks_in_forked_child_end_at_once() {
 }
 
 #[test]
-fn node_in_forked_child_ends_at_once_and_its_parents_stays() {
-    if !runs_alone(module_path!(), "node_in_forked_child_ends_at_once_and_its_parents_stays") {
+fn node_in_forked_child_ends_at_once_and_node_of_parent_stays() {
+    if !runs_alone(module_path!(), "node_in_forked_child_ends_at_once_and_node_of_parent_stays") {
         return;
     }
     let nodes = Nodes::start();
     let ended = nodes.client.wait();
     wait_until("the handler runs", LIMIT, || (nodes.gate.arrived() == 1).then_some(()));
-    // Each in a separate child, so none relies on the effects of another.
+    // Each operation runs in a separate child, so that none depends on the effects of another operation.
     let ends: [fn(&Node); 6] = [
         |server| assert!(!server.drain() && !server.is_drained()),
         Node::shutdown,
@@ -286,8 +286,8 @@ impl Forks for Forking {
 
 /// A child that continues as a second poller takes packets from the parent's sockets, and answers them.
 #[test]
-fn child_that_returns_from_handler_ends_before_it_sends_anything() {
-    if !runs_alone(module_path!(), "child_that_returns_from_handler_ends_before_it_sends_anything") {
+fn child_forked_in_handler_ends_before_sending() {
+    if !runs_alone(module_path!(), "child_forked_in_handler_ends_before_sending") {
         return;
     }
     let (sender, children) = mpsc::channel();
@@ -325,8 +325,8 @@ fn child_that_returns_from_handler_ends_before_it_sends_anything() {
 
 /// Tasks that are ready at once run in one turn of their poller.
 #[test]
-fn child_that_returns_from_task_runs_no_other() {
-    if !runs_alone(module_path!(), "child_that_returns_from_task_runs_no_other") {
+fn child_forked_in_task_runs_no_other_task() {
+    if !runs_alone(module_path!(), "child_forked_in_task_runs_no_other_task") {
         return;
     }
     let (sender, children) = mpsc::channel();
@@ -365,8 +365,8 @@ impl Wake for WakesForking {
 }
 
 #[test]
-fn child_that_returns_from_waker_ends() {
-    if !runs_alone(module_path!(), "child_that_returns_from_waker_ends") {
+fn child_forked_in_waker_ends() {
+    if !runs_alone(module_path!(), "child_forked_in_waker_ends") {
         return;
     }
     let (sender, children) = mpsc::channel();

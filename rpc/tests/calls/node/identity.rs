@@ -174,7 +174,7 @@ fn node_without_identity_does_not_call_server_by_name_to_prove() {
 }
 
 #[test]
-fn only_node_that_encrypts_everything_is_reachable_from_other_hosts_by_default() {
+fn named_node_accepting_level_none_may_listen_only_on_loopback() {
     let root = authority("root");
     let builder = || named(Node::builder().listen("0.0.0.0:0"), &root, "a.example");
     let error = builder().accept(Level::None).start().unwrap_err();
@@ -260,7 +260,7 @@ fn with(credentials: Credentials) -> NodeBuilder {
     Node::builder().transport(options).listen(fresh_address())
 }
 
-/// Returns a node whose certificate has passed or will come, and whose clock says that it is valid.
+/// Returns a node whose certificate has expired or is not valid yet, and whose clock is in the validity of the certificate.
 fn in_year(root: &Authority, year: i32) -> NodeBuilder {
     let identity = issue(root, "a.example", [year, year + 1]);
     with(Credentials::new(&identity, &trust(root), default_provider(), Arc::new(Year(year))).unwrap())
@@ -437,7 +437,7 @@ fn runs(node: &Node, target: impl Into<Target>) {
 }
 
 #[test]
-fn address_expects_its_ip_address() {
+fn target_address_is_expected_name() {
     let root = authority("root");
     let right = server(&root, "server.example IP");
     let [wrong, unnumbered] =
@@ -460,7 +460,7 @@ fn address_expects_its_ip_address() {
 }
 
 #[test]
-fn host_name_expects_itself() {
+fn target_host_name_is_expected_name() {
     let root = authority("root");
     let start = |names| {
         let server = named(Node::builder().listen("127.0.0.1:0"), &root, names);
@@ -477,7 +477,7 @@ fn host_name_expects_itself() {
 }
 
 #[test]
-fn given_name_holds_for_all_addresses() {
+fn given_name_is_expected_at_all_addresses() {
     let root = authority("root");
     let server = server(&root, "spiffe://prod/shop server.example IP");
     let client = named(node(), &root, "a.example").start().unwrap();
@@ -512,7 +512,7 @@ fn peers_without_name_match_defaults_only() {
 }
 
 #[test]
-fn every_kind_of_call_is_refused_before_it_leaves() {
+fn every_kind_of_call_to_misnamed_server_is_refused_before_sending() {
     let root = authority("root");
     let (service, gate, _names) = service();
     let server = server_with(service, &root, "server.example IP");
@@ -567,7 +567,7 @@ fn balanced_channel_passes_over_server_with_another_name() {
 }
 
 #[test]
-fn call_that_waits_goes_to_server_that_replaces_another() {
+fn waiting_call_reaches_server_with_expected_name_after_replacement() {
     let root = authority("root");
     let client = named(node(), &root, "a.example").start().unwrap();
     let wrong = server(&root, "other.example IP");

@@ -45,7 +45,7 @@ fn nodes_with_settings(listen: IpAddr) {
 }
 
 #[test]
-fn test_runs_next_to_program_that_holds_port_and_without_writable_directory() {
+fn in_process_nodes_run_without_udp_port_and_writable_directory() {
     if let Ok(listen) = std::env::var(CHILD) {
         client_and_server();
         return nodes_with_settings(listen.parse().unwrap());
@@ -55,7 +55,7 @@ fn test_runs_next_to_program_that_holds_port_and_without_writable_directory() {
     // Over UDP the node would not start.
     let refused = Node::builder().listen((listen, 0)).start().unwrap_err();
     assert!(refused.to_string().contains("4791"), "{refused}");
-    let name = "test_runs_next_to_program_that_holds_port_and_without_writable_directory";
+    let name = "in_process_nodes_run_without_udp_port_and_writable_directory";
     let mut child = same_test(module_path!(), name);
     child.env(CHILD, listen.to_string()).env("TRUNKLINE_PROVIDER", "require").env("TRUNKLINE_PORT", "4792");
     for directory in ["TRUNKLINE_RUNTIME_DIR", "XDG_RUNTIME_DIR", "TMPDIR", "HOME"] {
@@ -68,7 +68,7 @@ fn test_runs_next_to_program_that_holds_port_and_without_writable_directory() {
 }
 
 #[test]
-fn networks_are_apart_and_keep_ports() {
+fn in_process_networks_are_separate_and_keep_ports() {
     let networks = [InProcessNetwork::new(), InProcessNetwork::new()];
     let listen = fresh_address();
     let start = |network| {

@@ -70,7 +70,7 @@ fn shutting_down_ends_calls_of_this_node() {
 }
 
 #[test]
-fn bad_setting_is_refused_with_its_name_and_remedy() {
+fn invalid_address_or_setting_is_refused_with_remedy() {
     for address in ["nonsense", "7000"] {
         let error = Node::builder().listen(address).start().unwrap_err();
         assert!(matches!(error, StartError::BadAddress { .. }), "{error}");
@@ -91,7 +91,7 @@ fn bad_setting_is_refused_with_its_name_and_remedy() {
 }
 
 #[test]
-fn wrong_settings_are_refused_by_name_before_anything_is_made() {
+fn invalid_settings_are_refused_by_name_before_handlers_are_created() {
     let limit = |per_peer, in_all| Limit { per_peer, in_all };
     let wrong: Vec<(NodeBuilder, &str)> = vec![
         (node().large_messages(limit(1, usize::MAX)), "large_messages = 18446744073709551615 is out"),
@@ -186,7 +186,7 @@ fn address_in_use_is_refused_with_address() {
 }
 
 #[test]
-fn factory_that_fails_or_panics_gives_cause_at_start() {
+fn start_error_has_cause_of_failed_or_panicked_factory() {
     let panicking = LifeServer::per_poller(|_| -> Result<Living, Status> {
         panic!("a factory panics on purpose");
     });

@@ -66,7 +66,7 @@ fn memory_only_node_names_reason_if_memory_cannot_be_shared() {
 }
 
 #[test]
-fn session_that_only_peer_has_path_for_ends_with_reason() {
+fn session_without_allowed_path_ends_with_reason() {
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let elsewhere = Folder::new().unwrap();
     let device = SoftOptions {
@@ -86,7 +86,7 @@ fn session_that_only_peer_has_path_for_ends_with_reason() {
 }
 
 #[test]
-fn memory_only_node_reaches_peers_that_share_memory() {
+fn memory_only_node_reaches_peers_through_shared_memory() {
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let caller = node(PathChoice::Shm).start().unwrap();
     let client = NearClient::new(caller.channel(server.local_address()));
@@ -100,7 +100,7 @@ fn memory_only_node_reaches_peers_that_share_memory() {
 }
 
 #[test]
-fn report_names_path_of_each_peer_of_one_address_and_its_reason() {
+fn report_has_path_and_reason_for_each_peer_at_one_address() {
     let address = SocketAddr::new(fresh_address().ip(), 0);
     let server = |path| {
         let builder = Node::builder().link(path).listen(address);
@@ -124,7 +124,7 @@ fn report_names_path_of_each_peer_of_one_address_and_its_reason() {
 }
 
 #[test]
-fn builders_link_comes_before_devices_and_does_not_go_with_faults() {
+fn builder_link_overrides_device_and_excludes_faults() {
     let device = SoftOptions { path: PathChoice::Udp, ..SoftOptions::from_env().unwrap() };
     let server = node(PathChoice::Auto).serve(NearServer::new(Answers)).start().unwrap();
     let builder = Node::builder().transport(NodeOptions::new().device(device)).listen(fresh_address());
@@ -135,7 +135,7 @@ fn builders_link_comes_before_devices_and_does_not_go_with_faults() {
 }
 
 #[test]
-fn node_at_another_udp_port_reaches_servers_at_usual_port_and_at_its_own() {
+fn node_at_another_udp_port_reaches_servers_at_default_and_own_port() {
     let device = SoftOptions { udp_port: NonZeroU16::new(4801), ..SoftOptions::from_env().unwrap() };
     let at_4801 =
         || node(PathChoice::Udp).transport(NodeOptions::new().device(device.clone())).link(PathChoice::Udp);

@@ -51,7 +51,7 @@ fn taken_port_names_its_holder_and_remedy() {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
     drop(taken);
-    // A process that another test starts meanwhile has a copy of the socket until it runs its program.
+    // A process that another test starts at the same time has a copy of the socket until it runs its program.
     drop(until("the port is free", || {
         Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().ok()
     }));
@@ -123,13 +123,13 @@ fn holder_in_another_runtime_directory_is_named_with_directory() {
 }
 
 #[test]
-fn holder_whose_runtime_directory_was_emptied_is_to_be_restarted() {
+fn refusal_advises_restart_of_holder_with_emptied_runtime_directory() {
     if let Ok(address) = std::env::var(TAKEN) {
         return hold(&address);
     }
     let (address, folder) = (fresh_address().ip(), Folder::new().unwrap());
     let directory = folder.path().join("run");
-    let test = "holder_whose_runtime_directory_was_emptied_is_to_be_restarted";
+    let test = "refusal_advises_restart_of_holder_with_emptied_runtime_directory";
     let mut holder =
         Process::start("holder", child(test, address).env("TRUNKLINE_RUNTIME_DIR", &directory)).unwrap();
     holder.after("ready").unwrap();
@@ -146,7 +146,7 @@ fn holder_whose_runtime_directory_was_emptied_is_to_be_restarted() {
 
 /// The holder receives the requests for all processes at its address.
 #[test]
-fn call_that_fails_because_holder_is_stopped_names_its_process() {
+fn call_failed_by_stopped_port_holder_names_process() {
     let node = |address| Node::builder().provider(ProviderChoice::Soft).listen((address, 0));
     if let Ok(address) = std::env::var(TAKEN) {
         let _node = node(address.parse::<IpAddr>().unwrap()).start().unwrap();
@@ -155,7 +155,7 @@ fn call_that_fails_because_holder_is_stopped_names_its_process() {
         return;
     }
     let address = fresh_address().ip();
-    let test = "call_that_fails_because_holder_is_stopped_names_its_process";
+    let test = "call_failed_by_stopped_port_holder_names_process";
     let mut holder = Process::start("holder", &mut child(test, address)).unwrap();
     holder.after("ready").unwrap();
     let server = node(address).serve(GreeterServer::new(Polite)).start().unwrap();
@@ -176,7 +176,7 @@ fn call_that_fails_because_holder_is_stopped_names_its_process() {
 }
 
 #[test]
-fn node_that_listens_outside_device_addresses_warns() {
+fn node_listening_outside_device_addresses_warns() {
     let (named, other) = (fresh_address().ip(), fresh_address().ip());
     let warnings = Logged::at(Level::WARN);
     let start = |listen: IpAddr| {
@@ -205,7 +205,7 @@ fn node_that_listens_outside_device_addresses_warns() {
 
 /// The device has two addresses, and another program holds the port at the first.
 #[test]
-fn wildcard_listener_warns_of_address_that_another_program_has_and_is_reached_at_another() {
+fn wildcard_listener_warns_of_occupied_address_and_is_reached_at_another() {
     if let Ok(taken) = std::env::var(TAKEN) {
         let warnings = Logged::at(Level::WARN);
         let start = || {
@@ -228,7 +228,7 @@ fn wildcard_listener_warns_of_address_that_another_program_has_and_is_reached_at
     }
     let (taken, free) = (fresh_address().ip(), fresh_address().ip());
     let holder = UdpSocket::bind((taken, PORT)).unwrap();
-    let test = "wildcard_listener_warns_of_address_that_another_program_has_and_is_reached_at_another";
+    let test = "wildcard_listener_warns_of_occupied_address_and_is_reached_at_another";
     let mut command = child(test, taken);
     command.env("TRUNKLINE_ADDRESS", format!("{taken},{free}"));
     Process::start("listener", &mut command).unwrap().after("reached").unwrap();

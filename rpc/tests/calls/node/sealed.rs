@@ -251,7 +251,7 @@ fn found_in_areas() -> BTreeSet<String> {
         let range = mapping.split(['-', ' ']).take(2).map(|at| u64::from_str_radix(at, 16).unwrap());
         let [start, end] = range.collect::<Vec<_>>().try_into().unwrap();
         let mut area = vec![0; usize::try_from(end - start).unwrap()];
-        // Other tests may unmap an area of theirs meanwhile.
+        // Other tests may unmap their areas at the same time.
         if memory.read_exact_at(&mut area, start).is_ok() {
             texts.append(&mut found(&area));
         }

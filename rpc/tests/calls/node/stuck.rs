@@ -82,7 +82,7 @@ fn returns(what: &str, run: impl FnOnce() + Send + 'static) -> Vec<String> {
 }
 
 #[test]
-fn node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
+fn node_ends_and_names_blocked_or_spinning_handler() {
     for (is_dropped, spins) in [(false, false), (true, true)] {
         let (release, blocked) = channel();
         let (reporter, reported) = events();
@@ -129,7 +129,7 @@ fn node_whose_handler_blocks_or_spins_for_good_ends_and_names_it() {
 }
 
 #[test]
-fn node_whose_worker_does_not_return_ends_and_names_it() {
+fn node_ends_and_names_handler_of_blocked_worker() {
     let (release, blocked) = channel();
     let (reporter, reported) = events();
     let blocked = Arc::new(Mutex::new(blocked));

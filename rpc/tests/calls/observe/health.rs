@@ -54,7 +54,7 @@ fn refusal_repeats_part_of_long_name() {
 }
 
 #[test]
-fn watch_has_changes_only() {
+fn watch_reports_only_changes() {
     let health = HealthReporter::new();
     let (_server, _caller, client) = start(&health);
     let mut shop = block_on(client.watch("shop.Shop".into())).unwrap();
@@ -71,7 +71,7 @@ fn watch_has_changes_only() {
 }
 
 #[test]
-fn drain_turns_watch_not_serving_and_ends_it() {
+fn drain_reports_not_serving_and_ends_watches() {
     let health = HealthReporter::new();
     let (server, _caller, client) = start(&health);
     let mut shop = block_on(client.watch("shop.Shop".into())).unwrap();

@@ -164,7 +164,7 @@ fn exchange(rig: &Rig, mut sent: Metadata) {
     block_on(with.tell()).unwrap();
     assert_eq!(rig.told.next(), sent);
     assert!(received.initial().is_empty(), "a one-way call has no response");
-    // Calls without options follow those with metadata.
+    // Calls without options follow calls with metadata.
     assert_eq!(block_on(rig.client.echo("plain".into())), Ok("none plain".to_owned()));
 }
 
@@ -176,7 +176,7 @@ fn metadata_travels_both_ways_with_all_kinds_of_calls() {
 }
 
 #[test]
-fn local_calls_carry_metadata_and_nested_calls_do_not_inherit_it() {
+fn metadata_is_carried_by_local_calls_and_not_inherited_by_nested_calls() {
     let rig = rig();
     let mut metadata = one("address", &rig.server.local_address().to_string());
     metadata.insert("token", "outer").unwrap();

@@ -112,7 +112,7 @@ fn both_sides_count_calls_and_their_failures() {
         );
         assert_eq!(price.latency.count(), 5);
     }
-    // Its handlers complete in their first poll.
+    // Handlers of `price` complete in their first poll.
     assert_eq!(served(&server, "price").latency.sum(), Duration::ZERO);
     assert_eq!(served(&server, "buy").failed, failed("ERROR", 1));
     assert_eq!(called(&node, "buy").failed, failed("ERROR", 1));
@@ -155,7 +155,7 @@ fn running_calls_are_counted_and_timed() {
     let mut stream = pin!(client.items());
     assert!(stream.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     until("the handler runs", || (served(&server, "items").running == 1).then_some(()));
-    // The stream lasts at least as long.
+    // The stream lasts at least 10 ms.
     thread::sleep(Duration::from_millis(10));
     gate.open();
     let mut items = block_on(stream).unwrap();
@@ -186,7 +186,7 @@ fn requests_of_missing_methods_have_one_row() {
 const CALLERS: usize = 8;
 
 #[test]
-fn after_shutdown_report_has_calls_that_were_answered() {
+fn report_after_shutdown_counts_answered_calls() {
     let gate = Gate::default();
     let service = ShopServer::new(Till(gate.clone()));
     let server = node().pollers(2).workers(1).grace(LIMIT).serve(service).start().unwrap();

@@ -93,8 +93,8 @@ fn nested_calls_continue_trace() {
     let outer = format!("{OUTER} vendor=7");
     assert_eq!(seen[..5], vec![outer; 5]);
     assert_eq!(seen[5..], ["00-000000000000000000000000000000ff-00000000000000ff-00 ", "none"]);
-    // The next call on that poller has no trace. Neither has a call whose metadata lacks a trace or has an
-    // invalid one.
+    // The next call on that poller has no trace. A call whose metadata lacks a trace or has an invalid trace has no trace
+    // either.
     let ways = |options: &CallOptions| block_on(client.with(options).ways()).unwrap()[..5].to_vec();
     let mut without = Metadata::new();
     without.insert("tenant", "blue").unwrap();
@@ -147,7 +147,7 @@ impl Seen for Sees {
 }
 
 #[test]
-fn trace_is_left_out_of_request_that_is_too_large() {
+fn trace_is_left_out_of_too_large_request() {
     const MOST: usize = 64 << 10;
     let network = InProcessNetwork::new();
     let server = Node::builder().in_process(&network).serve(SeenServer::new(Sees)).start().unwrap();

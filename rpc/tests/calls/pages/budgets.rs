@@ -53,7 +53,7 @@ fn limits_of_peers_are_reported() {
 }
 
 #[test]
-fn one_number_lowers_all_limits() {
+fn single_setting_lowers_limit_of_handlers() {
     for lowered in [small, smaller] {
         let node = lowered(Node::builder().in_process(&InProcessNetwork::new())).start().unwrap();
         let budgets = node.report().budgets;

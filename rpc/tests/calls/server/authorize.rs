@@ -138,7 +138,7 @@ fn refused_call_is_not_decoded() {
     assert_eq!(block_on(client.with(&token("good", 0)).see(Seen("abc".into()))), Ok(3));
     assert_eq!(rig.ran.next(), "see");
     let before = DECODED.load(Ordering::Relaxed);
-    // Its method has a number now.
+    // After the first call the method has a number.
     refused(&block_on(client.see(Seen("abc".into()))).unwrap_err(), Code::Unauthenticated);
     let bad = token("bad", 0);
     refused(&block_on(client.with(&bad).see(Seen("abc".into()))).unwrap_err(), Code::PermissionDenied);
@@ -201,7 +201,7 @@ fn refusal_reveals_neither_shape_nor_version() {
 }
 
 #[test]
-fn one_way_calls_and_streams_are_refused_too() {
+fn unauthorized_one_way_calls_and_streams_are_refused() {
     let warnings = Logged::by_all();
     let rig = rig(|_: &IncomingCall<'_>| Err(Status::permission_denied("not one-way, not streamed")));
     let client = GuardedClient::new(rig.channel.clone());
@@ -238,7 +238,7 @@ fn panic_ends_only_its_call() {
 }
 
 #[test]
-fn policy_decides_and_is_read_again_after_change() {
+fn policy_file_is_enforced_and_reread_after_change() {
     let log = Logged::by_all();
     let folder = Folder::new().unwrap();
     let path = folder.join("policy.toml");

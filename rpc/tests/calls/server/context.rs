@@ -12,8 +12,8 @@ use trunkline::{CallOptions, Code, Context, Node, PollerContext, PollerIndex, Re
 trait Chain {
     /// Returns the time left, in microseconds.
     async fn left(&self, cx: &Context) -> Option<u64>;
-    /// Works for the given time, and then asks the next server for its time left: inherited, with a separate
-    /// limit of an hour, and detached.
+    /// Works for the given time, and then calls the next server, which returns its time left: inherited, with a separate limit
+    /// of an hour, and detached.
     async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status>;
     /// Hangs at the end of a chain of `depth` calls.
     async fn hang(&self, depth: u32, route: Vec<SocketAddr>) -> Result<(), Status>;
@@ -94,7 +94,7 @@ fn rig() -> Rig {
 }
 
 #[test]
-fn call_of_handler_has_rest_of_handlers_time() {
+fn nested_call_has_at_most_remaining_time_of_handler() {
     let Rig { nodes, client, .. } = rig();
     // Connects both nodes in both directions.
     block_on(client.ask(0, nodes[1].local_address())).unwrap();
@@ -117,7 +117,7 @@ fn call_of_handler_has_rest_of_handlers_time() {
 }
 
 #[test]
-fn call_that_is_dropped_stops_fifth_handler_of_its_chain() {
+fn dropped_call_stops_last_handler_of_chain_of_five() {
     let Rig { nodes, client, told, .. } = rig();
     // The deadline, which all handlers inherit, is an hour away.
     let client = client.with_timeout(Duration::from_secs(3600));

@@ -109,7 +109,7 @@ fn kind(status: &Status) -> (Code, Option<Reason>, bool) {
 }
 
 #[test]
-fn arguments_that_are_refused_or_small_leave_no_charge() {
+fn refused_raw_and_small_arguments_are_not_charged() {
     let (server, _caller, client, gate) = small_budget();
     let status = block_on(client.keep(Texts::new(4000))).unwrap_err();
     assert_eq!(kind(&status), (Code::ResourceExhausted, Some(Reason::TooLarge), false), "{status}");
@@ -162,7 +162,7 @@ fn streams_and_their_items_are_charged_to_caller() {
 }
 
 #[test]
-fn items_of_server_are_charged_to_it() {
+fn decoded_items_are_charged_to_sending_server() {
     let (_server, caller, client, _gate) = small_budget();
     let mut items = block_on(client.feed(vec![40 * KIB])).unwrap();
     until_charged(&caller, 24 * KIB);
@@ -183,7 +183,7 @@ fn items_of_server_are_charged_to_it() {
 }
 
 #[test]
-fn item_that_is_larger_than_any_message_ends_its_call() {
+fn item_above_message_limit_ends_call() {
     let (_server, _caller, client, gate) = rig(|builder| builder.max_message_bytes(100 * KIB));
     gate.open();
     let item = |bytes: usize| Iterate([Bytes::from(vec![1; bytes])].into_iter());

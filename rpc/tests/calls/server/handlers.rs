@@ -81,7 +81,7 @@ fn all_pollers_have_one_handler() {
 }
 
 #[test]
-fn each_poller_has_handler_of_its_own_by_name() {
+fn per_poller_service_has_one_handler_per_poller() {
     let counts = count(CounterServer::per_poller(|context| {
         assert_eq!(PollerContext::current().unwrap().poller(), context.poller());
         Ok::<_, Status>(Own::default())
@@ -93,7 +93,7 @@ fn each_poller_has_handler_of_its_own_by_name() {
 }
 
 #[test]
-fn tokio_works_in_handlers_and_tasks_of_node_that_has_its_handle() {
+fn tokio_works_in_handlers_and_tasks_of_node_with_tokio_handle() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let server = node()
         .tokio(runtime.handle().clone())
@@ -108,7 +108,7 @@ fn tokio_works_in_handlers_and_tasks_of_node_that_has_its_handle() {
 }
 
 #[test]
-fn tokio_in_handler_of_node_without_it_is_refused_with_remedy() {
+fn tokio_call_in_handler_without_runtime_fails_with_remedy() {
     let (server, caller) = pair(CounterServer::new(SharedCounter::default()));
     let client = CounterClient::connect(&caller, server.local_address()).unwrap();
     let status = block_on(client.sleep()).unwrap_err();

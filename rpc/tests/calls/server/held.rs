@@ -48,7 +48,7 @@ fn rig() -> (Node, Node, HeldClient, Events<&'static str>, Sender<()>) {
 }
 
 #[test]
-fn handler_that_blocks_its_poller_is_warned_of_by_name_while_it_does() {
+fn handler_blocking_its_poller_is_logged_once_with_remedy() {
     // The warnings are logged by the node's threads, so count the warnings of all threads.
     let warnings_of = |text: &str| Logged::by_all().count(text);
     // Installed before any node starts.
@@ -74,7 +74,7 @@ fn handler_that_blocks_its_poller_is_warned_of_by_name_while_it_does() {
 }
 
 #[test]
-fn handler_that_awaits_for_long_is_not_warned_of() {
+fn handler_awaiting_long_is_not_counted_as_held() {
     // A loaded machine may stop the poller's thread in the middle of a turn, but not in each attempt.
     until("an attempt without a warning", || {
         let (server, _caller, client, told, release) = rig();

@@ -74,7 +74,7 @@ fn method_runs_at_most_as_many_calls_as_its_limit() {
     let held = hold(&clients[..4], &gate);
     let told = format!("Desk.slow at {}: the server runs 4 calls of the method", server.local_address());
     for _ in 0..4 {
-        // Both pollers refuse it.
+        // Calls go to both pollers in turn, and both refuse them.
         let text = refusal(block_on(clients[4].slow(9)));
         assert!(text.contains(&told), "{text}");
         assert!(text.contains("`limit_slow` of the server"), "{text}");
@@ -92,7 +92,7 @@ fn method_runs_at_most_as_many_calls_as_its_limit() {
 }
 
 #[test]
-fn call_that_is_given_up_makes_room_in_limit_of_its_service() {
+fn dropped_call_makes_room_in_service_limit() {
     let gate = Gate::default();
     let server = node().pollers(2).serve(desk(&gate).limit(3)).start().unwrap();
     let caller = node().start().unwrap();
@@ -133,7 +133,7 @@ fn three_callers_are_one_host(server: NodeBuilder, callers: [NodeBuilder; 4]) {
 }
 
 #[test]
-fn addresses_of_this_host_that_another_registry_has_are_one_host() {
+fn local_addresses_of_another_registry_are_one_host() {
     let [own, others] = [(); 2].map(|()| Folder::new().unwrap());
     let at = |folder: &Folder| {
         let runtime_directory = Some(folder.join("run"));

@@ -69,7 +69,7 @@ impl Drop for Service {
 const LENGTHS: [u32; 3] = [10, 10_000, 1_000_000];
 
 #[test]
-fn owners_of_bytes_that_panic_end_neither_calls_nor_nodes() {
+fn panicking_owners_of_bytes_end_neither_calls_nor_nodes() {
     let (reporter, dropped) = events();
     let makes = reporter.clone();
     let service = PanickingServer::new(Service { reporter: makes, panics: false });
@@ -112,7 +112,7 @@ impl Wake for Rude {
 }
 
 #[test]
-fn waker_that_panics_ends_neither_its_call_nor_node() {
+fn panicking_waker_ends_neither_call_nor_node() {
     let (reporter, _) = events();
     let (server, node) = pair(PanickingServer::new(Service { reporter, panics: false }));
     let client = PanickingClient::connect(&node, server.local_address()).unwrap();
@@ -132,7 +132,7 @@ fn waker_that_panics_ends_neither_its_call_nor_node() {
 }
 
 #[test]
-fn service_that_panics_when_it_is_dropped_does_not_keep_others() {
+fn panic_in_service_drop_does_not_block_shutdown() {
     let (reporter, dropped) = events();
     let makes = reporter.clone();
     let first = PanickingServer::new(Service { reporter: makes, panics: true });

@@ -182,7 +182,7 @@ fn rig(configure: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Rig {
 }
 
 #[test]
-fn methods_run_where_their_attribute_says() {
+fn methods_run_on_thread_chosen_by_attribute() {
     let all = rig(|node| node.workers(2));
     let Rig { client, told, .. } = &all;
     let (poller, on_poller) = block_on(client.here()).unwrap();
@@ -202,7 +202,7 @@ fn blocking_method_does_not_keep_its_poller() {
     let Rig { client, told, release, .. } = &all;
     let blocked = client.block();
     assert_eq!(told.next(), "started");
-    // One poller serves all of these.
+    // One poller serves all of these calls.
     for number in 0..100 {
         assert_eq!(block_on(client.echo(number)), Ok(number));
     }
@@ -230,7 +230,7 @@ fn values_errors_and_bytes_come_through_pool() {
 }
 
 #[test]
-fn tokio_works_in_pool_of_node_that_has_its_handle() {
+fn tokio_works_in_worker_pool_only_with_tokio_handle() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let all = rig(|node| node.tokio(runtime.handle().clone()));
     let Rig { client, .. } = &all;
@@ -242,7 +242,7 @@ fn tokio_works_in_pool_of_node_that_has_its_handle() {
 }
 
 #[test]
-fn worker_may_wait_for_call_which_inherits_deadline() {
+fn call_made_by_worker_inherits_deadline() {
     let all = rig(|node| node.workers(1));
     let Rig { server, client, handler, .. } = &all;
     *handler.client.lock().unwrap() = Some(WorkClient::connect(server, server.local_address()).unwrap());
@@ -337,7 +337,7 @@ fn abandoned_job_counts_until_its_end() {
 }
 
 #[test]
-fn workers_that_all_wait_for_timers_go_on() {
+fn timers_fire_while_all_workers_wait() {
     let all = rig(|node| node.workers(2));
     let calls = [(); 4].map(|()| all.client.nap());
     for call in calls {
@@ -351,12 +351,12 @@ fn timers_are_checked_while_any_worker_is_idle() {
     let Rig { client, told, release, .. } = &all;
     let doze = client.doze();
     assert_eq!(told.next(), "started");
-    // They hold any two of the three workers until the sleep ends.
+    // The blocked calls hold any two of the three workers until the sleep ends.
     let blocked = [client.block(), client.block()];
     assert_eq!(told.next(), "started");
     assert_eq!(told.next(), "started");
     assert_eq!(block_on(doze), Ok(7));
-    // Either may take a worker first.
+    // The order in which the calls took workers is unknown.
     for _ in &blocked {
         release.send(1).unwrap();
     }

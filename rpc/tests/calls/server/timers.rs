@@ -73,7 +73,7 @@ fn sleep_takes_its_time_on_pollers_and_in_pool() {
 }
 
 #[test]
-fn future_that_is_late_is_dropped() {
+fn future_beyond_timeout_is_dropped() {
     let (server, caller) = pair(PauseServer::new(Sleeper::default()));
     let client = PauseClient::connect(&caller, server.local_address()).unwrap();
     let status = block_on(client.limited()).unwrap_err();
@@ -122,7 +122,7 @@ fn spawned_task_outlives_its_handler_and_need_not_be_send() {
 }
 
 #[test]
-fn yielding_lets_pollers_other_calls_run() {
+fn yielding_task_lets_calls_of_its_poller_run() {
     let (server, caller) = pair(PauseServer::new(Sleeper::default()));
     let client = PauseClient::connect(&caller, server.local_address()).unwrap();
     let stop = Arc::new(AtomicU32::new(0));

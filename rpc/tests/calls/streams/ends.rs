@@ -86,7 +86,7 @@ fn last<T>(items: &mut Streaming<T>) -> Result<(), Status> {
 }
 
 #[test]
-fn metadata_for_start_comes_with_stream_and_for_end_with_its_end() {
+fn initial_metadata_arrives_with_stream_and_trailing_metadata_at_end() {
     let (server, node) = pair();
     let client = TickerClient::connect(&node, server.local_address()).unwrap();
     let place = ResponseMetadata::new();
@@ -102,7 +102,7 @@ fn metadata_for_start_comes_with_stream_and_for_end_with_its_end() {
 }
 
 #[test]
-fn stream_that_fails_has_metadata_for_end() {
+fn failed_stream_has_trailing_metadata() {
     let (server, node) = pair();
     let client = TickerClient::connect(&node, server.local_address()).unwrap();
     let mut ticks = block_on(client.tick(3, "fail".into())).unwrap();

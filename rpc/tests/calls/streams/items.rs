@@ -180,7 +180,7 @@ fn each_shape_carries_its_items_once_and_in_order() {
 }
 
 #[test]
-fn tasks_on_poller_stream_as_other_threads_do() {
+fn poller_tasks_can_read_and_send_streams() {
     let pair = pair();
     let address = pair.server.local_address();
     let ended = pair.node.run_on(PollerIndex(0), move |poller| {
@@ -264,7 +264,7 @@ impl Drop for PanicsInDrop {
 }
 
 #[test]
-fn clients_stream_that_panics_in_its_drop_is_logged_with_its_method() {
+fn panic_in_drop_of_client_stream_is_logged_with_method() {
     let log = Logged::by_all();
     let pair = pair();
     assert_eq!(block_on(pair.client.upload(PanicsInDrop)), Ok(vec![]));
@@ -311,7 +311,7 @@ impl FeedCalls for Mock {
 }
 
 #[test]
-fn mocks_stream_as_clients_do() {
+fn mock_and_client_stream_alike() {
     assert_eq!(block_on(sum(&Mock)), Ok(305));
     assert_eq!(block_on(sum(&pair().client)), Ok(8));
 }

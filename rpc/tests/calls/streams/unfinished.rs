@@ -145,7 +145,7 @@ fn sender_dropped(status: &Status, method: &str, by: Origin) {
 }
 
 #[test]
-fn feeder_of_handler_that_dies_is_error_after_its_items() {
+fn dead_handler_feeder_is_error_after_delivered_items() {
     let (_server, _node, client, _) = rig();
     for end in DEATHS {
         let (count, status) = read(block_on(client.rows(end.into())).unwrap());
@@ -158,7 +158,7 @@ fn feeder_of_handler_that_dies_is_error_after_its_items() {
 }
 
 #[test]
-fn feeder_of_caller_that_dies_is_error_at_both_ends() {
+fn dead_caller_feeder_is_error_at_both_ends() {
     let (_server, _node, client, ends) = rig();
     let rows = |end: &str| -> Adapted<Receiver<u32>> {
         let (sender, rows) = channel(4);
@@ -178,7 +178,7 @@ fn feeder_of_caller_that_dies_is_error_at_both_ends() {
 }
 
 #[test]
-fn callers_stream_that_panics_is_error_at_both_ends_after_its_items() {
+fn panic_of_callers_stream_is_error_at_both_ends_after_items() {
     let log = Logged::by_all();
     let (_server, _node, client, ends) = rig();
     let rows = (0..).map(|number| if number < ROWS { number } else { panic!("a caller's stream") });
@@ -192,7 +192,7 @@ fn callers_stream_that_panics_is_error_at_both_ends_after_its_items() {
 }
 
 #[test]
-fn stream_of_another_crate_ends_when_its_feeder_has_succeeded() {
+fn forwarded_foreign_stream_ends_only_after_feeder_succeeded() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let outcomes = [Ok(()), Err(Status::aborted("no more rows"))];
     for (outcome, end) in outcomes.into_iter().zip([Ok(None), Err(Some(Reason::SenderDropped))]) {

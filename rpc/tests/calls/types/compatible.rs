@@ -112,7 +112,7 @@ fn optional_arguments_may_be_added_at_end() {
 }
 
 #[test]
-fn required_argument_that_is_not_sent_is_named() {
+fn missing_required_argument_is_named() {
     let (server, node) = pair(required::LibraryServer::new(Desk));
     let client = first::LibraryClient::connect(&node, server.local_address()).unwrap();
     let status = block_on(client.lend("Emma".into())).unwrap_err();

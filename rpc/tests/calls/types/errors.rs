@@ -22,7 +22,7 @@ impl Archive for Shelf {
 }
 
 #[test]
-fn errors_of_others_become_status_with_their_causes() {
+fn foreign_errors_become_status_with_causes() {
     let (server, node) = pair(ArchiveServer::new(Shelf));
     let client = ArchiveClient::connect(&node, server.local_address()).unwrap();
     let status = block_on(client.read("/no such directory/file".to_owned())).unwrap_err();

@@ -93,7 +93,7 @@ mod methods {
 
     #[trunkline::service(name = "tests.Methods")]
     pub(super) trait New {
-        /// It was `get` in Rust, and its argument had another name.
+        /// The method was `get` in Rust, and its argument had another name.
         #[name = "get"]
         async fn load(&self, number: u8) -> Result<u8, trunkline::Status>;
         async fn put(&self, key: u8) -> Result<u8, trunkline::Status>;

@@ -28,7 +28,7 @@ impl stubs::Kv for Store {
 }
 
 #[test]
-fn generated_stubs_are_those_of_macro() {
+fn generated_stubs_work_like_stubs_of_macro() {
     stubs::other();
     let (server, node) = pair(stubs::KvServer::new(Store::default()));
     let client = stubs::KvClient::connect(&node, server.local_address()).unwrap();

@@ -61,7 +61,7 @@ impl T for Handler {
 }
 
 #[test]
-fn services_whose_names_differ_in_case_only_live_in_one_module() {
+fn services_with_names_differing_only_in_case_coexist_in_module() {
     let server = node().serve(KvServer::new(Handler)).serve(KVServer::new(Handler)).start().unwrap();
     let node = node().start().unwrap();
     let lower = KvClient::connect(&node, server.local_address()).unwrap();
@@ -284,7 +284,7 @@ mod odd {
     }
 
     #[test]
-    fn odd_traits_are_services_too() {
+    fn traits_with_unusual_signatures_are_services() {
         let (server, node) = pair(OddServer::new(Handler).limit_limit(9));
         let client = OddClient::connect(&node, server.local_address()).unwrap();
         assert_eq!(block_on(client.names(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)), Ok(78));
@@ -372,7 +372,7 @@ impl shadowed::Shadowed for Handler {
 }
 
 #[test]
-fn names_of_prelude_may_mean_something_else_where_service_is() {
+fn service_works_with_shadowed_prelude_names() {
     use shadowed::{Box, ShadowedClient, ShadowedServer, String, Vec};
     let (server, node) = pair(ShadowedServer::new(Handler).limit_join(3));
     let client = ShadowedClient::connect(&node, server.local_address()).unwrap();
@@ -403,7 +403,7 @@ mod quiet {
 
     #[test]
     #[expect(deprecated, reason = "the author's attribute is for callers")]
-    fn deprecated_method_warns_its_callers_only() {
+    fn deprecated_method_is_callable() {
         let (server, node) = pair(DeprecatedServer::new(Handler));
         let client = DeprecatedClient::connect(&node, server.local_address()).unwrap();
         assert_eq!(block_on(client.old()), Ok(5));
@@ -441,7 +441,7 @@ mod quiet {
     }
 
     #[test]
-    fn trait_may_come_from_macro() {
+    fn trait_generated_by_macro_is_service() {
         let (server, node) = pair(MadeServer::new(Handler));
         let client = written::MadeClient::connect(&node, server.local_address()).unwrap();
         assert_eq!(block_on(client.back("raw".into())), Ok("raw".into()), "both send it as raw bytes");

@@ -175,7 +175,7 @@ fn large_values_are_sent_in_both_directions() {
 }
 
 #[test]
-fn large_reply_may_be_kept_while_others_arrive() {
+fn kept_large_replies_are_unchanged_by_later_replies() {
     let (_server, _node, client, _told) = zoo();
     let kept: Vec<_> = (0..20).map(|seed| (seed, shared_pattern(300_000, seed))).collect();
     let answers: Vec<_> =

@@ -1,4 +1,5 @@
-//! The server's process: this program again. It ends with its standard input, which also ends when its parent is killed.
+//! The server's process: this program again. The process exits at the end of its standard input, which also ends when the
+//! parent is killed.
 
 use crate::meter::load::Quota;
 use crate::transport::{Failure, Runtime, Transport};
@@ -8,10 +9,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-/// A running server. Dropping it ends it.
+/// A running server process. Dropping this ends the process.
 pub(crate) struct Server {
     child: Child,
-    /// The address that it has reported.
+    /// Address that the server has reported.
     pub(crate) address: String,
 }
 
@@ -50,13 +51,13 @@ impl Drop for Server {
     }
 }
 
-/// In the server: reports its address.
+/// Reports the address of the server to the parent process.
 pub(crate) fn announce(address: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     Ok(writeln!(out, "{address}").and_then(|()| out.flush())?)
 }
 
-/// In the server: waits for the end of standard input.
+/// Completes at the end of standard input, in the server process.
 pub(crate) fn at_end() -> impl Future<Output = ()> {
     let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
     thread::spawn(move || {

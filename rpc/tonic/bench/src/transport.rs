@@ -60,7 +60,7 @@ impl Runtime {
         }
     }
 
-    /// Its name as an argument.
+    /// Returns the runtime's name as an argument.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -80,7 +80,7 @@ pub(crate) struct Connection {
 impl Transport {
     pub(crate) const ALL: [Self; 4] = [Self::Tcp, Self::Unix, Self::Trunkline, Self::OnPollers];
 
-    /// Its column in the table.
+    /// Returns the title of the transport's column in the table.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Tcp => "tonic, TCP",
@@ -90,7 +90,7 @@ impl Transport {
         }
     }
 
-    /// Its name as an argument.
+    /// Returns the transport's name as an argument.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }

@@ -32,7 +32,7 @@ fn all_transports_are_measured() {
 }
 
 #[test]
-fn bad_options_are_named() {
+fn invalid_seconds_are_refused_with_range() {
     let output = run(bench().args(["--seconds", "0"]), b"").expect("it runs");
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("expected seconds from 0.001 to 60"));

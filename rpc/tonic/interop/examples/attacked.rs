@@ -64,7 +64,7 @@ fn serve(arguments: &NodeArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A node and the calls that it was told to make.
+/// A node and the calls that it makes on request.
 struct Driven {
     node: Node,
     runtime: Runtime,

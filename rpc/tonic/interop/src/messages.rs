@@ -12,7 +12,7 @@ pub struct Payload {
     pub body: prost::bytes::Bytes,
 }
 
-/// A status that the server is asked to answer with.
+/// The status that the server is requested to return.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct EchoStatus {
     /// Number of the code.
@@ -61,7 +61,7 @@ pub struct InputResponse {
     pub aggregated_payload_size: i32,
 }
 
-/// A response that the server is asked to send.
+/// A response that the server is requested to send.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResponseParameters {
     /// Size of the payload.

@@ -23,8 +23,8 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tower_service::Service;
 
-/// Header with the HTTP status of a response from a layer, and in what follows it the other parts: `headers` or `trailers` for a
-/// status of gRPC, `page` for a body.
+/// Header that requests a response from a layer: the HTTP status, followed by `headers` or `trailers` for a gRPC status there,
+/// and by `page` for a body.
 pub const HTTP_STATUS: &str = "http-status";
 /// Header that is echoed at the start of a response.
 pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";

@@ -53,8 +53,8 @@ async fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "{what}");
 }
 
-/// Waits until each of the calls either has been refused by the budget of a node or is charged a MiB there. Returns the
-/// number of those that are charged.
+/// Waits until each of the calls either has been refused by the budget of a node or is charged a MiB there. Returns the number
+/// of charged calls.
 async fn held(node: &Node, calls: &mut JoinSet<Status>) -> usize {
     let all = calls.len();
     let mut refused = 0;
@@ -72,7 +72,7 @@ async fn held(node: &Node, calls: &mut JoinSet<Status>) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_streams_are_charged_for_what_their_requests_inflate_to() {
+async fn idle_streams_are_charged_for_inflated_requests() {
     for of_server in SERVED {
         let network = InProcessNetwork::new();
         let server = serve(&network, Interop::default(), of_server).await;
@@ -96,7 +96,7 @@ async fn idle_streams_are_charged_for_what_their_requests_inflate_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_streams_are_charged_for_what_their_responses_inflate_to() {
+async fn idle_streams_are_charged_for_inflated_responses() {
     let network = InProcessNetwork::new();
     let server = serve(&network, Interop::default(), Server::on_pollers).await;
     let node = node(&network).await;

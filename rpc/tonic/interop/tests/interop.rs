@@ -89,7 +89,7 @@ impl Fixture {
         matches!(self.transport, Transport::Trunkline(_))
     }
 
-    /// Waits until as many handlers hold their stream of requests.
+    /// Waits until this number of handlers hold their stream of requests.
     async fn until_running(&self, handlers: usize) {
         let wait = async {
             while self.service.running() != handlers {
@@ -269,7 +269,7 @@ async fn cancel_after_first_response(fixture: &Fixture) {
     assert_eq!(size_of(response.payload.as_ref()), 31_415);
     assert_eq!(fixture.service.running(), 1);
     drop(responses);
-    // tonic's own transport keeps the exchange while its requests go on.
+    // tonic's own transport keeps the exchange until the stream of requests has ended.
     if fixture.is_trunkline() {
         fixture.until_running(0).await;
     }
@@ -406,7 +406,7 @@ async fn messages_over_a_limit_are_refused(fixture: &Fixture) {
     let request = SimpleRequest { response_size: 100, ..SimpleRequest::default() };
     let mut client = fixture.client().max_decoding_message_size(100);
     assert_eq!(client.unary_call(request.clone()).await.unwrap_err().code(), Code::OutOfRange);
-    // An error of the request's body, which the caller sees instead of a cancelled call.
+    // The request's body fails. The caller gets this error, not the status of a cancelled call.
     let mut client = fixture.client().max_encoding_message_size(1);
     let status = client.unary_call(request).await.unwrap_err();
     if fixture.is_trunkline() {
@@ -476,7 +476,7 @@ async fn layers(fixture: &Fixture) {
 
 /// tonic's own server takes the same layers. The first is the outermost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_take_layers() {
+async fn tower_layers_are_applied_in_order() {
     let tags = |tag: &'static str| {
         tower::util::MapRequestLayer::new(move |mut request: http::Request<tonic::body::Body>| {
             request.headers_mut().append("tag", http::HeaderValue::from_static(tag));
@@ -543,7 +543,7 @@ async fn unary_response_is_one_message() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn time_limit_of_server_ends_when_response_begins() {
+async fn server_time_limit_applies_until_response_begins() {
     let limit = Duration::ZERO;
     for fixture in [
         Fixture::served(|server| server.timeout(limit).runtime(Handle::current())).await,
@@ -733,7 +733,7 @@ async fn cancelled_calls_count_until_their_handlers_end() {
     let open = Arc::new(Mutex::new(open));
     let layer = tower::util::MapRequestLayer::new(move |request: http::Request<AxumBody>| {
         entered.send(()).unwrap();
-        // A handler that does not reach an `await`.
+        // Block without reaching an `await`.
         tokio::task::block_in_place(|| _ = open.lock().unwrap().recv());
         request
     });
@@ -902,7 +902,7 @@ async fn failures_have_their_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn senders_that_are_dropped_are_errors_in_both_directions() {
+async fn dropped_senders_are_errors_in_both_directions() {
     let dropped = "the sender of the stream was dropped before it finished";
     for fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
         let mut client = fixture.client();
@@ -910,7 +910,7 @@ async fn senders_that_are_dropped_are_errors_in_both_directions() {
             assert_eq!(status.code(), Code::Internal, "{status:?}");
             assert!(status.message().contains(dropped), "{status:?}");
         };
-        // Dropped before the call, and after the first exchange.
+        // The sender is dropped before the call, and then after the first exchange.
         let (sender, requests) = trunkline::stream::channel(1);
         sender.try_send(InputRequest { payload: zeros(1) }).unwrap();
         drop(sender);
@@ -935,7 +935,7 @@ async fn senders_that_are_dropped_are_errors_in_both_directions() {
 
 /// tonic reports `CANCELLED` to a handler as the end of the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn task_that_reads_upload_gets_error_when_its_caller_dies() {
+async fn upload_reader_gets_error_if_caller_shuts_down_or_cancels() {
     for mut fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
         for dies in [false, true] {
             let mut client = fixture.client();
@@ -959,7 +959,7 @@ async fn task_that_reads_upload_gets_error_when_its_caller_dies() {
 const SERVER: &str = "TRUNKLINE_TEST_SERVER";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn task_that_reads_upload_gets_error_when_its_caller_is_killed() {
+async fn upload_reader_gets_error_if_caller_is_killed() {
     if let Ok(server) = std::env::var(SERVER) {
         let node = Node::builder().listen((fresh_ip(), 0)).start_async().await.unwrap();
         let channel = Transport::Trunkline(trunkline_tonic::Channel::new(&node, server));
@@ -978,7 +978,7 @@ async fn task_that_reads_upload_gets_error_when_its_caller_is_killed() {
         let address = server.local_address();
         let transport = Transport::Trunkline(trunkline_tonic::Channel::new(&server, address));
         let fixture = Fixture { service, transport, nodes: vec![server] };
-        let name = "task_that_reads_upload_gets_error_when_its_caller_is_killed";
+        let name = "upload_reader_gets_error_if_caller_is_killed";
         let mut command = same_test(module_path!(), name);
         let mut caller = Process::start("caller", command.env(SERVER, address.to_string())).unwrap();
         fixture.until_running(1).await;
@@ -1029,7 +1029,7 @@ async fn health_checks_and_handlers_are_notified_of_drain() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn channel_waits_for_server_that_starts_again() {
+async fn channel_waits_for_restarted_server() {
     let serve = |address: String| async move {
         let server = trunkline_tonic::Server::new(all_routes(Interop::default())).on_pollers();
         let node = Node::builder().listen(address).tokio(Handle::current()).serve(server);

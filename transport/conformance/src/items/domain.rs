@@ -63,7 +63,7 @@ pub(super) fn a3(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn a4(lab: &Lab) -> Verdict {
-    // The racing openers are threads here; `processes` has the same check for processes.
+    // The racing openers are threads here; `processes` has the same check with processes.
     const THREADS: usize = 8;
     let folder = Folder::new()?;
     for round in 0..20 {
@@ -122,7 +122,7 @@ pub(super) fn a6(lab: &Lab) -> Verdict {
 pub(super) fn a7(lab: &Lab) -> Verdict {
     let folder = Folder::new()?;
     let file = folder.create("domain")?;
-    // All other bits, O_RDWR and O_CLOEXEC among them, are ignored.
+    // All other bits are ignored, including O_RDWR and O_CLOEXEC.
     let others = XrcdFlags::from_bits_retain(!(XrcdFlags::CREATE | XrcdFlags::EXCLUSIVE).bits());
     refused("an open with other flags alone", open(lab, &file, others), EAGAIN)?;
     let _held = open(lab, &file, XrcdFlags::CREATE | others)?;
@@ -169,7 +169,7 @@ pub(super) fn a9(lab: &Lab) -> Verdict {
     let folder = Folder::new()?;
     let file = folder.create("domain")?;
     refused("a domain of a file", open(lab, &file, XrcdFlags::CREATE), EOPNOTSUPP)?;
-    // This error comes before the check of the flags.
+    // XRC support is checked before the flags.
     refused("a domain that does not exist", open(lab, &file, XrcdFlags::empty()), EOPNOTSUPP)?;
     let private = lab.far.device.open_xrcd(None, XrcdFlags::CREATE);
     refused("a private domain", private, EOPNOTSUPP)?;

@@ -10,7 +10,7 @@ use trunkline_verbs::{
     QpState, RemoteAddress, Rkey, SendFlags, SendOperation, SendRequest,
 };
 
-/// Waits for an event of this kind, and skips others.
+/// Waits for an event of this kind, and skips other kinds.
 pub(super) fn event(lab: &Lab, side: &Side, kind: Kind) -> Verdict<AsyncSubject> {
     lab.wait(&format!("the event {kind:?}"), || {
         std::iter::from_fn(|| side.device.next_async_event())
@@ -25,8 +25,8 @@ fn waits(side: &Side, kind: Kind) -> bool {
 }
 
 pub(super) fn h1(lab: &Lab) -> Verdict {
-    // One device has one event queue, whatever the number of handles. `processes` checks that other processes
-    // also get the event.
+    // One device has one event queue, even if a TGT has several handles. `processes` checks that other
+    // processes also get the event.
     let route = lab.route(&Terms::default())?;
     let opened = lab.far.device.open_qp(&route.xrcd, route.tgt.number())?;
     let data = [lab.near.piece(0, 8)];
@@ -126,8 +126,8 @@ pub(super) fn h5(lab: &Lab) -> Verdict {
         lab.succeeds("a completion from before the overflow", &cq, wr_id, Op::RdmaWrite)?;
     }
 
-    // When the CQ of an XRC SRQ overflows, the SRQ accepts no more messages. The TGT survives, since other
-    // SRQs use it.
+    // When the CQ of an XRC SRQ overflows, the SRQ accepts no further messages. The TGT stays in its state,
+    // since other SRQs use it.
     let cq = lab.far.device.create_cq(small())?;
     let srq = lab.far.new_srq(&bystander.xrcd, &cq)?;
     let number = srq.number()?;

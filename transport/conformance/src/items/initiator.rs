@@ -33,7 +33,7 @@ pub(super) fn f1(lab: &Lab) -> Verdict {
     }
     lab.far.fill(0, 8, 0x55)?;
     for (wr_id, operation) in (10..).zip(operations) {
-        // Each operation ends its connection, so each gets its own.
+        // Each operation ends its connection, so each gets a separate one.
         let route = lab.route(&crate::connect::few_retries())?;
         route.ini.post_send(&[request(wr_id, operation, &data, bogus(route.srq_number))])?;
         let ended = lab.next("an operation with a bogus SRQ number", &lab.near.cq)?;
@@ -78,7 +78,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
     for depth in [1, 2, most].into_iter().filter(|depth| *depth <= most) {
         let route = lab.route(&Terms { rd_atomic: (depth, depth), ..Terms::default() })?;
         lab.far.memory.write(0, &0u64.to_ne_bytes())?;
-        // Far more than may be outstanding. Every response must be stored at the right address.
+        // Far more READs than may be outstanding. Every response must be stored at the right address.
         for wr_id in 0..24u64 {
             let word = [lab.near.piece(8 * usize::try_from(wr_id).unwrap_or(0), 8)];
             let operation = if wr_id % 2 == 0 { add } else { read };
@@ -90,7 +90,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
             let place = 8 * usize::try_from(wr_id).unwrap_or(0);
             let mut came = [0; 8];
             lab.near.memory.read(place, &mut came)?;
-            // A READ observes earlier atomics and, without a fence, perhaps some later ones.
+            // A READ observes earlier atomics and, without a fence, may observe some later ones.
             let (came, due) = (u64::from_ne_bytes(came), wr_id.div_ceil(2));
             let fits = if opcode == Op::FetchAdd { came == due } else { (due..=12).contains(&came) };
             check(fits, || format!("{opcode:?} number {wr_id} brought {came}, not {due}"))?;
@@ -193,7 +193,7 @@ pub(super) fn f3(lab: &Lab) -> Verdict {
 
 /// Sends messages of several lengths, each gathered from and scattered to two pieces.
 fn messages(lab: &Lab, route: &Route) -> Verdict {
-    // Empty, one packet, just more than one, and many packets, whatever the MTU.
+    // Empty, one packet, just more than one packet, and many packets, with any MTU.
     for (wr_id, length) in (1..).zip([0u32, 1, 1023, 1024, 1025, 4097, 40_001]) {
         let (first, bytes) = (length / 3, length as usize);
         let seed = u8::try_from(wr_id).unwrap_or(0);

@@ -202,7 +202,7 @@ pub(super) fn e5(lab: &Lab) -> Verdict {
             let target = End { side: &lab.far, qp: &tgt, other: lab.near.gid(), peer: ini.number() };
             target.bring_to(QpState::ReadyToSend, &Terms { access: granted, ..Terms::default() })?;
             let initiator = End { side: &lab.near, qp: &ini, other: lab.far.gid(), peer: tgt.number() };
-            // The INI grants the opposite.
+            // The INI grants the other rights.
             let access = remote_rights() - granted;
             initiator.bring_to(QpState::ReadyToSend, &Terms { access, ..Terms::default() })?;
             receive(&srq, 1, &[lab.far.piece(64, 64)])?;
@@ -226,7 +226,7 @@ pub(super) fn e5(lab: &Lab) -> Verdict {
 pub(super) fn e6(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 8)];
     let read = SendOperation::RdmaRead(lab.far.remote(0));
-    // In the suite's routes the PSNs that are not used differ: the INI's rq_psn and the TGT's sq_psn.
+    // The PSNs that the routes of the suite do not use differ: the INI's rq_psn and the TGT's sq_psn.
     let route = lab.route(&few_retries())?;
     let (ini, tgt) = (route.ini.query()?, route.tgt.query()?);
     check(ini.rq_psn != ini.sq_psn && ini.sq_psn == tgt.rq_psn, || format!("{ini:?}, {tgt:?}"))?;

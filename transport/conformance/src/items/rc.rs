@@ -73,7 +73,7 @@ pub(super) fn r1(lab: &Lab) -> Verdict {
     flush(lab, &far, &far_cq)
 }
 
-/// Checks that an RC QP without receives responds with RNR NAKs too.
+/// Checks that an RC QP without receives also responds with RNR NAKs.
 fn empty_queue(
     lab: &Lab,
     near: &Arc<dyn QueuePair>,
@@ -131,7 +131,7 @@ pub(super) fn r2(lab: &Lab) -> Verdict {
         let got = lab.succeeds("a receive of the SRQ", cq, wr_id, Op::Receive)?;
         equal("its QP", got.qp_number, far.number())?;
     }
-    // One QP in ERR leaves the posted receives to the other.
+    // If one QP is in ERR, the other QP can use the posted receives.
     receive(&srq, 10, &[lab.far.piece(0, 64)])?;
     set_state(&pairs[0].1, QpState::Error)?;
     check(poll_one(&pairs[0].2).is_none(), || "a receive of an SRQ was flushed".to_owned())?;

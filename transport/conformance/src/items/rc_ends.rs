@@ -1,4 +1,4 @@
-//! Section R: how reliable connections fail and end, and how the CM sets them up.
+//! Section R: failures and ends of reliable connections, and their set-up by the CM.
 
 use super::srq::limit_event;
 use crate::check::{EBUSY, EINVAL, Verdict, check, equal, refused};
@@ -17,7 +17,7 @@ use trunkline_verbs::{
 /// RC has no XRCETH, so the SRQ number is not used.
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
 
-/// An RC QP at the near side, connected to one with an SRQ at the far side.
+/// An RC QP at the near side, connected to an RC QP with an SRQ at the far side.
 pub(super) struct RcPair {
     pub(super) near: Arc<dyn QueuePair>,
     far: Arc<dyn QueuePair>,

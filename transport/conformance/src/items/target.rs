@@ -104,7 +104,7 @@ pub(super) fn g4(lab: &Lab) -> Verdict {
 /// Creates an operation on a remote address.
 type Toward = fn(RemoteAddress) -> SendOperation;
 
-/// Checks that each operation needs its own access right of the region, and does not reach past its ends.
+/// Checks that each operation needs the matching access right of the region, and stays within its bounds.
 fn bounds(lab: &Lab) -> Verdict {
     let far = &lab.far;
     let operations: [(Access, Toward); 4] = [
@@ -247,7 +247,7 @@ pub(super) fn g8(lab: &Lab) -> Verdict {
         lab.succeeds("a receive of the remaining SRQ", &lab.far.cq, 2, Op::Receive)?;
         return Ok(());
     }
-    // The hazard: other users of this TGT need a new one. Their SRQs are not affected.
+    // Other users of this TGT need a new one. Their SRQs are not affected.
     equal("the TGT's state", tgt, QpState::Error)?;
     receive(&kept, 4, &[lab.far.piece(0, 64)])?;
     let (ini, fresh) = (lab.near.new_ini()?, lab.far.new_tgt(&route.xrcd)?);

@@ -1,9 +1,9 @@
 //! Items that need several processes: sharing of a domain, and the state after a process has died.
 //!
-//! The initiator is in this process, on its own device. The targets are *puppets*: processes that share one
-//! address and execute verbs on command ([`serve_puppet`]). A provider implements [`ProcessBench`], starts
-//! processes that call [`serve_puppet`], and runs the items of [`PROCESS_ITEMS`] in the same way as those of
-//! [`crate::ITEMS`].
+//! The initiator is in this process, on a separate device. The targets are *puppets*: processes that share
+//! one address and execute verbs on command ([`serve_puppet`]). A provider implements [`ProcessBench`],
+//! starts processes that call [`serve_puppet`], and runs the items of [`PROCESS_ITEMS`] in the same way as
+//! the items of [`crate::ITEMS`].
 
 mod client;
 mod domains;
@@ -96,7 +96,7 @@ pub const PROCESS_ITEMS: &[ProcessItem] = &[
     item!("I4", targets::i4, "the objects of a killed process are released, and the others keep working"),
 ];
 
-/// Checks one item with its own processes.
+/// Checks one item with separate processes.
 #[must_use]
 pub fn run_process_item(bench: &dyn ProcessBench, item: &ProcessItem) -> Outcome {
     judged(|| {

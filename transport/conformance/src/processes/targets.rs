@@ -113,7 +113,7 @@ pub(super) fn c6(stage: &Stage<'_>) -> Verdict {
 pub(super) fn c7(stage: &Stage<'_>) -> Verdict {
     let SharedTgtPair { first, mut second, tgt, srqs, ini, _folder } =
         SharedTgtPair::new(stage, &Terms::default())?;
-    // Under load: some sends are outstanding when the creator dies, and none is lost or duplicated.
+    // Under load: some sends are outstanding when the creator dies. Sends must not be lost or duplicated.
     const SENDS: u64 = 48;
     for wr_id in 0..SENDS {
         second.does(&format!("receive s {wr_id} 0 64"))?;
@@ -230,7 +230,7 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
     let mut pair = SharedTgtPair::new(stage, &Terms::default())?;
     let near = &stage.lab.near;
     let places = [memory(&mut pair.first)?, memory(&mut pair.second)?];
-    // Use the second half of the memory, which nothing else writes.
+    // Use the second half of the memory, which the other checks do not write.
     let counters =
         places.map(|place| RemoteAddress { address: place.address.plus(MEMORY_BYTES as u64 / 2), ..place });
     for (which, seed) in [(1usize, 5u8), (0, 6)] {
@@ -385,7 +385,7 @@ pub(super) fn i2(stage: &Stage<'_>) -> Verdict {
 pub(super) fn i4(stage: &Stage<'_>) -> Verdict {
     let SharedTgtPair { mut first, mut second, tgt, srqs, ini, _folder } =
         SharedTgtPair::new(stage, &Terms::default())?;
-    // The first process dies with posted receives, an outstanding message to it, and the only handle on a
+    // The first process dies with posted receives, an outstanding message to it, and the only handle of a
     // TGT.
     let alone = first.number("tgt u d")?;
     let lonely = stage.join(&mut first, "u", alone, &few_retries())?;

@@ -9,7 +9,7 @@ use crate::check::{Deviation, Verdict, check, equal};
 use std::net::SocketAddr;
 use trunkline_verbs::{CmEventKind, CompletionStatus, RejectReason, SendOperation};
 
-/// Message sizes in bytes: around one packet, around four, and long ones.
+/// Message sizes in bytes: around one packet, around four packets, and long ones.
 const SIZES: [usize; 10] = [1, 64, 1023, 1024, 1025, 4095, 4096, 4097, 65_536, LARGEST];
 /// Message sizes of a short run, in bytes.
 const FEW_SIZES: [usize; 3] = [1, 1025, 65_536];
@@ -90,7 +90,7 @@ pub(super) fn run(station: &Station, plan: Plan, report: &mut Report<'_>) -> Ver
 }
 
 impl Client<'_, '_> {
-    /// Runs all transfers on one connection. After a failure the next one gets a new connection.
+    /// Runs all transfers on one connection. After a failure, the next transfer gets a new connection.
     fn traffic(&mut self) {
         let mut link = None;
         for (name, transfer) in TRAFFIC {
@@ -316,8 +316,8 @@ impl Client<'_, '_> {
         self.right(&control, wrong)
     }
 
-    /// Sends more messages than there are receives to an end that reposts late and therefore answers with RNR
-    /// NAKs.
+    /// Sends more messages than there are receives to a server that reposts late and therefore responds with
+    /// RNR NAKs.
     fn starve(&mut self) -> Verdict {
         let mut link = self.dial()?;
         let control =
@@ -348,8 +348,8 @@ impl Client<'_, '_> {
             link.send_control(&control)?;
             controls.push(control);
         }
-        // In reverse order: the server executes the first order and stores the other messages, which fit into
-        // an SRQ.
+        // In reverse order: the server executes the first order and stores the other messages, which fit its
+        // SRQ.
         for (link, control) in links.iter_mut().zip(&controls).rev() {
             link.send_messages(control)?;
         }

@@ -1,9 +1,9 @@
 //! A fatal NAK as the very first packet from a responder.
 //!
-//! The QPs are connected by hand, with the numbers exchanged over TCP, because a connection manager would
-//! send packets before. The requester's first request has a wrong rkey, so the first RoCE packet that its
-//! device ever receives from that address is the NAK, which is sent only once. The NAK must end the request
-//! with its own status. A device that drops it retries until it gives up.
+//! The test connects the QPs itself, with the numbers exchanged over TCP, because a connection manager
+//! would send packets before. The requester's first request has a wrong rkey, so the first RoCE packet that
+//! its device ever receives from that address is the NAK, which is sent only once. The NAK must end the
+//! request with its own status. A device that drops the NAK retries until the retries are used up.
 
 use super::station::{Deadline, Station};
 use crate::check::{Deviation, Verdict, equal};
@@ -146,7 +146,7 @@ pub(super) fn respond(station: &Station, listener: &TcpListener) -> Verdict {
     let (number, _) = words.exchange(&end)?;
     end.connect(peer.ip(), number)?;
     words.send(CONNECTED)?;
-    // The device responds by itself. The requester closes when its request has ended.
+    // The device responds by itself. The requester closes the connection when its request has ended.
     equal("what the requester sent", words.receive()?.as_str(), "")
 }
 

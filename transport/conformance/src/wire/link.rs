@@ -125,7 +125,7 @@ pub(super) struct Link {
     /// The work request id and the expected opcode of each outstanding send, oldest first.
     under_way: VecDeque<(u64, CompletionOpcode)>,
     next_wr: u64,
-    /// Number of flushed receives. If there are any, the connection has ended, which an event reports sooner
+    /// Number of flushed receives. If there are any, the connection has ended, and an event reports that now
     /// or later.
     flushed: usize,
     /// True if the last send may be flushed.
@@ -223,7 +223,8 @@ impl Link {
         RemoteAddress { address: self.peer.address.plus(offset as u64), ..self.peer }
     }
 
-    /// Returns an address in this end's arena, for peers that receive it in another way.
+    /// Returns an address in this end's arena, for peers that do not receive the arena's address in a
+    /// [`Hello`].
     pub(super) fn own(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }
@@ -304,8 +305,8 @@ impl Link {
         self.finish()
     }
 
-    /// Sends a control message that makes the server end the connection. The end may be reported before the
-    /// send completes.
+    /// Sends a control message after which the server ends the connection. The end may be reported before
+    /// the send completes.
     pub(super) fn send_last_control(&mut self, control: &ControlMessage) -> Verdict {
         self.is_ending = true;
         self.post_control(control)
@@ -400,7 +401,7 @@ impl Link {
         Ok(bytes)
     }
 
-    /// Counts the wrong bytes of a message: those inside it, and those written past its end.
+    /// Counts the wrong bytes of a message: inside it, and past its end.
     pub(super) fn judge(&self, arrival: Arrival, size: usize, seed: u64, manner: Manner) -> Verdict<u64> {
         equal("opcode of a receive", arrival.opcode, CompletionOpcode::Receive)?;
         equal("size of a message", arrival.length, size)?;
@@ -430,7 +431,7 @@ impl Link {
 
     /// Closes this end: moves the QP to ERR and waits until all receives posted here are flushed.
     pub(super) fn close(mut self) -> Verdict {
-        // Answers the peer's DREQ if there was one. Otherwise it is refused, which does not matter.
+        // Answers the peer's DREQ if there was one. Otherwise the call is refused; the error is ignored.
         let _ = self.id.disconnect();
         let due = if self.slots.srq.is_none() { SLOTS } else { 0 };
         let mut deadline = Deadline::new();
@@ -447,7 +448,7 @@ impl Link {
         RemoteAddress { rkey: Rkey(self.peer.rkey.0 ^ 0x0055_aa00), ..self.remote(offset) }
     }
 
-    /// Waits for the one outstanding send to fail. Its completion precedes the flushed receives.
+    /// Waits until the only outstanding send fails. Its completion precedes the flushed receives.
     pub(super) fn failure(&mut self) -> Verdict<CompletionStatus> {
         let mut deadline = Deadline::new();
         let mut one = [Completion::default()];

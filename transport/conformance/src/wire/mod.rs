@@ -7,18 +7,19 @@
 //! provider.
 //!
 //! ```text
-//! wire_peer server OWN PORT                        serves a `client` until it is done
+//! wire_peer server OWN PORT                        serves a `client` until it has finished
 //! wire_peer client OWN SERVER PORT [srq] [short]   runs every check, each way
 //! wire_peer rdma-server OWN PORT                   against `rdma_client`
 //! wire_peer rdma-client OWN SERVER PORT            against `rdma_server`
 //! wire_peer rping-server OWN PORT                  against `rping -c`
 //! wire_peer rping-client OWN SERVER PORT           against `rping -s -S 65535`
 //! wire_peer first-nak-server OWN PORT              refuses the first request of a `first-nak-client`
-//! wire_peer first-nak-client OWN SERVER PORT       whose first packet from the server is that fatal NAK
+//! wire_peer first-nak-client OWN SERVER PORT       receives that fatal NAK as the server's first packet
 //! ```
 //!
-//! The client drives: it sends a control message that announces or requests a transfer, the transfer happens,
-//! and the server answers with its result. A server prints `listening` when clients may connect.
+//! The client controls the server: it sends a control message that announces or requests a transfer, the
+//! transfer happens, and the server answers with its result. A server prints `listening` when clients may
+//! connect.
 
 mod client;
 mod debian;

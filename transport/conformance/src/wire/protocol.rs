@@ -73,18 +73,18 @@ impl Hello {
     }
 }
 
-/// An order to the server. With it come the size, seed and number of the messages that either end then sends.
+/// An order to the server, with the size, seed and number of the messages that either end then sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     /// Check the messages that follow.
     Listen,
-    /// Check the messages that follow, but repost no receive before all of them are used up.
+    /// Check the messages that follow, but repost receives only after all of them are used up.
     Starve,
     /// Send messages.
     Send,
     /// Check the bytes in the sink.
     CheckSink,
-    /// Check a WRITE with immediate, which comes next, and the sink.
+    /// Check the next message, a WRITE with immediate, and the sink.
     AwaitWrite,
     /// Fill the memory that the client READs.
     Offer,

@@ -12,13 +12,13 @@ use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters}
 #[derive(Debug)]
 struct Session {
     link: Link,
-    /// True once the client's RTU has arrived. A kernel does not end the connection before, although messages
-    /// may arrive.
+    /// True once the client's RTU has arrived. A kernel does not end the connection before that, although
+    /// messages may arrive.
     is_established: bool,
     /// True if the client announced that the connection will fail.
     may_fail: bool,
     /// The deviation if a send was flushed. It is allowed if the client has ended the connection: a client
-    /// that has received the answer may disconnect before its acknowledgement is sent.
+    /// that has received the answer may disconnect before it acknowledges the answer.
     flushed: Option<Deviation>,
     is_last: bool,
 }
@@ -129,8 +129,8 @@ impl Server<'_> {
 }
 
 impl Session {
-    /// Polls completions, and executes one control message if one has arrived. Returns true if it did
-    /// anything.
+    /// Polls completions, and executes one control message if one has arrived. Returns true if there was a
+    /// completion or a message.
     fn turn(&mut self, report: &mut Report<'_>) -> Verdict<bool> {
         if self.may_fail || !self.is_established {
             return Ok(false);

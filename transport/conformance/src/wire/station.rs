@@ -14,7 +14,8 @@ use trunkline_verbs::{
     ProtectionDomain, QpType,
 };
 
-/// Time for which the peer may be silent. It may be an emulated machine on a loaded host, reached by a link with loss.
+/// Maximum time for which the peer may be silent. It may be an emulated machine on a loaded host, reached by a link
+/// with loss.
 const BOUND: Duration = Duration::from_secs(60);
 /// Number of polls without a result before a wait sleeps between polls.
 const LOOKS: u32 = 200;
@@ -32,7 +33,7 @@ impl Deadline {
         Self { until: Instant::now() + BOUND, looks: 0 }
     }
 
-    /// Yields or sleeps briefly; fails when the time is up.
+    /// Yields or sleeps for a short time. Fails once the time is up.
     pub(super) fn wait(&mut self, otherwise: impl FnOnce() -> String) -> Verdict {
         self.looks += 1;
         if self.looks < LOOKS {

@@ -16,7 +16,7 @@ macro_rules! codes {
 
 pub(super) use codes as declare;
 
-/// Result of an `ibv_rereg_mr` that has no effect.
+/// Result of an `ibv_rereg_mr` that left the region unchanged.
 pub const IBV_REREG_MR_ERR_INPUT: std::ffi::c_int = -1;
 
 codes! { codes;

@@ -1,7 +1,7 @@
 //! The layout of the structures as text, which the test compares with `exports/layout.txt`.
 //!
 //! Each line of that file is `NAME VALUE`: the size of a structure, the offset of a field, or the value of
-//! a constant, with the expression of C for it. `deploy/checks/30-abi.sh` makes a C program of the
+//! a constant, with the expression of C for it. `deploy/checks/30-abi.sh` builds a C program from the
 //! expressions and compares its output with the same file.
 
 use super::*;

@@ -1,9 +1,9 @@
 //! Objects of this library that programs hold pointers to.
 //!
-//! C programs get a structure, around which the library has an object. [`hand_out`] creates both, a
+//! C programs get a structure that is part of an object of the library. [`hand_out`] creates both, a
 //! [`Handle`] finds the object of a structure, and [`Handle::release`] destroys both. Programs read and write
-//! fields of the structure at any time, so no reference to it is ever formed: a [`Field`] is copied in and
-//! out by itself.
+//! fields of the structure at any time, so no reference to it is ever formed: each [`Field`] is copied in and
+//! out separately.
 
 use super::Errno;
 use std::marker::PhantomData;
@@ -37,7 +37,7 @@ impl<C: Structure> Clone for Handle<'_, C> {
 impl<C: Structure> Copy for Handle<'_, C> {}
 
 impl<'a, C: Structure> Handle<'a, C> {
-    /// Takes the object that the program must name: null is `EINVAL`.
+    /// Returns the object that the program must name: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or [`hand_out`] returned it and the object is not released during `'a`. The program
@@ -47,7 +47,7 @@ impl<'a, C: Structure> Handle<'a, C> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// Takes the object that the program may name.
+    /// Returns the object that the program may name; `None` for null.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -55,7 +55,7 @@ impl<'a, C: Structure> Handle<'a, C> {
         NonNull::new(pointer).map(|structure| Self { structure, object: PhantomData })
     }
 
-    /// Takes the object whose structure is at an address that [`Self::address`] returned.
+    /// Returns the object whose structure is at an address from [`Self::address`].
     ///
     /// # Safety
     /// The object is not released during `'a`.
@@ -70,15 +70,15 @@ impl<'a, C: Structure> Handle<'a, C> {
         self.structure.as_ptr()
     }
 
-    /// Returns the structure's address: the key under which tables list the object.
+    /// Returns the structure's address, which is the object's key in tables.
     pub(crate) fn address(self) -> usize {
         self.structure.addr().get()
     }
 
     /// Copies a field out of the structure.
     pub(crate) fn get<F: Copy>(self, field: Field<C, F>) -> F {
-        // SAFETY: the structure is alive by the constructor's contract and has an `F` there by
-        // `Field`'s. Another thread that writes it meanwhile breaks a rule of the function's manual page.
+        // SAFETY: the structure is alive by the constructor's contract and has an `F` there by the contract
+        // of `Field`. Another thread that writes it meanwhile breaks a rule of the function's manual page.
         unsafe { self.structure.byte_add(field.offset).cast::<F>().read_volatile() }
     }
 
@@ -101,8 +101,8 @@ impl<'a, C: Structure> Handle<'a, C> {
     /// The object is alive, and not used after this by the program, whose call this serves, a table of the
     /// library, or another handle.
     pub(crate) unsafe fn release(self) {
-        // SAFETY: `hand_out` made the box with the structure at this distance from its start, and
-        // by this function's contract nobody has it any more.
+        // SAFETY: `hand_out` created the box with the structure at this distance from its start, and by
+        // this function's contract the object is not used any more.
         drop(unsafe { Box::from_raw(self.structure.as_ptr().byte_sub(C::OFFSET).cast::<C::Object>()) });
     }
 }
@@ -117,11 +117,11 @@ impl<C: Structure> Deref for Handle<'_, C> {
     }
 }
 
-/// Moves an object to separate memory, where the program can hold a pointer to its structure. The
-/// handle is good until [`Handle::release`].
+/// Moves an object to separate memory, where the program can hold a pointer to its structure. The handle is
+/// valid until [`Handle::release`].
 pub(crate) fn hand_out<'a, C: Structure>(object: C::Object) -> Handle<'a, C> {
     let structure = NonNull::from(Box::leak(Box::new(object))).cast::<C>();
-    // SAFETY: `Structure`'s contract: the structure is inside of the object, at this distance.
+    // SAFETY: the contract of `Structure`: the structure is inside of the object, at this distance.
     let structure = unsafe { structure.byte_add(C::OFFSET) };
     structure.as_ptr().expose_provenance();
     Handle { structure, object: PhantomData }

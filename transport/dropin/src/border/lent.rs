@@ -2,7 +2,7 @@
 //!
 //! Only the constructors are unsafe. Each states its conditions, which the caller, an exported function,
 //! takes from the function's manual page. `'a` must not be longer than the call: when the function returns,
-//! the memory is the program's again.
+//! the memory belongs to the program again.
 
 use super::Errno;
 use std::ffi::{CStr, c_char};
@@ -23,7 +23,7 @@ impl<T: ?Sized> Clone for In<'_, T> {
 impl<T: ?Sized> Copy for In<'_, T> {}
 
 impl<'a, T> In<'a, T> {
-    /// Takes a structure that must be there: null is `EINVAL`.
+    /// Takes a required structure: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to a `T` that is not changed during `'a`.
@@ -32,7 +32,7 @@ impl<'a, T> In<'a, T> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// Takes a structure that may be absent.
+    /// Takes an optional structure; `None` for null.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -87,7 +87,7 @@ impl<T: ?Sized> Deref for In<'_, T> {
 pub(crate) struct InOut<'a, T>(&'a mut T);
 
 impl<'a, T> InOut<'a, T> {
-    /// Takes a structure that must be there: null is `EINVAL`.
+    /// Takes a required structure: null is `EINVAL`.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to a `T` that is not accessed elsewhere during `'a`.
@@ -96,7 +96,7 @@ impl<'a, T> InOut<'a, T> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// Takes a structure that may be absent.
+    /// Takes an optional structure; `None` for null.
     ///
     /// # Safety
     /// As for [`Self::new`].
@@ -148,7 +148,7 @@ impl<T> Out<'_, T> {
 
     /// Stores the result.
     pub(crate) fn write(&self, value: T) {
-        // SAFETY: the constructor's contract: memory for a `T`, which is the library's alone.
+        // SAFETY: the constructor's contract: memory for a `T`, which only the library uses.
         unsafe { self.place.write(value) };
     }
 }
@@ -177,12 +177,12 @@ impl<T> OutArray<'_, T> {
     /// Stores the element at `index`, which is less than the length.
     pub(crate) fn write(&self, index: usize, value: T) {
         assert!(index < self.length);
-        // SAFETY: inside of the array, which the constructor's contract gives to the library alone.
+        // SAFETY: inside of the array, which only the library uses by the constructor's contract.
         unsafe { self.start.add(index).write(value) };
     }
 }
 
-/// Memory for a result, of a size that the program passes: its header may be older or newer than this
+/// Memory for a result, with the size that the program passes: its header may be older or newer than this
 /// library. The memory may have any alignment.
 #[derive(Debug)]
 pub(crate) struct OutBytes<'a>(OutArray<'a, u8>);
@@ -202,8 +202,8 @@ impl OutBytes<'_> {
     pub(crate) fn write_at<T: Copy>(&self, offset: usize, size: usize, value: &T) {
         assert!(offset.checked_add(size).is_some_and(|end| end <= self.0.length));
         let known = size.min(size_of::<T>());
-        // SAFETY: the part is inside the memory, which the constructor's contract gives to the
-        // library alone; `value` is a reference, so it does not overlap the memory and has `known` bytes.
+        // SAFETY: the part is inside the memory, which only the library uses by the constructor's contract;
+        // `value` is a reference, so it does not overlap the memory and has `known` bytes.
         unsafe {
             let start = self.0.start.add(offset);
             start.copy_from_nonoverlapping(std::ptr::from_ref(value).cast(), known);
@@ -221,8 +221,8 @@ impl OutBytes<'_> {
         if text.len() >= self.0.length {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: the text and its end fit into the memory, which the constructor's contract gives
-        // to the library alone.
+        // SAFETY: the text and its end fit into the memory, which only the library uses by the
+        // constructor's contract.
         unsafe {
             self.0.start.copy_from_nonoverlapping(text.as_ptr(), text.len());
             self.0.start.add(text.len()).write(0);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_stored_with_its_end_or_not_at_all() {
+    fn text_is_stored_only_with_terminator() {
         let mut memory = [0xff_u8; 4];
         // SAFETY: the array is this test's own.
         let bytes = unsafe { OutBytes::new(memory.as_mut_ptr(), 4) }.unwrap();

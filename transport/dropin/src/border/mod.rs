@@ -1,8 +1,8 @@
 //! The border between C and Rust.
 //!
-//! An exported function receives raw pointers and must not let a panic out. It wraps each pointer once, in a
-//! type whose constructor states the program's duties, and then works on the wrapper. Its body runs inside a
-//! function that catches panics and sets `errno`.
+//! An exported function receives raw pointers, and panics must not leave it. It wraps each pointer once, in
+//! a type whose constructor states the program's duties, and then works on the wrapper. Its body runs inside
+//! a function that catches panics and sets `errno`.
 //!
 //! | part | contents |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | `lent` | memory that the program lends for the length of a call: [`In`], [`InOut`], [`Out`] |
 //! | `handle` | objects of this library that programs hold pointers to: [`Handle`] |
 //!
-//! The manual page of each function states the program's duties. Where that does not allow null, null
-//! is refused with `EINVAL`; no other pointer can be checked.
+//! The manual page of each function states the program's duties. Where it does not allow null, null is
+//! refused with `EINVAL`; other pointers cannot be checked.
 
 mod handle;
 mod lent;

@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use trunkline_verbs::{Device, Gid, PKEY_DEFAULT};
 
 impl Id<'_> {
-    /// Stores the endpoint's addresses in the C structure, and the device as soon as an address determines it.
-    /// A listener at every address has no device.
+    /// Stores the endpoint's addresses in the C structure, and the device once an address determines it. A
+    /// listener at all addresses has no device.
     pub(super) fn show_addresses(self) -> Result<(), Errno> {
         let (local, peer) = (self.endpoint.local_address(), self.endpoint.peer_address());
         self.set(SOURCE, sockaddr::stored(local));
@@ -66,16 +66,16 @@ const RATE: u8 = 16;
 /// `CMA_IBOE_PACKET_LIFETIME` of Linux: 4.096 µs times 2 to the power of 16.
 const PACKET_LIFE_TIME: u8 = 16;
 
-/// Returns the code of the port's MTU, or of 1,024 bytes if there is no port any more.
+/// Returns the code of the port's MTU, or of 1,024 bytes if the port no longer exists.
 fn active_mtu() -> u8 {
     let port = host().device().and_then(|device| Ok(device.port(1)?));
     port.map_or(3, |port| port.active_mtu.code())
 }
 
 /// Returns true if an id that is bound to this address has no device. A kernel assigns none to ids at loopback
-/// addresses. Here localhost is an address of the device like any other, unless the user listed the
-/// device's addresses without it. It matters to libfabric, whose servers advertise localhost if their id
-/// has a device there, and the device's own address otherwise.
+/// addresses. Here localhost is an address of the device like any other, unless the user configured other
+/// addresses for the device. This matters to libfabric, whose servers advertise localhost if their id has a
+/// device there, and the device's own address otherwise.
 fn names_no_device(ip: IpAddr) -> Result<bool, Errno> {
     Ok(ip == Ipv4Addr::LOCALHOST && host().device()?.is_named_without(ip))
 }

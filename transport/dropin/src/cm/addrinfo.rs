@@ -72,7 +72,7 @@ impl Found {
         self.destination = unsafe { bytes(hints.ai_dst_addr, hints.ai_dst_len) };
     }
 
-    /// Asks the host's resolver. Returns the resolver's error number, 0 for success.
+    /// Queries the host's resolver. Returns the resolver's error number, 0 for success.
     ///
     /// # Safety
     /// `node` and `service` are null or C strings.
@@ -164,8 +164,8 @@ fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     (Box::into_raw(storage).cast(), socklen_t::try_from(length).unwrap_or(0))
 }
 
-/// Returns a copy of an address with the length that the program names, right or wrong: as in librdmacm, the
-/// call that uses the address checks it.
+/// Returns a copy of an address with the length that the program names, even if that length is wrong: as in
+/// librdmacm, the call that uses the address checks the length.
 ///
 /// # Safety
 /// `address` is null, or points to `given` bytes that may be read.

@@ -1,4 +1,4 @@
-//! Changes of a QP in the form of C: attributes, and a mask that names those that count.
+//! Converts [`QpModify`] to `ibv_qp_attr` and its attribute mask.
 #![forbid(unsafe_code)]
 
 use crate::abi::*;

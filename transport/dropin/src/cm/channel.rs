@@ -1,4 +1,4 @@
-//! Event channels, and how a thread waits for an event.
+//! Event channels, and waiting for their events.
 
 use super::host::host;
 use crate::abi::*;
@@ -20,8 +20,8 @@ pub(super) type Channel<'a> = Handle<'a, rdma_event_channel>;
 pub(crate) struct ChannelObject {
     base: UnsafeCell<rdma_event_channel>,
     pub(super) inner: Arc<dyn CmChannel>,
-    /// Locked while an event is taken and converted to C. The next event may be for the id that this one
-    /// creates, and another thread may take it.
+    /// Locked while an event is taken and converted to C. The next event may be for the id that the current
+    /// event creates, and another thread may take it.
     turn: Mutex<()>,
     /// The number of threads in [`Self::next`].
     waiting: AtomicUsize,
@@ -44,7 +44,7 @@ impl ChannelObject {
         Ok(Self { base, inner, turn: Mutex::new(()), waiting: AtomicUsize::new(0) })
     }
 
-    /// Makes a channel.
+    /// Creates a channel.
     pub(super) fn create<'a>() -> Result<Channel<'a>, Errno> {
         Ok(hand_out(Self::new()?))
     }
@@ -86,7 +86,7 @@ impl ChannelObject {
 /// The channel is alive, and neither the program nor an id uses it after this.
 pub(super) unsafe fn destroy(channel: Channel<'_>) {
     if channel.waiting.load(Ordering::SeqCst) == 0 {
-        // SAFETY: this function's contract, and no thread is inside of the channel.
+        // SAFETY: this function's contract, and no thread uses the channel.
         unsafe { channel.release() };
     }
 }

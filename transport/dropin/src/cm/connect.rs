@@ -13,7 +13,7 @@ use trunkline_verbs::{ConnectParameters, QpNumber, RejectReason};
 
 /// Maximum number of READs and atomics at once, in either direction: the device's limit, and the default.
 const MAX_RD_ATOMIC: u8 = 128;
-/// The number of requests that may wait for `rdma_accept`, if the program names none.
+/// The number of requests that may wait for `rdma_accept` if the program passes no backlog.
 const BACKLOG: u32 = 1024;
 
 /// `rdma_listen(3)`.
@@ -50,8 +50,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
     })
 }
 
-/// `rdma_accept(3)`: brings the id's QP up, then sends the reply. As in the kernel, a failure rejects
-/// the peer. In port space UDP the reply only names the QP of `param`.
+/// `rdma_accept(3)`: brings the id's QP up, then sends the reply. As in the kernel, a failure rejects the
+/// peer. In port space UDP the reply only contains the QP of `param`.
 ///
 /// # Safety
 /// The id is not destroyed; `param` is null, or points to parameters whose private data may be read.
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         }
         let offered = lock(&id.facts).offered;
         let mut parameters = parameters(id, param.as_ref())?;
-        // Limit the parameters to the peer's offer. All-ones values mean that offer.
+        // Limit the parameters to the peer's offer. All-ones values stand for that offer.
         let fit =
             |asked: Option<u8>, all: u8, offered: u8| asked.filter(|asked| *asked != all).unwrap_or(offered);
         let asked =
@@ -90,8 +90,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     })
 }
 
-/// Names a QP to the peer that requested one, in port space UDP. There is no later event, so a synchronous id
-/// does not wait.
+/// Sends the number of a QP to the peer that requested one, in port space UDP. A later event does not follow,
+/// so a synchronous id does not wait.
 fn name_qp(id: Id<'_>, param: Option<&Param<'_>>) -> Result<c_int, Errno> {
     let parameters = match param {
         Some(param) => parameters(id, Some(param))?,
@@ -134,7 +134,7 @@ unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, 
     unsafe { In::array(pointer.cast(), length) }
 }
 
-/// Returns the parameters of the connection, of the program's and the id's QP.
+/// Returns the parameters of the connection, from the program's parameters and the id's QP.
 fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters, Errno> {
     // Query the QP itself, since the program may have created it and stored it in the id. SAFETY: the id's QP
     // is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so does a program that destroys
@@ -170,8 +170,8 @@ fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters
     })
 }
 
-/// `rdma_establish(3)`: after `RDMA_CM_EVENT_CONNECT_RESPONSE`, when the program has brought its own QP
-/// up.
+/// `rdma_establish(3)`: called after `RDMA_CM_EVENT_CONNECT_RESPONSE`, when the program has brought its own
+/// QP up.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -262,7 +262,8 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         let (endpoint, is_synchronous) = (Arc::clone(&id.endpoint), id.is_synchronous());
         let was_asked = lock(&id.facts).was_asked;
         let result = endpoint.disconnect();
-        // Only a synchronous id is touched after this: the event may have been taken and the id destroyed.
+        // Only a synchronous id is used after this: another thread may have taken the event of any other id
+        // and destroyed the id.
         let is_told = is_synchronous && {
             let facts = lock(&id.facts);
             facts.was_connected && facts.is_disconnected

@@ -1,4 +1,4 @@
-//! Endpoints: synchronous ids, made from the result of `rdma_getaddrinfo` (contract J2).
+//! Endpoints: synchronous ids, created from the result of `rdma_getaddrinfo` (contract J2).
 
 use super::event::next;
 use super::fields::{EVENT, Id, PD, QP, QP_TYPE, SRQ};
@@ -19,8 +19,8 @@ use std::ptr::null_mut;
 ///
 /// # Safety
 /// `id` points to memory for a pointer; `info` points to a result of `rdma_getaddrinfo` or the like;
-/// `pd` is null or not deallocated; `init` is null, or points to attributes that are the library's
-/// during the call and name objects that are not destroyed.
+/// `pd` is null or not deallocated; `init` is null, or points to attributes that only the library
+/// uses during the call and name objects that are not destroyed.
 #[unsafe(export_name = "trunkline_rdma_create_ep")]
 pub unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn rdma_create_ep(
             }
         };
         if let Err(errno) = ready {
-            // SAFETY: the id was made above, and the program does not have it yet.
+            // SAFETY: the id was created above, and the program does not have it yet.
             unsafe { destroy(made) };
             return Err(errno);
         }
@@ -127,8 +127,8 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// `rdma_get_request(3)`: waits for a request at a synchronous listener. The new id has its own
-/// channel, and a QP if the listener was made with attributes for one.
+/// `rdma_get_request(3)`: waits for a request at a synchronous listener. The new id has a separate channel,
+/// and a QP if the listener was created with attributes for one.
 ///
 /// # Safety
 /// The listener is not destroyed, and `id` points to memory for a pointer.
@@ -153,8 +153,8 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *m
             listener.set(EVENT, event.as_ptr());
             return Err(Errno(errno));
         }
-        // SAFETY: the event of a request names the id that the request has made, and the program does
-        // not have that yet.
+        // SAFETY: the event of a request names the id that the request has created, and the program does
+        // not have that id yet.
         let new: Id<'_> = unsafe { Handle::new(event.get(field!(rdma_cm_event, id)))? };
         let template = lock(&listener.facts).template;
         if let Some(mut attributes) = template {

@@ -1,5 +1,5 @@
 //! The state of librdmacm for the whole process: the opened device, the table of ids, and the protection
-//! domain and XRC domain of ids without one from the program.
+//! domain and XRC domain of ids for which the program passes none.
 
 use super::fields::Id;
 use crate::abi::*;
@@ -54,36 +54,37 @@ impl Host {
     /// Returns the device.
     pub(super) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
         let context = self.context()?;
-        // SAFETY: `Opened` made the context, and never closes it.
+        // SAFETY: `Opened` created the context, and never closes it.
         let context = unsafe { Handle::new(context)? };
         Ok(Arc::clone(&context.device))
     }
 
-    /// Returns the protection domain of ids without one from the program.
+    /// Returns the protection domain of ids for which the program passes none.
     pub(super) fn pd(&self) -> Result<*mut ibv_pd, Errno> {
         let mut opened = lock(&self.opened);
         let context = opened.context()?;
         if opened.pd.is_null() {
-            // SAFETY: `Opened` made the context, and never closes it.
+            // SAFETY: `Opened` created the context, and never closes it.
             opened.pd = made(unsafe { verbs::ibv_alloc_pd(context) })?;
         }
         Ok(opened.pd)
     }
 
-    /// Returns the XRC domain of ids without one from the program. It is private to the process (contract J3).
+    /// Returns the XRC domain of ids for which the program passes none. It is private to the process (contract
+    /// J3).
     pub(super) fn xrcd(&self) -> Result<*mut ibv_xrcd, Errno> {
         let mut opened = lock(&self.opened);
         let context = opened.context()?;
         if opened.xrcd.is_null() {
             let comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
             let mut init = ibv_xrcd_init_attr { comp_mask, fd: -1, oflags: libc::O_CREAT };
-            // SAFETY: `Opened` made the context, and never closes it; the attributes are local.
+            // SAFETY: `Opened` created the context, and never closes it; the attributes are local.
             opened.xrcd = made(unsafe { verbs::open_xrcd(context, &raw mut init) })?;
         }
         Ok(opened.xrcd)
     }
 
-    /// Lists an id, so that its events are found.
+    /// Adds an id to the table, so that its events are found.
     pub(super) fn enter(&self, number: CmIdNumber, id: Id<'_>) {
         lock(&self.ids).insert(number, id.address());
     }
@@ -108,7 +109,7 @@ impl Host {
 
 impl Opened {
     fn context(&mut self) -> Result<*mut ibv_context, Errno> {
-        // SAFETY: null, or a context that was made below and is never closed.
+        // SAFETY: null, or a context that was created below and is never closed.
         if unsafe { Handle::optional(self.context) }.is_some_and(|context| context.device.is_removed()) {
             // Objects of the removed device are not destroyed: ids and programs may point to them.
             *self = Self::default();

@@ -42,7 +42,7 @@ pub(super) struct Facts {
     pub(super) offered: (u8, u8),
     /// Attributes of the QPs of a listener's connections, if created with `rdma_create_ep`.
     pub(super) template: Option<ibv_qp_init_attr>,
-    /// True if bringing the QP up failed, which was the program's last event of the connection.
+    /// True if bringing the QP up failed. That failure was the connection's last event for the program.
     pub(super) has_failed: bool,
     /// True if the program or a peer has requested a connection.
     pub(super) was_asked: bool,
@@ -50,18 +50,18 @@ pub(super) struct Facts {
     pub(super) awaits_accept: bool,
     /// True if there is or was a connection.
     pub(super) was_connected: bool,
-    /// True if the program has taken the event that the connection ended.
+    /// True if the program has taken the event for the end of the connection.
     pub(super) is_disconnected: bool,
     /// The vendor number and the options of `rdma_set_local_ece`.
     pub(super) ece: (u32, u32),
-    /// The type of service: the program's, or for a request its peer's.
+    /// The type of service, set by the program or, for a request, by its peer.
     pub(super) traffic_class: u8,
     /// Target of `route.path_rec`.
     pub(super) path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
 }
 
-/// Returns the QP type that a connection request names, for a QP of a type in a port space (contract J1). In
-/// port space UDP there is no connection, and the peer receives only a QP's number.
+/// Returns the QP type of a connection request, for a QP of a type in a port space (contract J1). In port
+/// space UDP there is no connection, and the peer receives only a QP's number.
 fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
     match (port_space, qp_type) {
         (PortSpace::Tcp | PortSpace::Ib, IBV_QPT_RC)
@@ -82,7 +82,7 @@ fn default_qp_type(ps: c_uint) -> c_uint {
     }
 }
 
-/// Makes an id that reports to a channel, or a synchronous one without.
+/// Creates an id that reports to `channel`, or a synchronous id without one.
 pub(super) fn create<'a>(
     channel: Option<Channel<'_>>,
     context: *mut c_void,
@@ -108,14 +108,14 @@ pub(super) fn create<'a>(
     });
     let endpoint = endpoint.inspect_err(|_| {
         if let Some(own) = own {
-            // SAFETY: it was made in this call, and no id refers to it.
+            // SAFETY: the channel was created in this call, and no id refers to it.
             unsafe { own.release() };
         }
     })?;
     Ok(hand_out_id(endpoint, reports_to.as_ptr(), context, ps, qp_type, own.is_some()))
 }
 
-/// Makes the id of an endpoint, and lists it so that its events are found.
+/// Creates the id of an endpoint, and adds it to the table so that its events are found.
 pub(super) fn hand_out_id<'a>(
     endpoint: Arc<dyn CmId>,
     channel: *mut rdma_event_channel,
@@ -161,7 +161,7 @@ impl Id<'_> {
         self.is_synchronous.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the id is of port space UDP: it requests and names QPs, without connections.
+    /// Returns true if the id belongs to port space UDP: it requests and names QPs, without connections.
     pub(super) fn is_datagram(self) -> bool {
         self.get(QP_TYPE) == IBV_QPT_UD
     }
@@ -181,7 +181,7 @@ pub(super) unsafe fn destroy(id: Id<'_>) {
     // SAFETY: this function's contract; the table of ids does not list the id, and no event names it.
     unsafe { id.release() };
     if let Some(own) = own {
-        // SAFETY: a synchronous id's channel belongs to the id, and goes with it.
+        // SAFETY: a synchronous id's channel belongs to the id, and is destroyed with it.
         unsafe { super::channel::destroy(own) };
     }
 }

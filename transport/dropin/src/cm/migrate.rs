@@ -33,7 +33,7 @@ pub(super) fn migrate(id: Id<'_>, channel: Option<Channel<'_>>) -> Result<(), Er
     let Some(reports_to) = channel.or(own) else { return Err(Errno::EINVAL) };
     id.endpoint.migrate(&reports_to.inner).inspect_err(|_| {
         if let Some(own) = own {
-            // SAFETY: it was made in this call, and no id refers to it.
+            // SAFETY: the channel was created in this call, and no id refers to it.
             unsafe { own.release() };
         }
     })?;
@@ -41,7 +41,7 @@ pub(super) fn migrate(id: Id<'_>, channel: Option<Channel<'_>>) -> Result<(), Er
     id.is_synchronous.store(own.is_some(), Ordering::Relaxed);
     if was_synchronous {
         forget_event(id);
-        // SAFETY: a synchronous id's channel belongs to the id, which has just left it.
+        // SAFETY: the old channel belonged to the synchronous id, which no longer uses it.
         unsafe {
             if let Some(old) = Channel::optional(old) {
                 destroy_channel(old);

@@ -5,7 +5,7 @@
 //! | the process's device, and its table of ids | `host` |
 //! | ids, channels, events | `id`, `fields`, `migrate`, `channel`, `event` |
 //! | addresses, routes and connections | `resolve`, `address`, `connect`, `sockaddr`, `addrinfo` |
-//! | QPs and SRQs made for ids | `qp`, `attributes`, `srq` |
+//! | QPs and SRQs created for ids | `qp`, `attributes`, `srq` |
 //! | ids whose calls wait for their outcome | `synchronous`, `endpoint` |
 //! | functions without an id | `devices`, `names` |
 //! | missing features | `multicast`, `rsocket` |

@@ -14,8 +14,8 @@ use trunkline_verbs::{QpModify, QpState};
 /// `rdma_create_qp(3)`: creates the id's QP, and moves it to INIT.
 ///
 /// # Safety
-/// The id is not destroyed; `pd` is null or not deallocated; `init` points to attributes that are the
-/// library's during the call and name objects that are not destroyed.
+/// The id is not destroyed; `pd` is null or not deallocated; `init` points to attributes that only
+/// the library uses during the call and name objects that are not destroyed.
 #[unsafe(export_name = "trunkline_rdma_create_qp")]
 pub unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
@@ -54,7 +54,7 @@ pub(super) unsafe fn create_plain(
 /// `rdma_create_qp_ex(3)`: as [`rdma_create_qp`], with extended attributes.
 ///
 /// # Safety
-/// The id is not destroyed; `init` points to attributes that are the library's during the call and name
+/// The id is not destroyed; `init` points to attributes that only the library uses during the call and name
 /// objects that are not destroyed.
 #[unsafe(export_name = "trunkline_rdma_create_qp_ex")]
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_init_attr_ex) -> c_int {
@@ -135,7 +135,7 @@ pub(super) fn create_cqs(id: Id<'_>, send: u32, receive: u32) -> Result<(), Errn
             return Ok(None);
         }
         let context = id.get(VERBS);
-        // SAFETY: an id's context is null or never closed. The channel was made by the line before, and
+        // SAFETY: an id's context is null or never closed. The channel was created by the line before, and
         // is destroyed only if no CQ uses it.
         unsafe {
             let channel = made(verbs::ibv_create_comp_channel(context))?;
@@ -172,8 +172,8 @@ pub(super) fn destroy_cqs(id: Id<'_>) {
     }
     for (cq, channel) in [(RECEIVE_CQ, RECEIVE_CHANNEL), (SEND_CQ, SEND_CHANNEL)] {
         let (cq, channel) = (id.replace(cq, null_mut()), id.replace(channel, null_mut()));
-        // SAFETY: `create_cqs` made them and stored them in the id. They are removed from it here, so
-        // they are destroyed once.
+        // SAFETY: `create_cqs` created the CQs and stored them in the id. They are removed from the id
+        // here, so they are destroyed once.
         unsafe {
             if !cq.is_null() {
                 verbs::ibv_destroy_cq(cq);
@@ -230,7 +230,7 @@ fn move_through(id: Id<'_>, states: &[QpState], resources: u8, depth: u8) -> Res
         if *state == QpState::ReadyToSend && depth != RDMA_MAX_INIT_DEPTH {
             attributes.max_rd_atomic = depth;
         }
-        // SAFETY: it is the id's QP.
+        // SAFETY: `qp` is the QP of the id, as `modify` requires.
         unsafe { modify(qp, &mut attributes, mask) }?;
     }
     Ok(())
@@ -243,7 +243,7 @@ pub(super) fn to_error(id: Id<'_>) -> Result<(), Errno> {
         return Ok(());
     }
     let (mut attributes, mask) = for_c(&QpModify { state: Some(QpState::Error), ..QpModify::default() });
-    // SAFETY: it is the id's QP.
+    // SAFETY: `qp` is the QP of the id, as `modify` requires.
     unsafe { modify(qp, &mut attributes, mask) }
 }
 
@@ -262,7 +262,7 @@ unsafe fn modify(qp: *mut ibv_qp, attributes: &mut ibv_qp_attr, mask: c_int) -> 
 /// `attributes` names.
 ///
 /// # Safety
-/// The id is not destroyed; `attributes` points to attributes that are the library's during the call,
+/// The id is not destroyed; `attributes` points to attributes that only the library uses during the call,
 /// `mask` to memory for a number.
 #[unsafe(export_name = "trunkline_rdma_init_qp_attr")]
 pub unsafe extern "C" fn rdma_init_qp_attr(

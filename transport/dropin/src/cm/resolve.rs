@@ -25,8 +25,8 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut c_soc
     })
 }
 
-/// `rdma_resolve_addr(3)`: finds the local address to reach a peer from. The host's routing table is read
-/// at once, so the timeout is ignored.
+/// `rdma_resolve_addr(3)`: finds the local address from which the peer can be reached. The host's routing
+/// table is read at once, so the timeout is ignored.
 ///
 /// # Safety
 /// The id is not destroyed; `source` and `destination` are null or point to addresses.

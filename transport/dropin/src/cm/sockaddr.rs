@@ -35,8 +35,8 @@ pub(super) unsafe fn read(pointer: *const sockaddr) -> Result<Option<SocketAddr>
     }
 }
 
-/// Like [`read`], with the length that the program names: as in the kernel, any but the length of the address's
-/// family is `EINVAL`.
+/// Like [`read`], with the length that the program names. As in the kernel, a length that does not match the
+/// address's family is `EINVAL`.
 ///
 /// # Safety
 /// `pointer` is null, or points to `given` bytes that may be read.
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_both_conversions() {
+    fn addresses_round_trip_through_conversions() {
         for address in ["127.1.2.3:4711", "[fe80::1]:9", "0.0.0.0:0"] {
             let address: SocketAddr = address.parse().unwrap();
             assert_eq!(load(&stored(address)), Some(address));

@@ -12,8 +12,8 @@ use std::ptr::null_mut;
 /// `rdma_create_srq(3)`.
 ///
 /// # Safety
-/// The id is not destroyed; `pd` is null or not deallocated; `init` points to attributes that are the
-/// library's during the call.
+/// The id is not destroyed; `pd` is null or not deallocated; `init` points to attributes that only
+/// the library uses during the call.
 #[unsafe(export_name = "trunkline_rdma_create_srq")]
 pub unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn rdma_create_srq(
 /// `rdma_create_srq_ex(3)`: as [`rdma_create_srq`], with extended attributes.
 ///
 /// # Safety
-/// The id is not destroyed; `init` points to attributes that are the library's during the call and name
+/// The id is not destroyed; `init` points to attributes that only the library uses during the call and name
 /// objects that are not destroyed.
 #[unsafe(export_name = "trunkline_rdma_create_srq_ex")]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_srq_init_attr_ex) -> c_int {

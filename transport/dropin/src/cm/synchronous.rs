@@ -1,4 +1,4 @@
-//! Synchronous ids: each call waits for its outcome, and leaves the event that brought it with the id.
+//! Synchronous ids: each call waits for its outcome, and stores the event with the outcome in the id.
 
 use super::channel::Channel;
 use super::event::{acknowledge, next};
@@ -9,8 +9,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use trunkline_verbs::{CmId, VerbsError};
 
-/// Begins an operation that an event completes, and on a synchronous id waits for that event. Any other id is
-/// not touched after the operation has begun, since another thread may have taken the event and destroyed the
+/// Begins an operation that an event completes. On a synchronous id, waits for that event. Any other id is
+/// not used after the operation has begun, since another thread may have taken the event and destroyed the
 /// id.
 pub(super) fn begin(
     id: Id<'_>,
@@ -42,11 +42,11 @@ pub(super) fn own_channel<'a>(id: Id<'a>) -> Result<Channel<'a>, Errno> {
     unsafe { Handle::new(id.get(CHANNEL)) }
 }
 
-/// Acknowledges the event that the last call on a synchronous id left there.
+/// Acknowledges the event that the last call stored in a synchronous id.
 pub(super) fn forget_event(id: Id<'_>) {
     let event = id.replace(EVENT, null_mut());
     // SAFETY: only the library writes the field, with an event that the program does not acknowledge
-    // itself; this takes the event out, so it is acknowledged once.
+    // itself. This removes the event from the field, so it is acknowledged once.
     unsafe {
         if let Some(event) = Handle::optional(event) {
             acknowledge(event);

@@ -63,8 +63,8 @@ pub unsafe extern "C" fn ibv_open_xrc_domain(
         fd,
         oflags: oflag,
     };
-    // SAFETY: the header: the program passes a context that it has not closed. The attributes are this
-    // function's own.
+    // SAFETY: by the header's contract the program passes a context that it has not closed. The attributes
+    // are local.
     unsafe { open_xrcd(context, &raw mut init).cast() }
 }
 
@@ -74,12 +74,12 @@ pub unsafe extern "C" fn ibv_close_xrc_domain(domain: *mut ibv_xrc_domain) -> c_
     if domain.is_null() {
         return status(|| Err(Errno::EINVAL));
     }
-    // SAFETY: the header: the program passes a domain that `ibv_open_xrc_domain` returned, for the last
-    // time.
+    // SAFETY: by the header's contract the program passes a domain that `ibv_open_xrc_domain` returned, for
+    // the last time.
     unsafe { close_xrcd(domain.cast()) }
 }
 
-/// Makes an XRC SRQ.
+/// Creates an XRC SRQ.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_xrc_srq(
     pd: *mut ibv_pd,
@@ -88,8 +88,8 @@ pub unsafe extern "C" fn ibv_create_xrc_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: the header: the program passes a PD that it has not deallocated, and attributes that
-        // are the library's until it returns.
+        // SAFETY: by the header's contract the program passes a PD that it has not deallocated, and
+        // attributes that only the library uses until it returns.
         let (owner, mut init) = unsafe { (Handle::new(pd)?.owner()?, InOut::new(init)?) };
         let mut extended = ibv_srq_init_attr_ex {
             srq_context: init.srq_context,
@@ -105,20 +105,20 @@ pub unsafe extern "C" fn ibv_create_xrc_srq(
             max_num_tags: 0,
             max_ops: 0,
         };
-        // SAFETY: the header: the program passes a domain and a CQ that it has not closed or destroyed;
-        // the call refuses NULL for either. The attributes are this function's own.
+        // SAFETY: by the header's contract the program passes a domain and a CQ that it has not closed or
+        // destroyed; the call refuses NULL for either. The attributes are local.
         let srq = made(unsafe { create_srq_ex(owner.as_ptr(), &raw mut extended) });
         init.attr = extended.attr;
         srq
     })
 }
 
-/// Makes an XRC receive QP and registers this process with it.
+/// Creates an XRC receive QP and registers this process with it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_xrc_rcv_qp(init: *mut ibv_xrc_rcv_init_attr, number: *mut u32) -> c_int {
     status(|| {
-        // SAFETY: the header: the program passes attributes that it does not change meanwhile, with a
-        // domain that it has not closed, and memory for the number.
+        // SAFETY: by the header's contract the program passes attributes that do not change during the
+        // call, with a domain that it has not closed, and memory for the number.
         let (domain, number) = unsafe {
             let init = In::new(init)?;
             (Domain::new(init.xrc_domain)?, Out::new(number)?)
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ibv_create_xrc_rcv_qp(init: *mut ibv_xrc_rcv_init_attr,
     })
 }
 
-/// Changes attributes of a receive QP, its state among them. Only those that the mask names are read.
+/// Changes attributes of a receive QP, including its state. Only attributes in the mask are read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     domain: *mut ibv_xrc_domain,
@@ -137,8 +137,8 @@ pub unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     mask: c_int,
 ) -> c_int {
     status(|| {
-        // SAFETY: the header: the program passes a domain that it has not closed, and attributes that it
-        // does not change meanwhile.
+        // SAFETY: by the header's contract the program passes a domain that it has not closed, and
+        // attributes that do not change during the call.
         let (domain, attr) = unsafe { (Domain::new(domain)?, In::new(attr)?) };
         let change = change(&attr, mask.cast_unsigned())?;
         Ok(domain.owner.legacy.modify_xrc_rcv_qp(&domain.xrcd.inner, QpNumber::new(number), &change)?)
@@ -155,8 +155,8 @@ pub unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     status(|| {
-        // SAFETY: the header: the program passes a domain that it has not closed, memory for the
-        // attributes, and memory for the initial ones or null.
+        // SAFETY: by the header's contract the program passes a domain that it has not closed, memory for
+        // the attributes, and memory for the initial ones or null.
         let (domain, attr, init) = unsafe { (Domain::new(domain)?, Out::new(attr)?, Out::optional(init)) };
         let now = domain.owner.legacy.query_xrc_rcv_qp(&domain.xrcd.inner, QpNumber::new(number))?;
         attr.write(attributes(&now, ibv_qp_cap::default()));
@@ -182,7 +182,7 @@ const RECEIVE_QP: ibv_qp_init_attr = ibv_qp_init_attr {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_xrc_rcv_qp(domain: *mut ibv_xrc_domain, number: u32) -> c_int {
     status(|| {
-        // SAFETY: the header: the program passes a domain that it has not closed.
+        // SAFETY: by the header's contract the program passes a domain that it has not closed.
         let domain = unsafe { Domain::new(domain)? };
         Ok(domain.owner.legacy.reg_xrc_rcv_qp(&domain.xrcd.inner, QpNumber::new(number))?)
     })
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn ibv_reg_xrc_rcv_qp(domain: *mut ibv_xrc_domain, number:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unreg_xrc_rcv_qp(domain: *mut ibv_xrc_domain, number: u32) -> c_int {
     status(|| {
-        // SAFETY: the header: the program passes a domain that it has not closed.
+        // SAFETY: by the header's contract the program passes a domain that it has not closed.
         let domain = unsafe { Domain::new(domain)? };
         Ok(domain.owner.legacy.unreg_xrc_rcv_qp(&domain.xrcd.inner, QpNumber::new(number))?)
     })

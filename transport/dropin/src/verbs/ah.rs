@@ -1,6 +1,6 @@
-//! Address handles, multicast groups and fork: functions without a use of the device.
+//! Address handles, multicast groups and fork: functions that do not use the device.
 //!
-//! Address handles are unused by the QP types of this device. Programs may create one anyway, but not the UD
+//! The QP types of this device do not use address handles. Programs may create one, but cannot create the UD
 //! QP that would use it.
 
 use super::host::host;
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// `ibv_init_ah_from_wc(3)`: `EOPNOTSUPP`, since no completion of this device is of a UD QP.
+/// `ibv_init_ah_from_wc(3)`: `EOPNOTSUPP`, since this device has no UD QPs and thus no completions of them.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_init_ah_from_wc(
     _context: *mut ibv_context,
@@ -82,8 +82,8 @@ pub unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_fork_init(3)`: always 0. Registered memory is not pinned: a child gets its own copy, and the device
-/// continues with the parent's.
+/// `ibv_fork_init(3)`: always 0. Registered memory is not pinned: a child gets a copy of it, and the device
+/// continues to use the parent's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0

@@ -48,15 +48,15 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         context.legacy.unreg_all();
         context.live.destroy_all();
         host().router.close(&context.events);
-        // SAFETY: this is the program's last use of the context and of all that it made in it, and
-        // the router does not list it any more.
+        // SAFETY: this is the program's last use of the context and of all objects in it, and the router no
+        // longer lists it.
         unsafe { context.release() };
         Ok(())
     })
 }
 
-/// Takes the event that a descriptor announces, as `read` would: waits for one unless the descriptor
-/// is non-blocking, which is `EAGAIN`.
+/// Takes the event that a descriptor announces, as `read` would: waits for an event, or returns `EAGAIN` if
+/// the descriptor is non-blocking.
 pub(crate) fn read_event<T>(fd: BorrowedFd<'_>, mut take: impl FnMut() -> Option<T>) -> Result<T, Errno> {
     loop {
         if let Some(event) = take() {

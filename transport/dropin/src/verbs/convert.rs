@@ -64,8 +64,8 @@ pub(super) fn completion(from: &Completion) -> ibv_wc {
     }
 }
 
-/// Returns the type of a QP: `EOPNOTSUPP` for types that the device does not have, `EINVAL` for no type at
-/// all.
+/// Returns the type of a QP: `EOPNOTSUPP` for types that the device does not support, `EINVAL` for a code
+/// that is not a type.
 pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     match code {
         IBV_QPT_RC => Ok(QpType::Rc),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn full_packets_that_vanish_show_in_vendor_err_alone() {
+    fn large_packet_loss_is_reported_only_in_vendor_err() {
         let status = CompletionStatus::RetryExceeded;
         let [named, plain] = [CompletionFlags::LARGE_PACKETS_LOST, CompletionFlags::empty()]
             .map(|flags| completion(&Completion { status, flags, ..Completion::default() }));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_that_succeed_have_flag_of_grh() {
+    fn successful_receives_have_grh_flag() {
         let flags = |opcode, status| {
             completion(&Completion { opcode, status, ..Completion::default() }).wc_flags & IBV_WC_GRH
         };

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     })
 }
 
-/// Makes a CQ of at least `cqe` entries, with functions for the fields in `wanted`.
+/// Creates a CQ of at least `cqe` entries, with functions for the fields in `wanted`.
 pub(super) fn create<'a>(
     owner: Handle<'a, ibv_context>,
     cqe: u32,

@@ -14,10 +14,10 @@ struct Known {
     guid: u64,
 }
 
-// SAFETY: neither C nor this library writes it once it is made, and of its pointers all are null
+// SAFETY: neither C nor this library writes the structure after its creation, and its pointers are null,
 // except `ops`, which points to a static.
 unsafe impl Send for Known {}
-// SAFETY: neither C nor this library writes it after its creation, so shared reads do not race.
+// SAFETY: neither C nor this library writes the structure after its creation, so shared reads do not race.
 unsafe impl Sync for Known {}
 
 /// Target of `verbs_device.ops`. Providers' libraries compare the address with their
@@ -58,7 +58,7 @@ fn known() -> Result<&'static Known, Errno> {
     Ok(KNOWN.get_or_init(|| Known { device, guid: info.guid }))
 }
 
-/// Returns the process's one device, as C holds it.
+/// Returns the only device of the process, as C holds it.
 ///
 /// # Errors
 /// The error that the provider returned for its list of devices.
@@ -67,7 +67,7 @@ pub(crate) fn the_device() -> Result<*mut ibv_device, Errno> {
     Ok((&raw const known.device.device).cast_mut())
 }
 
-/// Returns true if there is a device now: it may have been removed.
+/// Returns true if the device exists now: it may have been removed.
 fn is_there() -> Result<bool, Errno> {
     Ok(!SoftProvider.devices()?.is_empty())
 }
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
     unsafe { (&raw const (*device).name).cast() }
 }
 
-/// `ibv_get_device_index(3)`: 0, the index of the one device.
+/// `ibv_get_device_index(3)`: 0, the index of the only device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
     0

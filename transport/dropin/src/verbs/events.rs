@@ -44,7 +44,7 @@ impl EventCount {
     }
 }
 
-/// Subject of an event, as its context names it.
+/// Subject of an event, in the form of its context.
 #[derive(Debug, Clone)]
 pub(crate) enum Element {
     Qp(Target),
@@ -153,7 +153,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Makes the queue of a new context.
+    /// Creates the queue of a new context.
     pub(crate) fn open(&self) -> Result<Arc<ContextEvents>, Errno> {
         let events = ContextEvents::new()?;
         lock(&self.tables).contexts.push(Arc::clone(&events));
@@ -187,8 +187,8 @@ impl Router {
         events.forget(address);
     }
 
-    /// Delivers an event of the device to the contexts that it is for: all of them if it is about a port
-    /// or the device.
+    /// Delivers an event of the device to the contexts that subscribe to its subject, and to all contexts
+    /// if it is about a port or the device.
     pub(crate) fn deliver(&self, event: AsyncEvent) {
         let tables = lock(&self.tables);
         let to_all = match event.subject {

@@ -1,8 +1,8 @@
 //! Programs that fork after they have opened the device.
 //!
-//! Owns the handlers that run around `fork`. Before it the device is locked, so that no thread holds
-//! its lock in the child; in the child the device's thread is started again by the first use. A child
-//! that only executes another program pays a few system calls.
+//! Owns the handlers that run around `fork`. Before the fork the device is locked, so that no other
+//! thread holds its lock in the child. In the child the first use starts the device's thread again. A child that only executes
+//! another program makes a few additional system calls.
 
 use super::host::host;
 use nix::sys::eventfd::{EfdFlags, EventFd};

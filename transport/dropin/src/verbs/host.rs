@@ -1,9 +1,9 @@
 //! The state of the library for the whole process: the device, and the router of its events.
 //!
-//! The C interface has no handle that could hold it. The device is opened with the first context and stays
-//! open after the last: objects that a program has not destroyed would keep its addresses taken, so it could
-//! not be opened again. A removed device is opened again after it was restored; old contexts keep the removed
-//! device.
+//! The C interface has no handle that could hold this state. The device is opened with the first context and
+//! stays open after the last: objects that a program has not destroyed would keep its addresses in use, so it
+//! could not be opened again. A removed device is opened again after it was restored; old contexts keep the
+//! removed device.
 
 use super::events::{Router, lock};
 use crate::border::Errno;
@@ -60,7 +60,7 @@ impl Host {
         self.device.try_lock().ok()?.clone()
     }
 
-    /// Returns a number that no other object of the process has.
+    /// Returns a number that differs from the numbers of all other objects of the process.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }

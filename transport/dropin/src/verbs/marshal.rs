@@ -24,8 +24,8 @@ fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
-/// Converts one structure and stores the result. The functions do not return errors, so a null pointer only
-/// leaves the result unwritten.
+/// Converts one structure and stores the result. The functions do not return errors, so with a null pointer
+/// nothing is written.
 ///
 /// # Safety
 /// `from` points to a structure that is not changed during the call, `to` to memory for the other that is not

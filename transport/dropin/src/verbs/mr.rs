@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use trunkline_verbs::{Access, IoAddress, Memory};
 
-/// Registers `length` bytes at `addr`. Work requests and peers address them from `iova` on.
+/// Registers `length` bytes at `addr`. Work requests and peers use addresses from `iova` on.
 ///
 /// # Safety
 /// `pd` is null or a PD that the program has not deallocated. The program keeps the range mapped
@@ -60,7 +60,7 @@ unsafe fn register(
 }
 
 fn page_size() -> Result<usize, Errno> {
-    // SAFETY: it takes no pointer and changes nothing.
+    // SAFETY: `sysconf` takes no pointer and changes no state.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(|_| Errno::EIO)
 }
 
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     object(|| unsafe { register(pd, addr, length, iova, access) })
 }
 
-/// `ibv_reg_dmabuf_mr(3)`: `EOPNOTSUPP`, since this device cannot reach the memory of another.
+/// `ibv_reg_dmabuf_mr(3)`: `EOPNOTSUPP`, since this device cannot access the memory of another device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,

@@ -54,14 +54,14 @@ pub(crate) struct ChannelObject {
     pub(crate) cqs: Mutex<HashMap<u64, CqTarget>>,
 }
 
-/// A CQ as its channel lists it: the address of its C structure, and the count of its events.
+/// A CQ in the table of its channel: the address of its C structure, and the count of its events.
 #[derive(Debug, Clone)]
 pub(crate) struct CqTarget {
     pub(crate) address: usize,
     pub(crate) count: Arc<EventCount>,
 }
 
-/// A completion queue. All of them have the functions of extended ones.
+/// A completion queue. Every CQ has the functions of extended ones.
 #[repr(C)]
 pub(crate) struct CqObject {
     pub(crate) base: UnsafeCell<ibv_cq_ex>,
@@ -149,8 +149,8 @@ macro_rules! owners {
             impl<'a> Handle<'a, $structure> {
                 /// Returns the object's context.
                 pub(crate) fn owner(self) -> Result<Handle<'a, ibv_context>, crate::border::Errno> {
-                    // SAFETY: the library stored the context when it made the object, programs only
-                    // read the field, and a program uses no object after it has closed the context.
+                    // SAFETY: the library stored the context when it created the object, programs only read
+                    // the field, and a program uses no object after it has closed the context.
                     unsafe { Handle::new(self.get(field!($structure, context))) }
                 }
             }

@@ -18,7 +18,7 @@ thread_local! {
 }
 
 /// Uses the thread's reusable state for its next posts. A thread whose locals are destroyed, as at the
-/// program's exit, creates a new one.
+/// program's exit, uses a new state.
 fn with<T: Default, R>(kept: &'static LocalKey<RefCell<T>>, work: impl FnOnce(&mut T) -> R) -> R {
     if kept.try_with(|_| ()).is_ok() { kept.with_borrow_mut(work) } else { work(&mut T::default()) }
 }
@@ -46,7 +46,7 @@ pub(super) unsafe fn sge_list(
     Ok((0..count).map(move |at| unsafe { list.add(at).read_unaligned() }))
 }
 
-/// The rest of a linked list of work requests that the program posts.
+/// The remaining requests of a linked list that the program posts.
 #[derive(Clone, Copy)]
 struct List<'a, R> {
     first: *mut R,
@@ -77,7 +77,7 @@ impl<'a, R> Iterator for List<'a, R> {
 }
 
 /// Returns the flags of a send request, without `IBV_SEND_INLINE`, which the caller handles. Checksum flags
-/// are for UD and raw packets, and `EINVAL` here.
+/// are for UD and raw packets, and return `EINVAL` here.
 pub(super) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
     let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
     if flags & !known != 0 {
@@ -208,7 +208,7 @@ pub(super) unsafe extern "C" fn post_send(
                     break;
                 }
             }
-            // The requests before a malformed one are posted.
+            // The requests before a malformed request are posted.
             if let Err(refused) = batch.post(&*qp.inner) {
                 let at = list.into_iter().nth(refused.index).map_or(null_mut(), |(_, at)| at);
                 report(bad_wr, at);

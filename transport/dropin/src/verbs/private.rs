@@ -1,9 +1,9 @@
 //! The names that providers' libraries (libmlx5, libefa) import from libibverbs.
 //!
-//! A program that uses such a library directly loads it together with this one, and the loader must find the
-//! names. The library registers itself through `verbs_register_driver_34`, a no-op here, so it is never given
-//! a device and does not call the other functions, which return `EOPNOTSUPP`. They have no parameters, which
-//! is compatible with any call from C.
+//! A program that uses such a library directly loads it together with this library, and the loader must find
+//! the names. The provider's library registers itself through `verbs_register_driver_34`, a no-op here, so it
+//! is never given a device and does not call the other functions, which return `EOPNOTSUPP`. They have no
+//! parameters, which is compatible with any call from C.
 
 use crate::border::Errno;
 use std::ffi::{c_int, c_void};
@@ -98,29 +98,29 @@ pub extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void
 #[unsafe(no_mangle)]
 pub extern "C" fn __verbs_log() {}
 
-/// Makes no context: NULL and `EOPNOTSUPP`.
+/// Returns NULL and `EOPNOTSUPP`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _verbs_init_and_alloc_context() -> *mut c_void {
     Errno::EOPNOTSUPP.set();
     null_mut()
 }
 
-/// Opens no device: NULL and `EOPNOTSUPP`.
+/// Returns NULL and `EOPNOTSUPP`.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_open_device() -> *mut c_void {
     Errno::EOPNOTSUPP.set();
     null_mut()
 }
 
-/// Does nothing: there is nothing to fill in.
+/// No-op.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_init_cq() {}
 
-/// Does nothing: there is nothing to fill in.
+/// No-op.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_set_ops() {}
 
-/// Does nothing: there is nothing to free.
+/// No-op.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_uninit_context() {}
 

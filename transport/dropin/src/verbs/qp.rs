@@ -1,4 +1,4 @@
-//! Making, opening and destroying queue pairs (contract C).
+//! Creating, opening and destroying queue pairs (contract C).
 
 use super::convert::qp_type;
 use super::events::{Element, EventCount, Target};
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// Attributes in the mask that only `ibv_create_qp_ex` takes.
+/// Attributes that only `ibv_create_qp_ex` accepts, from its mask.
 struct Extended {
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
@@ -77,7 +77,7 @@ struct Extended {
 }
 
 impl Extended {
-    /// Reads only the fields that the mask names: programs leave others uninitialised.
+    /// Reads only the fields in the mask, because programs leave other fields uninitialised.
     fn of(init: &ibv_qp_init_attr_ex, qp_type: QpType) -> Result<Self, Errno> {
         let known = IBV_QP_INIT_ATTR_PD
             | IBV_QP_INIT_ATTR_XRCD
@@ -87,7 +87,7 @@ impl Extended {
             return Err(Errno::EOPNOTSUPP);
         }
         let has = |bit| init.comp_mask & bit != 0;
-        // contract C13; none of the flags means anything for RC.
+        // contract C13; RC QPs support none of the flags.
         if has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0 {
             return Err(Errno::EINVAL);
         }
@@ -105,7 +105,7 @@ impl Extended {
     }
 }
 
-/// Makes a QP, and reports its capacities in `init`.
+/// Creates a QP, and reports its capacities in `init`.
 ///
 /// # Safety
 /// Each object that `init` names is null or not destroyed.
@@ -251,8 +251,8 @@ pub(crate) unsafe extern "C" fn open_qp(
     })
 }
 
-/// `ibv_destroy_qp(3)`: for a TGT it destroys this handle only (contract C6); waits until the program
-/// has acknowledged the QP's events (contract H6).
+/// `ibv_destroy_qp(3)`: for a TGT it destroys this handle only (contract C6). Waits until the program has
+/// acknowledged the QP's events (contract H6).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status(|| {
@@ -271,8 +271,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     })
 }
 
-/// `ibv_query_qp_data_in_order(3)`: 0. Data is placed in order, but the manual means the order that a
-/// processor sees without waiting for a completion, and this device does not guarantee that.
+/// `ibv_query_qp_data_in_order(3)`: 0. Data is placed in order, but the manual refers to the order that a
+/// processor sees without waiting for a completion, and this device does not guarantee that order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _flags: u32) -> c_int {
     0

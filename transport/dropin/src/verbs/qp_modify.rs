@@ -44,7 +44,7 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_PATH_MIG_STATE
     | IBV_QP_DEST_QPN;
 
-/// Returns the change that a mask names. Attributes that it does not name may be uninitialised.
+/// Returns the change for a mask. Attributes outside the mask may be uninitialised.
 pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno> {
     // Q_Keys, capacities and rates belong to other types of QP, alternate paths to other devices.
     if mask & !KNOWN != 0 {
@@ -79,8 +79,8 @@ pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno
     })
 }
 
-/// Checks the attributes that this device ignores: like any other, they are allowed in some
-/// transitions only (contract E1).
+/// Checks the attributes that this device ignores: they are allowed in some transitions only, as all
+/// attributes are (contract E1).
 fn check_ignored(from: QpState, change: &QpModify, mask: c_uint) -> Result<(), Errno> {
     use QpState::{ReadyToSend, SendQueueDrained};
     let to = change.state.unwrap_or(from);

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-/// Each rate: its code, the multiple of 2.5 Gb/s that it is or -1, and Mb/s.
+/// Each rate: its code, its multiple of 2.5 Gb/s or -1, and its value in Mb/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2500),
     (3, 4, 10_000),
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_survive_both_conversions() {
+    fn rates_round_trip_through_conversions() {
         for (code, mult, mbps) in RATES {
             assert_eq!(ibv_rate_to_mbps(code), mbps);
             assert_eq!(mbps_to_ibv_rate(mbps), code);

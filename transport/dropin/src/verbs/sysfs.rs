@@ -51,7 +51,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
 }
 
 /// Reads a file below the directory of a device. Providers' libraries pass a format of `printf` for the
-/// name; they never call this for a device of ours, so it is taken for a plain name.
+/// name, but never call this for a device of this library, so the format is used as a plain name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
     buffer: *mut c_char,
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
 ) -> c_int {
     value(|| {
         // SAFETY: rdma-core's contract: the program passes a C string, and a buffer of `size` bytes. The
-        // device's name is a C string of this library's.
+        // device's name is a C string that this library stores.
         let (name, file, buffer) = unsafe {
             let name = ibv_get_device_name(super::device::the_device()?);
             (In::text(name)?, In::text(file)?, OutBytes::new(buffer, size)?)

@@ -2,8 +2,8 @@
 //!
 //! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread. The other functions
 //! here may be called only in between (`ibv_wr_post(3)`). Each operation adds a request, the setters complete
-//! it, and `wr_complete` posts all or none. It returns the first error of the operations and setters, since
-//! those return nothing.
+//! it, and `wr_complete` posts all or none. Operations and setters return nothing, so `wr_complete` returns
+//! the first error of them.
 
 use super::batch::{Batch, Bytes, Entry};
 use super::post::{copy_in, send_flags, sge, sge_list};
@@ -19,11 +19,11 @@ pub(crate) struct Posting {
     batch: Batch,
     /// The first error since `wr_start`.
     error: Option<Errno>,
-    /// The QP's `send_ops_flags`: other operations are an error.
+    /// The QP's `send_ops_flags`. Other operations return an error.
     allowed: u64,
 }
 
-/// The operations that a QP can be made with.
+/// The operations that a QP can be created with.
 pub(super) const ALL_OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -41,7 +41,7 @@ impl Posting {
         self.error.get_or_insert(errno);
     }
 
-    /// Returns the request that the setters complete; without one they are an error.
+    /// Returns the request that the setters complete. Setters without a request are an error.
     fn last(&mut self) -> Option<&mut Entry> {
         if self.batch.entries.is_empty() {
             self.fail(Errno::EINVAL);
@@ -50,7 +50,7 @@ impl Posting {
     }
 }
 
-/// `ibv_qp_to_qp_ex(3)`: NULL for a QP that was made without `send_ops_flags`.
+/// `ibv_qp_to_qp_ex(3)`: NULL for a QP that was created without `send_ops_flags`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: as `ibv_wr_post(3)` requires, the program passes a live QP.
@@ -89,7 +89,7 @@ pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// Runs `action` on the QP and the requests so far.
+/// Calls `action` with the QP and the requests so far.
 ///
 /// # Safety
 /// `qp` is null or a live QP, the calling thread holds its lock, and `action` calls no function of this file.

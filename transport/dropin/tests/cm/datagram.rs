@@ -72,7 +72,7 @@ fn id_resolves_service_to_qp_number() {
     assert_eq!((reply.address.is_global, reply.address.port_num), (1, 1));
     // SAFETY: the ids are not destroyed yet.
     unsafe {
-        // There is no connection, so no event follows; it is not an error either.
+        // Without a connection no event follows, and the call succeeds.
         call(|| rdma_disconnect(near)).unwrap();
         call(|| rdma_disconnect(far)).unwrap();
     }
@@ -86,7 +86,7 @@ fn id_resolves_service_to_qp_number() {
 }
 
 #[test]
-fn rejection_is_reported_as_unreachable_with_its_status() {
+fn datagram_rejection_is_reported_as_unreachable_with_status() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_UDP);
     let near = near_channel.resolved(address(), at, RDMA_PS_UDP);
@@ -110,7 +110,7 @@ fn rejection_is_reported_as_unreachable_with_its_status() {
     for id in [near, second, third, far, asked, listener] {
         destroy(id);
     }
-    // The listener is destroyed, and one of another port space is another service.
+    // The listener is destroyed, and a listener of another port space is another service.
     let other = far_channel.id(RDMA_PS_TCP);
     let mut c_at = c_address(*at.ip(), at.port());
     // SAFETY: the id is not destroyed yet, and the address is local.

@@ -25,14 +25,14 @@ impl Info {
         let (node, service) =
             (CString::new(ip.to_string()).unwrap(), CString::new(port.to_string()).unwrap());
         let mut info = null_mut();
-        // SAFETY: everything that is passed is alive during the call.
+        // SAFETY: all arguments are alive during the call.
         call(|| unsafe { rdma_getaddrinfo(node.as_ptr(), service.as_ptr(), hints, &raw mut info) }).unwrap();
         Self(info)
     }
 
     fn endpoint(&self, init: *mut ibv_qp_init_attr) -> Result<*mut rdma_cm_id, c_int> {
         let mut id = null_mut();
-        // SAFETY: everything that is passed is alive during the call.
+        // SAFETY: all arguments are alive during the call.
         call(|| unsafe { rdma_create_ep(&raw mut id, self.0, null_mut(), init) })?;
         Ok(id)
     }
@@ -63,7 +63,7 @@ fn active(to: Ipv4Addr, port: u16, ps: c_uint, qp_type: c_uint) -> *mut rdma_cm_
     (hints.ai_src_addr, hints.ai_src_len) =
         ((&raw mut own).cast(), u32::try_from(size_of_val(&own)).unwrap());
     let info = Info::find(to, port, &hints);
-    // The endpoint's type comes from the hints, whatever the attributes name.
+    // The endpoint's type comes from the hints, even if the attributes name another type.
     info.endpoint(&mut small(IBV_QPT_RC)).unwrap()
 }
 
@@ -126,7 +126,7 @@ fn j2_to_j6_xrc_endpoints_exchange_srq_number_and_message() {
         call(|| rdma_disconnect(ini)).unwrap();
         call(|| rdma_disconnect(tgt)).unwrap();
         assert_eq!(copy((*tgt).event).kind, RDMA_CM_EVENT_DISCONNECTED);
-        // A further call does not wait for the same event.
+        // Another call does not wait for the same event.
         call(|| rdma_disconnect(tgt)).unwrap();
         assert!((*tgt).event.is_null());
     }
@@ -164,7 +164,7 @@ fn j1_tcp_port_space_makes_every_type_rc_on_wire() {
 }
 
 #[test]
-fn synchronous_calls_report_why_they_failed() {
+fn synchronous_connect_reports_refused_and_timed_out() {
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_TCP, IBV_QPT_RC);
     destroy_all(&[listener]);
@@ -180,7 +180,7 @@ fn synchronous_calls_report_why_they_failed() {
 }
 
 #[test]
-fn address_has_length_of_its_family() {
+fn address_of_invalid_length_is_refused() {
     // As in the kernel, any other length is invalid, even a larger one.
     let mut own = [c_address(address(), 0); 2];
     let length = u32::try_from(size_of_val(&own[0])).unwrap();
@@ -188,7 +188,7 @@ fn address_has_length_of_its_family() {
         let mut hints = hints(RAI_PASSIVE, RDMA_PS_IB, IBV_QPT_XRC_RECV);
         (hints.ai_src_addr, hints.ai_src_len) = (own.as_mut_ptr().cast(), given);
         let mut info = null_mut();
-        // SAFETY: everything that is passed is alive during the call.
+        // SAFETY: all arguments are alive during the call.
         call(|| unsafe { rdma_getaddrinfo(null(), null(), &raw const hints, &raw mut info) }).unwrap();
         assert_eq!(Info(info).endpoint(null_mut()).map(|id| destroy_all(&[id])), result, "{given} bytes");
     }
@@ -197,7 +197,7 @@ fn address_has_length_of_its_family() {
 #[test]
 fn names_are_resolved_to_addresses() {
     let mut info = null_mut();
-    // SAFETY: everything that is passed is null or alive during the call.
+    // SAFETY: all arguments are null or alive during the call.
     unsafe {
         assert_eq!(call(|| rdma_getaddrinfo(null(), null(), null(), &raw mut info)), Err(libc::EINVAL));
         // The resolver's own error numbers are returned.

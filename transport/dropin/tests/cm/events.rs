@@ -71,7 +71,7 @@ fn own_qp(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_srq, *mut ibv_cq) {
 }
 
 #[test]
-fn qp_that_program_puts_into_id_is_brought_up() {
+fn qp_assigned_to_id_is_brought_up() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
@@ -88,7 +88,7 @@ fn qp_that_program_puts_into_id_is_brought_up() {
         near_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         far_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         assert_eq!([state_of(near_own.0), state_of(far_own.0)], [IBV_QPS_RTS; 2]);
-        // Once the QP is taken out of the id, it is not changed any more.
+        // Once the QP is taken out of the id, later calls on the id do not change it.
         (*near).qp = null_mut();
         call(|| rdma_disconnect(near)).unwrap();
         assert_eq!(state_of(near_own.0), IBV_QPS_RTS);
@@ -144,7 +144,7 @@ fn program_with_its_own_qp_establishes_connection() {
         for state in states {
             let mut attributes = ibv_qp_attr { qp_state: *state, ..ibv_qp_attr::default() };
             let mut mask = 0;
-            // SAFETY: everything that is passed is alive during the call.
+            // SAFETY: all arguments are alive during the call.
             unsafe {
                 call(|| rdma_init_qp_attr(id, &raw mut attributes, &raw mut mask)).unwrap();
                 assert_eq!(ibv_modify_qp(qp, &raw mut attributes, mask), 0, "to {state}");
@@ -201,7 +201,7 @@ fn rejections_report_their_reason() {
     unsafe { assert_eq!(state_of((*near).qp), IBV_QPS_ERR) };
     destroy(asked.id);
 
-    // Destroying the new id rejects the request as well; so does the absence of a listener.
+    // Destroying the new id also rejects the request, and so does a missing listener.
     let second = near_channel.resolved(address(), at, RDMA_PS_TCP);
     create_qp(second);
     connect(second, &mut with(b"")).unwrap();
@@ -221,7 +221,7 @@ fn rejections_report_their_reason() {
 }
 
 #[test]
-fn request_that_nothing_receives_is_repeated_before_it_is_rejected() {
+fn request_to_unbound_address_is_repeated_before_rejection() {
     let channel = Channel::new();
     let id = channel.resolved(address(), std::net::SocketAddrV4::new(address(), 9), RDMA_PS_TCP);
     create_qp(id);
@@ -235,7 +235,7 @@ fn request_that_nothing_receives_is_repeated_before_it_is_rejected() {
 }
 
 #[test]
-fn peer_that_never_replies_is_unreachable() {
+fn silent_peer_is_unreachable() {
     let channel = Channel::new();
     // The socket keeps requests from being refused.
     let at = address();

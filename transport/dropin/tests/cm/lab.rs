@@ -88,7 +88,7 @@ impl Channel {
         unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
     }
 
-    /// The next event, which the caller acknowledges.
+    /// Returns the next event, which the caller acknowledges.
     pub(crate) fn unacknowledged(&self) -> *mut rdma_cm_event {
         assert!(self.is_readable(BOUND), "no event");
         let mut event = null_mut();
@@ -97,7 +97,7 @@ impl Channel {
         event
     }
 
-    /// The next event, acknowledged.
+    /// Returns the next event, acknowledged.
     pub(crate) fn next(&self) -> EventCopy {
         let event = self.unacknowledged();
         let taken = copy(event);
@@ -119,7 +119,7 @@ impl Channel {
         id
     }
 
-    /// An id that listens at a free port of `ip`, and the port.
+    /// Returns an id that listens at a free port of `ip`, and the port.
     pub(crate) fn listener(&self, ip: Ipv4Addr, ps: c_uint) -> (*mut rdma_cm_id, SocketAddrV4) {
         let id = self.id(ps);
         let mut at = c_address(ip, 0);
@@ -131,7 +131,7 @@ impl Channel {
         }
     }
 
-    /// An id at `ip` whose address and route to `to` are resolved.
+    /// Returns an id at `ip` whose address and route to `to` are resolved.
     pub(crate) fn resolved(&self, ip: Ipv4Addr, to: SocketAddrV4, ps: c_uint) -> *mut rdma_cm_id {
         let id = self.id(ps);
         let (mut source, mut destination) = (c_address(ip, 0), c_address(*to.ip(), to.port()));
@@ -168,7 +168,7 @@ pub(crate) fn destroy_all(ids: &[*mut rdma_cm_id]) {
     }
 }
 
-/// The attributes of a small QP.
+/// Returns the attributes of a small QP.
 pub(crate) fn small(qp_type: c_uint) -> ibv_qp_init_attr {
     // SAFETY: numbers and null pointers, for which zeros are valid.
     let mut init: ibv_qp_init_attr = unsafe { zeroed() };
@@ -185,7 +185,8 @@ pub(crate) fn create_qp(id: *mut rdma_cm_id) {
     call(|| unsafe { rdma_create_qp(id, null_mut(), &raw mut init) }).unwrap();
 }
 
-/// The parameters of a connection. They point to the private data, which must live as long.
+/// Returns the parameters of a connection. They point to the private data, which must live as long as they
+/// do.
 pub(crate) fn with(private_data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: if private_data.is_empty() { null() } else { private_data.as_ptr().cast() },

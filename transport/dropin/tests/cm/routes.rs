@@ -1,5 +1,4 @@
-//! librdmacm's functions on a host whose routing table has only loopback: a network namespace of the test's
-//! own.
+//! librdmacm's functions on a host whose routing table has only loopback: a separate network namespace.
 
 use super::lab::*;
 use std::net::{Ipv4Addr, SocketAddrV4};

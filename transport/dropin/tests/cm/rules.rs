@@ -82,7 +82,7 @@ fn flow_control_and_type_of_service_reach_peer() {
 }
 
 #[test]
-fn unknown_numbers_are_invalid() {
+fn unknown_port_spaces_and_options_are_invalid() {
     let channel = Channel::new();
     let mut id = null_mut();
     // SAFETY: the channel is not destroyed yet, and null is refused.
@@ -103,7 +103,7 @@ fn unknown_numbers_are_invalid() {
 }
 
 #[test]
-fn steps_of_id_are_in_order() {
+fn cm_id_steps_out_of_order_are_refused() {
     let channel = Channel::new();
     let id = channel.id(RDMA_PS_TCP);
     let (mut source, mut destination) = (c_address(address(), 0), c_address(address(), 7));
@@ -152,7 +152,7 @@ fn id_sends_one_request() {
 }
 
 #[test]
-fn reply_that_cannot_be_sent_rejects_peer() {
+fn accept_with_too_long_private_data_rejects_peer() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
@@ -169,7 +169,7 @@ fn reply_that_cannot_be_sent_rejects_peer() {
 }
 
 #[test]
-fn request_that_is_not_accepted_gets_no_events() {
+fn cancelled_request_gets_no_events() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let ip = address();
@@ -190,7 +190,7 @@ fn request_that_is_not_accepted_gets_no_events() {
 }
 
 #[test]
-fn backlog_counts_requests_that_program_has_not_taken() {
+fn backlog_excludes_requests_taken_by_program() {
     let (near_channel, far_channel) = (Channel::new(), Channel::new());
     let (listener, ip) = (far_channel.id(RDMA_PS_TCP), address());
     let mut at = c_address(ip, 0);
@@ -218,7 +218,7 @@ fn backlog_counts_requests_that_program_has_not_taken() {
     destroy_all(&[listener]);
 }
 
-/// The address information of a passive endpoint.
+/// Returns the address information of a passive endpoint.
 fn passive(at: &mut libc::sockaddr_in, ps: u32, qp_type: u32) -> rdma_addrinfo {
     // SAFETY: numbers and null pointers, for which zeros are valid.
     let mut info: rdma_addrinfo = unsafe { std::mem::zeroed() };
@@ -230,11 +230,11 @@ fn passive(at: &mut libc::sockaddr_in, ps: u32, qp_type: u32) -> rdma_addrinfo {
 }
 
 #[test]
-fn listener_and_its_connections_use_pd_that_it_was_made_with() {
+fn listener_and_its_connections_use_pd_given_at_creation() {
     let mut at = c_address(address(), 0);
     let mut info = passive(&mut at, RDMA_PS_TCP, IBV_QPT_RC);
     let mut first = null_mut();
-    // SAFETY: everything that is passed is alive during its call.
+    // SAFETY: all arguments are alive during their call.
     unsafe {
         call(|| rdma_create_ep(&raw mut first, &raw mut info, null_mut(), null_mut())).unwrap();
         let pd = ibv_alloc_pd((*first).verbs);

@@ -38,7 +38,7 @@ fn connect_repeatedly(to: SocketAddrV4) {
     }
 }
 
-/// An epoll descriptor for the channel's descriptor.
+/// Returns an epoll descriptor for the channel's descriptor.
 fn epoll_on(channel: &Channel) -> i32 {
     let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 7 };
     // SAFETY: the descriptors are open.
@@ -52,7 +52,7 @@ fn epoll_on(channel: &Channel) -> i32 {
 }
 
 #[test]
-fn many_threads_connect_to_one_that_serves_by_epoll() {
+fn many_threads_connect_to_one_epoll_thread() {
     let channel = Channel::new();
     let (listener, at) = channel.listener(address(), RDMA_PS_TCP);
     let epoll = epoll_on(&channel);
@@ -137,8 +137,8 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Waits for an event. The thread that gets it destroys the id and then the channel, while the others
-    /// wait, or are about to wait again.
+    /// Waits for an event. The thread that gets the event destroys the id and then the channel, while the
+    /// other threads wait, or are about to wait again.
     fn wait(&self, channel: &AtomicPtr<rdma_event_channel>) {
         let (channel, mut event) = (channel.load(Ordering::SeqCst), null_mut());
         // SAFETY: the function has no requirements.
@@ -157,8 +157,7 @@ impl Waiter {
         self.result.set(result).unwrap();
     }
 
-    /// Returns true if the thread sleeps. It can only sleep in the call, since it does nothing else after it has
-    /// stored its id.
+    /// Returns true if the thread sleeps. After it has stored its id, the thread can only sleep inside the call.
     fn is_asleep(&self) -> bool {
         let stat = format!("/proc/self/task/{}/stat", self.thread.load(Ordering::SeqCst));
         std::fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") S "))
@@ -174,7 +173,7 @@ fn threads_keep_waiting_when_their_channel_is_destroyed() {
         let waiters: Vec<Arc<Waiter>> = (0..8).map(|_| Arc::default()).collect();
         for waiter in &waiters {
             let (waiter, pointer) = (Arc::clone(waiter), Arc::clone(&pointer));
-            // It is never joined, since it waits until the process exits.
+            // The thread is never joined, since it waits until the process exits.
             spawn(move || waiter.wait(&pointer));
         }
         let until = Instant::now() + BOUND;
@@ -188,7 +187,7 @@ fn threads_keep_waiting_when_their_channel_is_destroyed() {
         let mut at = c_address(address(), 0);
         // SAFETY: the id is not destroyed yet, and the addresses are local.
         call(|| unsafe { rdma_resolve_addr(id, (&raw mut at).cast(), (&raw mut at).cast(), 2000) }).unwrap();
-        // All are woken, and one gets the event.
+        // All threads are woken, and one gets the event.
         while !waiters.iter().any(|waiter| waiter.result.get().is_some()) {
             in_time("no thread got the event");
         }

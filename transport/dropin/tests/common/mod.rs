@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// The bound of every wait, for a loaded machine.
+/// The bound of every wait, long enough for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// Registered bytes, deregistered on drop.
@@ -96,7 +96,7 @@ pub(crate) fn post_receive(qp: *mut ibv_qp, wr_id: u64, sge: ibv_sge) -> c_int {
     unsafe { (*(*qp).context).ops.post_recv.unwrap()(qp, &raw mut wr, &raw mut bad) }
 }
 
-/// The next `count` completions.
+/// Returns the next `count` completions.
 pub(crate) fn completions(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
     let deadline = Instant::now() + BOUND;
     let mut got = Vec::new();

@@ -43,7 +43,7 @@ impl Lab {
         }
     }
 
-    /// The tables that the header's inline functions call.
+    /// Returns the tables that the header's inline functions call.
     pub(crate) fn table(self) -> verbs_context {
         // SAFETY: the context is part of a verbs_context, as for `verbs_get_ctx`.
         unsafe { *self.context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>() }
@@ -117,7 +117,7 @@ impl Lab {
         modify(qp, &mut attr, rts);
     }
 
-    /// Two connected RC QPs that share a CQ.
+    /// Returns two connected RC QPs that share a CQ.
     pub(crate) fn rc_pair(self, cq: *mut ibv_cq) -> [*mut ibv_qp; 2] {
         let pair = [0, 1].map(|_| {
             let qp = self.qp(&mut request(IBV_QPT_RC, self.pd, cq));
@@ -141,7 +141,7 @@ pub(crate) fn number(qp: *mut ibv_qp) -> u32 {
     unsafe { (*qp).qp_num }
 }
 
-/// The attributes of a QP of moderate size.
+/// Returns the attributes of a QP of moderate size.
 pub(crate) fn request(kind: c_uint, pd: *mut ibv_pd, cq: *mut ibv_cq) -> ibv_qp_init_attr_ex {
     let cap =
         ibv_qp_cap { max_send_wr: 64, max_recv_wr: 64, max_send_sge: 4, max_recv_sge: 4, max_inline_data: 0 };

@@ -29,9 +29,9 @@ fn device_has_xrc_and_no_paging() {
     lab.close();
 }
 
-/// Fields that Linux fills and that programs divide by, print or use as an index.
+/// Checks fields that Linux fills and that programs divide by, print or use as an index.
 #[test]
-fn attributes_have_no_zero_that_kernel_would_fill() {
+fn attributes_filled_by_kernel_are_non_zero() {
     let lab = Lab::open();
     // SAFETY: zeros are valid for attributes, the results are local, and devices are never freed.
     unsafe {
@@ -94,11 +94,11 @@ fn gid_queries_return_by_their_conventions() {
 }
 
 #[test]
-fn registrations_are_checked() {
+fn invalid_memory_registrations_are_refused() {
     let lab = Lab::open();
     let mut bytes = [0_u8; 64];
     let address: *mut c_void = bytes.as_mut_ptr().cast();
-    // SAFETY: the memory is the test's own, or is refused.
+    // SAFETY: the memory belongs to the test, or is refused.
     unsafe {
         let errno = || std::io::Error::last_os_error().raw_os_error();
         assert!(ibv_reg_mr(lab.pd, address, 0, 1).is_null());

@@ -32,7 +32,7 @@ fn list_is_posted_up_to_bad_request() {
     finish(lab, cq, [from, to], block);
 }
 
-/// libiscsi has such lists, in a packed structure.
+/// libiscsi posts such lists, in a packed structure.
 #[test]
 fn gather_and_scatter_lists_may_lie_at_any_address() {
     #[repr(C, packed)]

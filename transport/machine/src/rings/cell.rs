@@ -1,16 +1,16 @@
 //! A one-shot cell that carries the outcome of one call from a poller to the waiter.
 //!
-//! Owns the value in transfer and the waiter's waker. The RPC layer's client queues call it; a blocking wait
-//! is built above it with a waker that unparks a thread. It never blocks, and allocates only to create a
-//! cell. A cell can be reused once both halves are done with it.
+//! Owns the value in transfer and the waiter's waker. Used by the client queues of the RPC layer; a blocking
+//! wait uses it with a waker that unparks a thread. The cell never blocks, and allocates only when it is
+//! created. A cell can be reused when both halves are done with it.
 //!
 //! ```text
 //!   bits of the word     set by                        then
-//!   DONE                 setter, value or not inside   the value is the getter's; nothing more is written by the setter,
-//!                                                      but a WAKER seen at that moment is the setter's to take
+//!   DONE                 setter, with or without value the getter owns the value; the setter writes nothing more,
+//!                                                      but owns the waker if WAKER was set at that moment
 //!   WAKER                getter, waker stored          neither half may use it until DONE, ABANDONED or until cleared
-//!   ABANDONED            getter, when dropped          the setter keeps its value, the waker is the getter's to drop
-//!   SUPERSEDED           getter, with ABANDONED        nothing: it tells the setter why
+//!   ABANDONED            getter, when dropped          the setter keeps the value, the getter owns the waker
+//!   SUPERSEDED           getter, with ABANDONED        the setter sees why the getter was dropped
 //! ```
 
 use core::fmt;
@@ -26,7 +26,7 @@ const WAKER: u32 = 2;
 const ABANDONED: u32 = 4;
 const SUPERSEDED: u32 = 8;
 
-/// The setter was dropped without a value.
+/// The setter was dropped without setting a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
@@ -91,7 +91,7 @@ impl<T> Setter<T> {
     /// # Errors
     /// Returns `value` if the getter was dropped.
     pub fn set(self, value: T) -> Result<(), T> {
-        // The waker may come from any program. The getter already has the value, even if waking it panics.
+        // The waker is code of the program. The getter has the value even if waking panics.
         self.set_and(value, |waker| {
             let _ended = catch(|| waker.wake());
         })
@@ -122,12 +122,13 @@ impl<T> Setter<T> {
     /// Completes the cell; returns the value if the getter was dropped.
     fn finish(&mut self, value: Option<T>, wake: impl FnOnce(Waker)) -> Option<T> {
         self.finished = true;
-        // SAFETY: before DONE the value is the setter's.
+        // SAFETY: until DONE is set, the setter owns the value.
         unsafe { self.shared.replace_value(value) };
         // SYNC: cell-word
         let before = self.shared.word.fetch_or(DONE, Ordering::AcqRel);
         if before & ABANDONED != 0 {
-            // SAFETY: the getter left before DONE, so the value stayed the setter's.
+            // SAFETY: ABANDONED was set before DONE, so the getter no longer accesses the value and the
+            // setter still owns it.
             return unsafe { self.shared.replace_value(None) };
         }
         if before & WAKER != 0 {
@@ -156,16 +157,17 @@ impl<T> fmt::Debug for Setter<T> {
     }
 }
 
-/// The half that waits: a future of the value, or of [`Closed`] if the setter was dropped.
+/// The half that waits: a future for the value, or for [`Closed`] if the setter was dropped.
 pub struct Getter<T> {
     /// `None` only while the getter is being turned into a resting cell.
     shared: Option<Arc<OneShot<T>>>,
-    /// True once the outcome was returned, and DONE has been seen.
+    /// True after the outcome was returned; DONE was seen then.
     taken: bool,
 }
 
 impl<T> Getter<T> {
-    /// Returns the outcome if it is there. Once it was returned, this and the future return [`Closed`].
+    /// Returns the outcome if it is available. After it was returned, this method and the future return
+    /// [`Closed`].
     pub fn try_take(&mut self) -> Option<Result<T, Closed>> {
         if self.taken {
             return Some(Err(Closed));
@@ -175,14 +177,14 @@ impl<T> Getter<T> {
         (word & DONE != 0).then(|| self.take())
     }
 
-    /// Returns the cell for reuse. Drops an outcome that was not taken.
+    /// Returns the cell for reuse. An outcome that was not taken is dropped.
     #[must_use]
     pub fn rest(mut self) -> Option<Resting<T>> {
         self.leave(ABANDONED);
         self.shared.take().map(Resting)
     }
 
-    /// Drops the getter, because another cell has given the outcome.
+    /// Drops the getter because another cell provided the outcome.
     pub fn supersede(mut self) {
         self.leave(ABANDONED | SUPERSEDED);
     }
@@ -191,26 +193,26 @@ impl<T> Getter<T> {
         self.shared.as_ref().expect("a getter has its cell until it is dropped or rests")
     }
 
-    /// Takes the outcome; DONE has been seen with acquire.
+    /// Takes the outcome. The caller has seen DONE with acquire ordering.
     fn take(&mut self) -> Result<T, Closed> {
         self.taken = true;
-        // SAFETY: after DONE the value is the getter's.
+        // SAFETY: after DONE, the getter owns the value.
         unsafe { self.shared().replace_value(None) }.ok_or(Closed)
     }
 
-    /// Abandons the cell, so that it holds no value and no waker, and sets these bits.
+    /// Abandons the cell and sets these bits. The cell then contains neither value nor waker.
     fn leave(&mut self, bits: u32) {
         let Some(shared) = self.shared.as_ref().filter(|_| !self.taken) else { return };
         // SYNC: cell-word
         let before = shared.word.fetch_or(bits, Ordering::AcqRel);
-        // Dropping a waker or a value may panic, and then the getter is dropped: its drop must not run this
-        // code again, since the setter may take the value from now on.
+        // Dropping a waker or a value may panic, and the getter is dropped after that. That drop must not run
+        // this code again, since the setter may take the value from now on.
         self.taken = true;
         if before & DONE == 0 {
-            // SAFETY: ABANDONED came before DONE, which keeps the setter away from the waker.
+            // SAFETY: ABANDONED was set before DONE, so the setter does not access the waker.
             drop(unsafe { shared.replace_waker(None) });
         } else {
-            // SAFETY: after DONE the value is the getter's.
+            // SAFETY: after DONE, the getter owns the value.
             drop(unsafe { shared.replace_value(None) });
         }
     }
@@ -224,7 +226,7 @@ impl<T> Future for Getter<T> {
             return Poll::Ready(outcome);
         }
         let shared = self.shared();
-        // An earlier poll has stored a waker: reclaim it before it is replaced, or find that the setter has
+        // An earlier poll has stored a waker. Take it back before it is replaced, unless the setter has taken
         // it.
         // SYNC: cell-word
         if shared.word.load(Ordering::Relaxed) & WAKER != 0
@@ -232,11 +234,11 @@ impl<T> Future for Getter<T> {
         {
             return Poll::Ready(self.take());
         }
-        // SAFETY: WAKER is clear and only the getter sets it, so the waker is the getter's.
+        // SAFETY: WAKER is clear and only the getter sets it, so the getter owns the waker.
         drop(unsafe { shared.replace_waker(Some(context.waker().clone())) });
         // SYNC: cell-word
         if shared.word.fetch_or(WAKER, Ordering::AcqRel) & DONE != 0 {
-            // SAFETY: DONE was set while WAKER was clear, so the setter does not touch the waker.
+            // SAFETY: DONE was set while WAKER was clear, so the setter does not access the waker.
             drop(unsafe { shared.replace_waker(None) });
             return Poll::Ready(self.take());
         }
@@ -269,7 +271,7 @@ impl<T> Resting<T> {
             return Err(self);
         }
         // This is the only reference, so no other thread sees the word change. The setter has taken the waker
-        // if it belonged to the setter, and the getter has emptied everything else when it left.
+        // if it owned it, and the getter has removed everything else when it left.
         // SYNC: cell-word
         self.0.word.store(0, Ordering::Relaxed);
         Ok(halves(self.0))

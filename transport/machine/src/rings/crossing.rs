@@ -1,9 +1,10 @@
-//! Hand-over between shards: a bounded ring per sender, and one word that shows which rings hold items and
+//! Hand-over between shards: a bounded ring per sender, and a word that shows which rings contain items and
 //! whether the receiver has requested a notification.
 //!
-//! Owns the rings and the word. A sender pushes into its own ring, then sets its bit. A receiver takes the
-//! bits, then empties those rings. It may announce that it stops polling ([`Crossing::listen`]); the next
-//! sender must then notify it. Read-modify-writes of the one word decide this, so a sender whose item the
+//! Owns the rings and the word. A sender pushes into its ring, then sets its bit. A receiver takes the bits,
+//! then empties the rings of these senders. It may announce that it stops polling ([`Crossing::listen`]); the
+//! next sender must then notify it. Read-modify-writes of the word order the two, so if the receiver misses
+//! an item, the item's sender is told to notify it.
 //! receiver has missed is always directed to notify it.
 
 use core::fmt;
@@ -17,23 +18,23 @@ use crate::rings::sync::{AtomicU64, Mutex, Ordering, lock};
 /// Maximum number of senders.
 pub const MAX_SENDERS: usize = 32;
 
-/// Set if the receiver has requested a notification.
+/// Set while the receiver requests a notification.
 const LISTENING: u64 = 1 << 63;
 const SENDERS: u64 = (1 << MAX_SENDERS) - 1;
 
 /// Outcome of sending an item.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent<T> {
-    /// The receiver will find the item.
+    /// The receiver finds the item without a notification.
     Quietly,
-    /// The receiver will find the item once the sender has notified it.
+    /// The sender must notify the receiver.
     Notify,
-    /// The ring has no room; returns the item.
+    /// The ring has no room. Contains the item.
     Full(T),
 }
 
 struct Lane<T> {
-    /// Each end has a separate cache line. The threads of one sender take turns by its lock.
+    /// Each half has a separate cache line. The threads of one sender take turns through the lock.
     producer: CachePadded<Mutex<Producer<T>>>,
     consumer: CachePadded<Mutex<Consumer<T>>>,
 }
@@ -47,7 +48,7 @@ pub struct Crossing<T> {
 }
 
 impl<T> Crossing<T> {
-    /// Creates a crossing whose senders each have a ring for `capacity` items.
+    /// Creates a crossing with a ring for `capacity` items per sender.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let lanes = [const { OnceLock::new() }; MAX_SENDERS];
@@ -76,7 +77,7 @@ impl<T> Crossing<T> {
         self.word.load(Ordering::Acquire) & SENDERS != 0
     }
 
-    /// Takes items up to a maximum; the items of one sender arrive in order.
+    /// Takes at most `most` items. The items of one sender arrive in order.
     #[inline]
     pub fn receive(&self, most: usize, take: impl FnMut(usize, T)) {
         if self.has_items() {
@@ -109,8 +110,8 @@ impl<T> Crossing<T> {
         }
     }
 
-    /// Requests a notification for items sent from now on. Returns true if items were sent before: they do
-    /// not cause a notification.
+    /// Requests a notification for items sent from now on. Returns true if there are earlier items, which
+    /// cause no notification.
     pub fn listen(&self) -> bool {
         // SYNC: crossing-word
         self.word.fetch_or(LISTENING, Ordering::AcqRel) & SENDERS != 0

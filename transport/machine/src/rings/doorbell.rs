@@ -1,7 +1,7 @@
 //! The handshake between a machine that is about to sleep and the threads that give it work.
 //!
-//! Owns one word. The sleeper and every thread that puts work into its queues call it. It never sleeps or
-//! writes a file descriptor itself: its results direct the caller.
+//! Owns one word. The sleeper, and each thread that puts work into its queues, call it. It neither sleeps nor
+//! writes to a file descriptor; its results tell the caller to do so.
 //!
 //! ```text
 //!   sleeper                              ringer
@@ -12,7 +12,8 @@
 //!   woken()
 //! ```
 //!
-//! The two full fences exclude that the sleeper misses the work while the ringer misses the sleeper.
+//! Because of the two full fences, either the sleeper sees the work, or the ringer sees that the sleeper
+//! sleeps.
 
 use crossbeam_utils::CachePadded;
 
@@ -21,7 +22,7 @@ use crate::rings::sync::{AtomicU32, Ordering, fence};
 const AWAKE: u32 = 0;
 const SLEEPING: u32 = 1;
 
-/// The word of one sleeper. Share it by reference or `Arc` with every thread that may bring work.
+/// The word of one sleeper. Share it by reference or `Arc` with all threads that may bring work.
 #[derive(Debug)]
 pub struct Doorbell {
     word: CachePadded<AtomicU32>,
@@ -40,8 +41,8 @@ impl Doorbell {
         Self { word: CachePadded::new(AtomicU32::new(AWAKE)) }
     }
 
-    /// Sleeper: announces sleep. After this, check every queue once more, sleep if there is no work, and call
-    /// [`woken`](Self::woken) in both cases.
+    /// Announces sleep. Called by the sleeper, which then checks all queues again, sleeps if there is no
+    /// work, and calls [`woken`](Self::woken) in both cases.
     pub fn prepare(&self) {
         // SYNC: doorbell-word
         self.word.store(SLEEPING, Ordering::Relaxed);
@@ -49,28 +50,29 @@ impl Doorbell {
         fence(Ordering::SeqCst);
     }
 
-    /// Sleeper: announces that it is awake again, or did not sleep after all. Ringers stop writing its
-    /// eventfd. Check the queues after this. Returns true if a ringer was faster: its write to the eventfd
-    /// has arrived or is about to, and costs one needless wake-up if the sleeper does not wait for it.
+    /// Announces that the sleeper is awake again, or did not sleep. Called by the sleeper, which then checks
+    /// its queues. Ringers stop writing to its eventfd. Returns true if a ringer was faster: its write to the
+    /// eventfd is done or follows, and causes one needless wake-up unless the sleeper waits for it.
     pub fn woken(&self) -> bool {
-        // Swap rather than store: an acquire also orders everything that the ringer did before it took the
-        // word. SYNC: doorbell-word
+        // Swap instead of storing, since an acquire orders what the ringer did before it changed the word.
+        // SYNC: doorbell-word
         self.word.swap(AWAKE, Ordering::AcqRel) == AWAKE
     }
 
-    /// Ringer: call after putting work into a queue. Returns true if the caller must write the sleeper's
-    /// eventfd; one ringer gets true per sleep.
+    /// Returns true if the caller must write to the sleeper's eventfd. Called by a ringer after it put work
+    /// into a queue. One ringer gets true per sleep.
     #[must_use = "the sleeper stays asleep unless its eventfd is written when this is true"]
     pub fn ring(&self) -> bool {
         // SYNC: doorbell-fence
         fence(Ordering::SeqCst);
-        // Load first: the word's cache line stays shared while the sleeper is awake, which is nearly always.
+        // Load first, since the word's cache line stays shared while the sleeper is awake, which is almost
+        // always.
         // SYNC: doorbell-word
         self.word.load(Ordering::Relaxed) == SLEEPING
             && self.word.compare_exchange(SLEEPING, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Returns true if the owner has announced sleep. For metrics only; decisions must not depend on it.
+    /// Returns true if the owner has announced sleep. Only for metrics: the result may be out of date.
     #[must_use]
     pub fn is_sleeping(&self) -> bool {
         self.word.load(Ordering::Relaxed) == SLEEPING

@@ -30,11 +30,11 @@ use crate::rings::sync::{AtomicU32, Ordering};
 
 /// The pollers have polled since the background thread last checked.
 const POLLERS: u32 = 0;
-/// The background thread has checked, without a poll since.
+/// The background thread has checked, and no poller has polled after that.
 const QUIET: u32 = 1;
 /// The background thread does the work.
 const BACKGROUND: u32 = 2;
-/// A poller sleeps on the device's descriptors, or was woken by them a moment ago.
+/// A poller sleeps on the device's descriptors, or has just been woken by them.
 const WATCHED: u32 = 3;
 
 /// Next task of the background thread.

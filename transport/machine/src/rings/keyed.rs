@@ -1,11 +1,12 @@
 //! A table from numbers to values that is read without a lock.
 //!
-//! Owns the values. Readers look up a number while they hold a [`Reading`]; writers take turns by a lock that
-//! readers never take. A removed value is returned to the writer after all readers have stopped using it, so
-//! that the caller that removes a key may free its target at once.
+//! Owns the values. Readers look up a number while they hold a [`Reading`]; writers take turns through a lock
+//! that readers do not take. A removed value is returned to the writer after all readers have stopped using
+//! it, so that the writer may free the value at once.
 //!
-//! The table uses open addressing. Its keys are already well distributed (they are drawn by a permutation).
-//! It doubles when it is half full of keys and graves, and then waits for the readers of the old array.
+//! The table uses open addressing. Its keys come from a permutation, so they are well distributed. When keys
+//! and graves would fill more than half of the array, a new array replaces it, of which the keys fill at most
+//! a quarter, and the writer waits for the readers of the old array.
 
 use core::fmt;
 use core::ptr;
@@ -13,10 +14,10 @@ use core::ptr;
 use crate::rings::readers::{Readers, Reading};
 use crate::rings::sync::{Arc, AtomicPtr, AtomicU32, Mutex, Ordering, lock};
 
-/// Key of a place that was never used since the array was created, or that nothing follows: a search ends
-/// here.
+/// Key of a place that was not used since the array was created, or that no used place follows. A search ends
+/// there.
 const EMPTY: u32 = 0;
-/// Key of a place whose key was removed: a search continues.
+/// Key of a place whose key was removed. A search continues there.
 const GRAVE: u32 = u32::MAX;
 /// Number of places of the first array.
 const FIRST: usize = if cfg!(test) { 2 } else { 64 };
@@ -55,7 +56,7 @@ impl<V> Array<V> {
         Box::into_raw(Box::new(Self { places: (0..places).map(|_| place()).collect() }))
     }
 
-    /// Returns the places that a key may have, in order.
+    /// Returns the places at which a key may be, in the order of a search.
     #[inline]
     fn path(&self, key: u32) -> impl Iterator<Item = (usize, &KeyedPlace<V>)> {
         let mask = self.places.len() - 1;
@@ -82,7 +83,8 @@ impl<V> Array<V> {
         None
     }
 
-    /// Adds a key that the array does not have, at the first free place; returns true if that was a grave.
+    /// Adds a key that the array does not contain at the first free place; returns true if the place was a
+    /// grave.
     fn put(&self, key: u32, value: *mut V) -> bool {
         for (_, place) in self.path(key) {
             // Only writers change keys.
@@ -110,7 +112,7 @@ impl<V> Keyed<V> {
         }
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key, if the table contains the key.
     ///
     /// # Panics
     /// If the reader does not belong to the table's readers.
@@ -122,18 +124,18 @@ impl<V> Keyed<V> {
         }
         // SYNC: keyed-array
         let array = self.array.load(Ordering::Acquire);
-        // SAFETY: an array that was replaced is freed when readers that may have it have left, and this one
+        // SAFETY: a replaced array is freed when all readers that may have it have left, and this reader
         // stays for 'r.
         let (_, value) = unsafe { &*array }.find(key)?;
-        // SAFETY: a value that was removed is freed when readers that may have found it have left, and this
-        // one stays for 'r. Nobody has it mutably.
+        // SAFETY: a removed value is freed when all readers that may have found it have left, and this reader
+        // stays for 'r. There is no mutable reference to the value.
         Some(unsafe { &*value })
     }
 
-    /// Adds a key that the table does not have.
+    /// Adds a key that the table does not contain.
     ///
     /// # Panics
-    /// If the table has the key, or the key is 0 or `u32::MAX`.
+    /// If the table contains the key, or if the key is 0 or `u32::MAX`.
     pub fn insert(&self, key: u32, value: V) {
         assert!(!matches!(key, EMPTY | GRAVE), "no key");
         let mut counts = lock(&self.counts);
@@ -144,8 +146,8 @@ impl<V> Keyed<V> {
         counts.keys += 1;
     }
 
-    /// Removes a value. Returns after all readers have stopped using it. Must not be called by a thread that
-    /// reads.
+    /// Removes a value, and returns it after all readers have stopped using it. A thread that reads must not
+    /// call this.
     pub fn remove(&self, key: u32) -> Option<V> {
         if matches!(key, EMPTY | GRAVE) {
             return None;
@@ -154,7 +156,7 @@ impl<V> Keyed<V> {
         let array = self.array();
         let (at, value) = array.find(key)?;
         let next = (at + 1) & (array.places.len() - 1);
-        // Searches end at an empty slot, so a tombstone (`GRAVE`) in front of an empty slot is not needed.
+        // A search ends at an empty place, so no grave is needed before one.
         let is_last = array.places[next].key.load(Ordering::Relaxed) == EMPTY;
         let place = &array.places[at];
         // SYNC: keyed-key
@@ -165,7 +167,7 @@ impl<V> Keyed<V> {
         counts.graves += usize::from(!is_last);
         self.readers.settle();
         // SAFETY: the pointer came from a box in `insert`. It was in one place, which no longer has it, and
-        // readers that may have found it have left.
+        // the readers that may have found it have left.
         Some(*unsafe { Box::from_raw(value) })
     }
 
@@ -217,15 +219,16 @@ impl<V> Keyed<V> {
         let old = self.array.swap(new, Ordering::AcqRel);
         counts.graves = 0;
         self.readers.settle();
-        // SAFETY: the pointer came from a box in `Array::new`, it is replaced, and readers that may have it
-        // have left. Its values are in the new array; places do not own them.
+        // SAFETY: the pointer came from a box in `Array::new`, it is replaced, and the readers that may have
+        // it have left. Its values are in the new array; places do not own them.
         drop(unsafe { Box::from_raw(old) });
     }
 }
 
 impl<V> Drop for Keyed<V> {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from a box in `Array::new`; nobody else has the table any more.
+        // SAFETY: the pointer came from a box in `Array::new`, and there are no other references to the
+        // table.
         let array = unsafe { Box::from_raw(self.array.load(Ordering::Relaxed)) };
         for place in &array.places {
             let value = place.value.load(Ordering::Relaxed);

@@ -1,11 +1,11 @@
 //! A stock that is lent in small batches to its borrowers.
 //!
 //! Owns the stock at home, under one lock, and each borrower's share. A share has its own lock on its own
-//! cache line; only recalls contend for it. A borrower takes from its share, and borrows more when the share
-//! is used up. When home is empty, the unused shares of others are recalled.
+//! cache line, for which only recalls contend. A borrower takes from its share, and borrows more when the
+//! share is used up. If home is empty, the unused shares of other borrowers are recalled.
 //!
-//! Lent items count as part of the stock. While the count must be exact ([`Kept::keep_home`]), lending stops:
-//! all take from home.
+//! Lent items count as part of the stock. While the count must be exact ([`Kept::keep_home`]), nothing is
+//! lent, and all borrowers take from home.
 //!
 //! Home's lock is taken before the borrowers' locks. Only home lends, so if a thread that holds home's lock
 //! finds home and all shares empty, the whole stock is empty.
@@ -17,40 +17,40 @@ use crossbeam_utils::CachePadded;
 
 use crate::rings::sync::{Mutex, MutexGuard, lock};
 
-/// A queue from which a part can be moved out.
+/// A queue whose oldest items can be moved to another queue.
 pub trait Stock {
     /// Returns the number of items.
     fn len(&self) -> usize;
 
-    /// Returns true if it is empty.
+    /// Returns true if there are no items.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Moves the oldest items to the end of another store, up to a maximum, and only as many as fit there.
+    /// Moves the oldest items to the end of another queue, at most `most`, and only as many as fit there.
     fn shift(&mut self, into: &mut Self, most: usize);
 
-    /// Creates an empty store of the same kind, with room for the given number of items.
+    /// Creates an empty queue of the same kind with room for `room` items.
     fn small(&self, room: usize) -> Self;
 }
 
 /// Maximum number of borrowers.
 pub const MAX_BORROWERS: usize = 32;
-/// Divisor of the stock at home: at most this part of it is lent at once.
+/// Divisor of the stock at home that limits how many items are lent at once.
 const PART: usize = 8;
 
 /// The stock at home.
 #[derive(Debug)]
 pub struct Home<S> {
     stock: S,
-    /// True if all items are at home.
+    /// True if nothing may be lent.
     is_exact: bool,
 }
 
 /// A stock with its borrowers' shares.
 pub struct Lending<S> {
     home: CachePadded<Mutex<Home<S>>>,
-    /// Lent items by borrower, created when it first borrows.
+    /// Lent items by borrower. A share is created when its borrower first borrows.
     lent: [OnceLock<Box<CachePadded<Mutex<S>>>>; MAX_BORROWERS],
     batch: usize,
 }
@@ -65,10 +65,10 @@ impl<S: Stock> Lending<S> {
         }
     }
 
-    /// Takes one item with `take`, which is called with a stock and returns `None` if that stock is empty.
-    /// Returns `None` if the whole stock is empty. Borrowers are numbered from 0 to `MAX_BORROWERS - 1`;
-    /// `None` takes from home without borrowing. If the item came from home, `from_home` is called
-    /// afterwards, with home's remaining stock.
+    /// Takes an item with `take`, which gets a stock and returns `None` if that stock is empty. Returns
+    /// `None` if the whole stock is empty. Borrowers are numbered from 0 to `MAX_BORROWERS - 1`; `None` takes
+    /// from home without borrowing. If the item came from home, `from_home` is then called with the remaining
+    /// stock at home.
     #[inline]
     pub fn take<R>(
         &self,
@@ -96,7 +96,7 @@ impl<S: Stock> Lending<S> {
         Some(taken)
     }
 
-    /// Locks home, and recalls everything that is lent.
+    /// Locks home, and recalls all lent items.
     pub fn home(&self) -> Kept<'_, S> {
         let mut home = lock(&self.home);
         self.recall(&mut home, usize::MAX);
@@ -117,14 +117,14 @@ impl<S: Stock> Lending<S> {
         home.stock.is_empty()
     }
 
-    /// Returns the number of remaining items, lent or not.
+    /// Returns the number of items, including lent ones.
     pub fn count(&self) -> usize {
         let home = lock(&self.home);
         let lent = self.lent.iter().filter_map(OnceLock::get).map(|lent| lock(lent).len());
         home.stock.len() + lent.sum::<usize>()
     }
 
-    /// Recalls lent items, up to a maximum.
+    /// Recalls at most `most` lent items.
     fn recall(&self, home: &mut Home<S>, most: usize) {
         for lent in self.lent.iter().filter_map(OnceLock::get) {
             let missing = most.saturating_sub(home.stock.len());
@@ -143,7 +143,8 @@ pub struct Kept<'a, S> {
 }
 
 impl<S: Stock> Kept<'_, S> {
-    /// Returns the stock at home. It is complete while the count is exact, and right after [`Lending::home`].
+    /// Returns the stock at home. It is the whole stock while the count is exact, and right after
+    /// [`Lending::home`].
     pub fn stock(&mut self) -> &mut S {
         &mut self.home.stock
     }
@@ -154,7 +155,7 @@ impl<S: Stock> Kept<'_, S> {
         self.home.is_exact
     }
 
-    /// Sets whether everything stays at home from now on.
+    /// Sets whether all items stay at home.
     pub fn keep_home(&mut self, keeps: bool) {
         if keeps && !self.home.is_exact {
             self.lending.recall(&mut self.home, usize::MAX);

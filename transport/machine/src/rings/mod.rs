@@ -1,10 +1,9 @@
 //! The lock-free pieces that carry work between Trunkline's threads: rings, completion cells and wake-up
 //! words.
 //!
-//! Owns every hand-written use of atomics that orders memory between threads. The software device and the
-//! transport's pollers call it. It must never do I/O, sleep, or depend on the type of its items: it uses no
-//! tokio, no mio and no file descriptor, so that loom can run every piece through all its interleavings
-//! inside plain `cargo test`.
+//! Owns all use of atomics that orders memory between threads. The software device and the transport's
+//! pollers call it. It must never do I/O, sleep, or depend on the type of its items. It uses no tokio, no mio
+//! and no file descriptor, so that loom can run all interleavings of each part in plain `cargo test`.
 //!
 //! The unit tests are these loom models. A test build of the crate uses loom's atomics, so tests of machines,
 //! property tests and stress tests are in `tests/`, which link the crate with the atomics of `core`.

@@ -1,8 +1,8 @@
-//! The loom models: every interleaving of two or three threads over each piece, with up to two preemptions.
+//! The loom models: all interleavings of two or three threads on each part, with up to two preemptions.
 //!
-//! Run by `cargo test`. A model must stay small: two slots, two or three items, a few seconds at most. A lost
-//! wake-up shows as a deadlock, a torn hand-over as a causality violation of loom's cells, a leak as an `Arc`
-//! left over.
+//! Run by `cargo test`. A model must stay small: two slots, two or three items, a few seconds at most. loom
+//! reports a lost wake-up as a deadlock, a torn hand-over as a causality violation of its cells, and a leak
+//! as an `Arc` that is left.
 
 use core::future::Future;
 use core::pin::pin;
@@ -26,7 +26,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// A model of an eventfd: a wait ends if there was a write since the last wait.
+/// A model of an eventfd: a wait returns if there was a write after the last wait.
 #[derive(Default)]
 struct EventFd {
     written: loom::sync::Mutex<bool>,
@@ -54,7 +54,7 @@ impl Wake for EventFd {
     }
 }
 
-/// Polls `future` until it is ready and sleeps in between, so that a missing wake-up is a deadlock.
+/// Polls `future` until it is ready, and sleeps between polls, so that a missing wake-up is a deadlock.
 fn block_on<F: Future>(future: F) -> F::Output {
     let event = std::sync::Arc::new(EventFd::default());
     let waker = Waker::from(std::sync::Arc::clone(&event));
@@ -98,7 +98,7 @@ fn spsc_keeps_order_through_full_and_empty() {
 fn spsc_frees_items_left_in_ring() {
     model(|| {
         let (mut producer, mut consumer) = spsc::ring(2);
-        // loom reports an Arc that outlives the model.
+        // loom reports an `Arc` that outlives the model.
         let pushing = thread::spawn(move || {
             producer.push(Arc::new(1)).unwrap();
             producer.push(Arc::new(2)).unwrap();
@@ -109,8 +109,7 @@ fn spsc_frees_items_left_in_ring() {
     });
 }
 
-/// Waits, as the sleeper, for `items` pieces of work that other threads bring; returns the number of writes
-/// to the eventfd.
+/// Waits, as the sleeper, for `items` items from other threads. Returns the number of writes to the eventfd.
 fn sleep_until(items: usize, bell: &Doorbell, queue: &AtomicUsize, event: &EventFd) {
     loop {
         if queue.load(Ordering::Relaxed) == items {
@@ -129,8 +128,8 @@ fn sleep_until(items: usize, bell: &Doorbell, queue: &AtomicUsize, event: &Event
 #[test]
 fn doorbell_does_not_lose_wake_up() {
     model(|| {
-        // The queue is relaxed on purpose: the doorbell's fences alone must make work and sleep see each
-        // other.
+        // The queue is relaxed on purpose, so that only the doorbell's fences make the work and the sleep
+        // visible to each other.
         let shared = Arc::new((Doorbell::new(), AtomicUsize::new(0), EventFd::default()));
         let peer = Arc::clone(&shared);
         let ringer = thread::spawn(move || {
@@ -210,11 +209,11 @@ fn cell_wakes_its_future() {
 }
 
 #[test]
-fn cell_survives_changed_waker() {
+fn cell_wakes_last_registered_waker() {
     model(|| {
         let (setter, mut getter) = cell::pair();
         let answering = thread::spawn(move || setter.set(5).unwrap());
-        // The first poll leaves a waker that is never waited on; only the waker of the second counts.
+        // The first poll leaves a waker on which nothing waits. Only the waker of the second poll counts.
         let first = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(Waker::noop()));
         let outcome = if let Poll::Ready(outcome) = first { outcome } else { block_on(&mut getter) };
         assert_eq!(outcome, Ok(5));
@@ -237,7 +236,7 @@ impl Drop for Bomb {
 }
 
 #[test]
-fn cell_value_ends_once_although_waker_panics_when_it_is_dropped() {
+fn cell_value_is_dropped_once_despite_panic_in_waker_drop() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     std::panic::set_hook(Box::new(|_expected| {}));
     model(|| {
@@ -245,7 +244,7 @@ fn cell_value_ends_once_although_waker_panics_when_it_is_dropped() {
         let waker = Waker::from(std::sync::Arc::new(Bomb));
         let polled = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
-        // The cell has the last reference.
+        // The cell has the last reference to the waker.
         drop(waker);
         let answering = thread::spawn(move || {
             // The setter takes the waker, or gets its value back.
@@ -267,7 +266,7 @@ impl Wake for Rude {
 }
 
 #[test]
-fn cell_is_completed_although_waker_panics_when_it_is_woken() {
+fn cell_is_completed_despite_panicking_wake() {
     std::panic::set_hook(Box::new(|_expected| {}));
     model(|| {
         let (setter, mut getter) = cell::pair();
@@ -309,7 +308,7 @@ fn cell_value_ends_on_exactly_one_side() {
 }
 
 #[test]
-fn setter_sees_that_its_getter_is_superseded_as_soon_as_that_is_gone() {
+fn abandoned_setter_sees_superseded_getter() {
     model(|| {
         let (setter, getter) = cell::pair::<u32>();
         let leaving = thread::spawn(move || getter.supersede());
@@ -329,7 +328,7 @@ fn cell_is_reused_only_after_both_halves_are_done() {
         let answering = thread::spawn(move || setter.set(1));
         let _ = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(Waker::noop()));
         let resting = getter.rest().expect("its cell");
-        // The first setter may be anywhere in `set`; the second round must not see anything of it.
+        // The first setter may be at any point of `set`. It must not affect the second round.
         let (setter, mut getter) = resting.pair().unwrap_or_else(|_| cell::pair());
         assert_eq!(getter.try_take(), None);
         setter.set(2).unwrap();
@@ -338,8 +337,8 @@ fn cell_is_reused_only_after_both_halves_are_done() {
     });
 }
 
-/// Runs the background thread as the device does: after `Leave` it checks again by itself, after `TakeOver`
-/// only when woken. Returns when the thread has the duty and `pollers_done`.
+/// Runs the background thread as the device does: it checks again after `Leave`, and after `TakeOver` only
+/// when woken. Returns when the thread has the duty and `pollers_done` is set.
 fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
     loop {
         if word.background_check(|| false) == Duty::Leave {
@@ -355,8 +354,8 @@ fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
     }
 }
 
-/// Runs `poll` alongside a background thread that sleeps without a tick once it has the duty. The model
-/// deadlocks if the duty gets lost.
+/// Runs `poll` beside a background thread that sleeps without a tick when it has the duty. The model
+/// deadlocks if neither has the duty.
 fn hand_over_model(poll: fn(&Handover, &EventFd)) {
     model(move || {
         let shared = Arc::new((Handover::new(), EventFd::default(), AtomicUsize::new(0)));
@@ -370,7 +369,7 @@ fn hand_over_model(poll: fn(&Handover, &EventFd)) {
         done.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
         // Models the next packet or timer, which wakes a background thread that sleeps with the duty. The
-        // fences order this check and the background thread's last one.
+        // fences order this check and the last check of the background thread.
         if word.is_background() {
             event.write();
         }
@@ -380,7 +379,7 @@ fn hand_over_model(poll: fn(&Handover, &EventFd)) {
 }
 
 #[test]
-fn handover_relieves_pollers_that_stop() {
+fn handover_relieves_stopping_pollers() {
     hand_over_model(|word, event| {
         for _ in 0..2 {
             if word.poller_entered() {
@@ -391,7 +390,7 @@ fn handover_relieves_pollers_that_stop() {
 }
 
 #[test]
-fn handover_relieves_pollers_that_arm() {
+fn handover_relieves_arming_pollers() {
     hand_over_model(|word, event| {
         if word.poller_entered() {
             event.write();
@@ -402,9 +401,9 @@ fn handover_relieves_pollers_that_arm() {
     });
 }
 
-/// A poller that slept on the device's descriptors and was woken may stop for good, too.
+/// A poller that slept on the device's descriptors may also stop polling after it is woken.
 #[test]
-fn handover_relieves_pollers_that_watched() {
+fn handover_relieves_watching_pollers() {
     hand_over_model(|word, event| {
         if word.poller_entered() {
             event.write();
@@ -452,12 +451,12 @@ fn published_value_is_never_read_torn() {
 }
 
 #[test]
-fn writer_that_dies_leaves_value_before() {
+fn dead_writer_leaves_previous_value() {
     model(|| {
         let words = Arc::new(Words::default());
         assert!(words.published().publish(&[1, 1]));
         let writer = Arc::clone(&words);
-        // The dying writer gets no further than one word into the next buffer.
+        // The writer dies after it has written one word into the next buffer.
         let dying = thread::spawn(move || {
             fence(Ordering::Release);
             writer.buffers[0][0].store(2, Ordering::Relaxed);

@@ -1,12 +1,12 @@
 //! A value that one thread at a time works on, for one turn: the lock of a shard.
 //!
-//! Owns the lock word, on its own cache line, and the value. A poller tries the lock once per turn: while no other
-//! thread needs the value, that costs one read-modify-write of an uncontended line. Another thread that needs
-//! the value, such as control or a second thread of the program, waits for the same lock.
+//! Owns the lock word, on its own cache line, and the value. A poller tries the lock once per turn. If no
+//! other thread needs the value, that costs one read-modify-write of an uncontended line. Other threads that
+//! need the value, such as control or a second thread of the program, wait for the same lock.
 //!
 //! ```text
 //!   word      meaning                      try_enter   enter                     leave
-//!   FREE      nobody                       -> HELD     -> HELD                   -
+//!   FREE      no thread                    -> HELD     -> HELD                   -
 //!   HELD      one thread                   fails       -> AWAITED, waits         -> FREE
 //!   AWAITED   one thread, others may wait  fails       waits                     -> FREE, wakes one
 //! ```
@@ -25,14 +25,14 @@ const AWAITED: u32 = 2;
 /// A value that one thread at a time works on.
 pub struct Owned<T> {
     word: CachePadded<AtomicU32>,
-    /// Lock under which threads wait.
+    /// Mutex of the condition variable on which threads wait.
     waiting: Mutex<()>,
     freed: Condvar,
     value: CachePadded<UnsafeCell<T>>,
 }
 
-// SAFETY: at most one turn exists at a time, by the word; its acquire and release order the accesses of
-// successive turns. So the value is only ever moved between threads, and T: Send suffices.
+// SAFETY: at most one turn exists at a time, because of the word, whose acquire and release order the
+// accesses of successive turns. The value is thus only moved between threads, and T: Send suffices.
 unsafe impl<T: Send> Sync for Owned<T> {}
 // SAFETY: moving or dropping it on another thread moves a T, which is Send.
 unsafe impl<T: Send> Send for Owned<T> {}
@@ -48,7 +48,7 @@ impl<T> Owned<T> {
         }
     }
 
-    /// Begins a turn, unless another thread is in one.
+    /// Begins a turn; returns `None` if another thread is in a turn.
     #[inline]
     pub fn try_enter(&self) -> Option<Turn<'_, T>> {
         // SYNC: owned-word
@@ -58,7 +58,7 @@ impl<T> Owned<T> {
             .then(|| self.turn())
     }
 
-    /// Begins a turn, and waits while another thread is in one.
+    /// Begins a turn. Waits while another thread is in a turn.
     pub fn enter(&self) -> Turn<'_, T> {
         self.try_enter().unwrap_or_else(|| self.wait())
     }
@@ -95,7 +95,8 @@ impl<T> Deref for Turn<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the pointer comes from the live cell of `owned`, and no other turn exists, by the word.
+        // SAFETY: the pointer comes from the live cell of `owned`, and no other turn exists, because of the
+        // word.
         unsafe { &*self.value }
     }
 }
@@ -121,7 +122,7 @@ impl<T> Drop for Turn<'_, T> {
         self.owned.value.with_mut(|_| ());
         // SYNC: owned-word
         if self.owned.word.swap(FREE, Ordering::Release) == AWAITED {
-            // Lock first: the thread that set AWAITED may still hold the lock before it waits.
+            // Lock the mutex before notifying: the thread that set AWAITED may hold it and not wait yet.
             let waiting = lock(&self.owned.waiting);
             self.owned.freed.notify_one();
             drop(waiting);

@@ -1,17 +1,17 @@
 //! Runs code of the program, which may panic, on a poller's thread.
 //!
 //! Called wherever a handler or a task is created, polled or dropped, a waker is woken, or bytes of the
-//! program are dropped. The payload of a panic is a value of the program, too. It is dropped here, because
-//! its drop may also panic.
+//! program are dropped. The payload of a panic is also a value of the program. It is dropped here, because
+//! its drop may panic, too.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The code has panicked.
+/// The code panicked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Panicked;
 
-/// Runs `code`; never panics. State that `code` leaves half done must not be used again.
+/// Runs `code`, and never panics. State that `code` may have changed in part must not be used after a panic.
 #[inline]
 pub fn catch<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
@@ -20,7 +20,8 @@ pub fn catch<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     })
 }
 
-/// Runs `code`; never panics. `describe` creates the error from the panic's message, if it has one.
+/// Runs `code`, and never panics. After a panic, `describe` creates the error from the message, if there is
+/// one.
 #[inline]
 pub fn catch_or<T, E>(code: impl FnOnce() -> T, describe: impl FnOnce(Option<&str>) -> E) -> Result<T, E> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {
@@ -34,7 +35,8 @@ pub fn catch_or<T, E>(code: impl FnOnce() -> T, describe: impl FnOnce(Option<&st
 #[cold]
 fn discard(payload: Box<dyn Any + Send>) {
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
-    // The payload of a panic in a payload's drop is leaked: its drop could panic in turn, without end.
+    // If dropping the payload panics, the payload of that panic is leaked: its drop could panic in turn,
+    // without end.
     dropped.unwrap_or_else(std::mem::forget);
 }
 
@@ -43,7 +45,7 @@ mod tests {
     use super::*;
     use std::panic::panic_any;
 
-    /// Panics with another of its kind when it is dropped, as many times as its number says.
+    /// Panics when it is dropped, with a payload that does the same, the given number of times.
     struct Bomb(u32);
 
     impl Drop for Bomb {

@@ -1,24 +1,24 @@
-//! A value that one process writes and others read, even after the writer was killed at any point.
+//! A value that one process writes and other processes read, even if the writer was killed at any point.
 //!
 //! Owns the order in which the words of two buffers and their sequence are written and read. The writer fills
-//! the buffer that is not being read and then increments the sequence; a reader copies the buffer that the
-//! sequence selects and then checks that the sequence has not changed. A writer that dies in the middle
-//! leaves the previous value intact. There is one writer at a time; the caller decides which process succeeds
-//! a dead one. The words belong to the caller and are usually in shared memory, so values read from them are
+//! the buffer that is not current, then increments the sequence. A reader copies the buffer that the sequence
+//! selects, then checks that the sequence has not changed. A writer that dies while it writes leaves the
+//! previous value unchanged. There is one writer at a time; the caller decides which process succeeds a dead
+//! writer. The words belong to the caller and are usually in shared memory, so values read from them are
 //! untrusted.
 
 use crate::rings::sync::{AtomicU64, Ordering, fence};
 
-/// The words of one published value.
+/// The words of a published value.
 #[derive(Debug, Clone, Copy)]
 pub struct Published<'a> {
     sequence: &'a AtomicU64,
-    /// Two buffers; word 0 of each is the number of words that follow.
+    /// Two buffers. Word 0 of each is the number of the words that follow.
     buffers: [&'a [AtomicU64]; 2],
 }
 
 impl<'a> Published<'a> {
-    /// Creates a view of these words. All zeros mean that there is no value yet.
+    /// Creates a view of these words. If all are 0, there is no value yet.
     #[must_use]
     pub fn new(sequence: &'a AtomicU64, buffers: [&'a [AtomicU64]; 2]) -> Self {
         Self { sequence, buffers }
@@ -28,7 +28,7 @@ impl<'a> Published<'a> {
         self.buffers[usize::from(sequence & 1 != 0)]
     }
 
-    /// Replaces the value, as the writer. Returns false, without a change, if the value does not fit.
+    /// Replaces the value. Called by the writer. Returns false, without a change, if the value does not fit.
     pub fn publish(&self, value: &[u64]) -> bool {
         let next = self.sequence.load(Ordering::Relaxed).wrapping_add(1);
         let (Some((length, words)), Ok(count)) =
@@ -53,7 +53,7 @@ impl<'a> Published<'a> {
     }
 
     /// Reads the value into `out`, which is cleared first. Returns false if there is no value yet, if the
-    /// writer has interfered `tries` times, or if the words are not a valid value.
+    /// writer has changed the value during each of `tries` attempts, or if the words are not a valid value.
     pub fn load(&self, out: &mut Vec<u64>, tries: usize) -> bool {
         for _ in 0..tries {
             out.clear();

@@ -1,13 +1,12 @@
 //! Registration of lock-free readers, so that a writer can wait until a removed item is unused.
 //!
-//! Owns one word per reader, each on its own cache line. A reader enters before it looks into a table
-//! ([`crate::rings::keyed`]) and leaves after dropping its references to the content. A writer first unlinks
-//! an item, then calls [`Readers::settle`]: every reader of that time has left, and later readers do not find
-//! the item.
+//! Owns one word per reader, each on its own cache line. A reader enters before it accesses a table
+//! ([`crate::rings::keyed`]), and leaves after it has dropped its references to the content. A writer first
+//! unlinks an item, then calls [`Readers::settle`], which returns when the readers that may have found the
+//! item have left. Later readers do not find it.
 //!
-//! The writer checks by a read-modify-write, which is ordered against the reader's own. Either the reader
-//! entered before it, and the writer waits, or the reader enters after it, and sees what the writer did
-//! before.
+//! The writer's check is a read-modify-write, which is ordered with the reader's. Either the reader entered
+//! before the check, and the writer waits, or it enters after the check, and sees what the writer did before.
 
 use core::fmt;
 
@@ -33,14 +32,14 @@ impl Readers {
         Arc::new(Self { words: Mutex::new(Vec::new()) })
     }
 
-    /// Waits until each reader that was reading at the call has left. Must not be called by a thread that
-    /// reads.
+    /// Waits until each reader that is reading at the time of the call has left. A thread that reads must not
+    /// call this.
     pub fn settle(&self) {
-        // Release the lock before waiting, so that readers can be dropped in the meantime.
+        // Release the lock before waiting, so that readers can be dropped during the wait.
         let words = lock(&self.words).clone();
         for word in words {
-            // The release of this read-modify-write, and the acquire of the reader's own, order what the
-            // caller did before the reader's next look.
+            // The release of this read-modify-write, and the acquire of the reader's, order what the caller
+            // did before with the reader's next access.
             // SYNC: readers-word
             while word.fetch_or(AWAY, Ordering::AcqRel) != AWAY {
                 yield_now();
@@ -71,7 +70,7 @@ impl Reader {
         Self { readers: Arc::clone(readers), word }
     }
 
-    /// Begins to read. Keep it short: writers wait until the reading ends.
+    /// Begins to read. Keep the reading short, since writers wait for its end.
     #[inline]
     pub fn enter(&mut self) -> Reading<'_> {
         // SYNC: readers-word
@@ -86,7 +85,7 @@ impl Drop for Reader {
     }
 }
 
-/// A reader's registration. References to content found by the reader are valid until this is dropped.
+/// A reading in progress. References to content that the reader finds are valid until it is dropped.
 #[derive(Debug)]
 pub struct Reading<'a> {
     reader: &'a Reader,

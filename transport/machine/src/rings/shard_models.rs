@@ -20,7 +20,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn shard_has_one_owner_at_a_time_and_waiters_get_it() {
+fn shard_has_one_owner_at_a_time_and_waiters_enter_in_turn() {
     model(|| {
         let shard = Arc::new(Owned::new(0));
         let others: Vec<_> = (0..2)
@@ -59,7 +59,7 @@ fn key_is_not_used_after_its_removal() {
             }
         });
         drop(keys.remove(7));
-        // The program frees the memory.
+        // The program frees the memory after the removal.
         region.0.store(false, Ordering::Relaxed);
         shard.join().unwrap();
     });
@@ -88,7 +88,7 @@ fn keys_are_found_while_table_grows() {
 fn crossing_item_is_seen_or_notified() {
     model(|| {
         let crossing = Arc::new(Crossing::new(2));
-        // Number of notifications sent or in progress.
+        // Number of notifications that were sent or are being sent.
         let notified = Arc::new(AtomicUsize::new(0));
         let senders: Vec<_> = (0..2)
             .map(|sender| {
@@ -107,7 +107,7 @@ fn crossing_item_is_seen_or_notified() {
         if came_before {
             look(&mut seen);
         }
-        // The receiver sleeps now; an item that it has not seen has a notification.
+        // The receiver sleeps now, so there is a notification for each item that it has not seen.
         for sender in senders {
             sender.join().unwrap();
         }
@@ -119,7 +119,7 @@ fn crossing_item_is_seen_or_notified() {
 }
 
 #[test]
-fn each_sender_keeps_order_and_all_items_arrive_despite_lack_of_room() {
+fn crossing_items_arrive_in_order_despite_lack_of_room() {
     model(|| {
         let crossing = Arc::new(Crossing::new(2));
         let theirs = Arc::clone(&crossing);
@@ -129,7 +129,7 @@ fn each_sender_keeps_order_and_all_items_arrive_despite_lack_of_room() {
             }
         });
         let mut seen = Vec::new();
-        // One at a time, like a CQ that is nearly full.
+        // One item at a time, as with a CQ that is nearly full.
         for _ in 0..2 {
             crossing.receive(1, |_, item| seen.push(item));
         }
@@ -159,13 +159,13 @@ fn take(stock: &mut Vec<u32>) -> Option<u32> {
 }
 
 #[test]
-fn lent_receives_are_neither_lost_nor_given_twice_nor_refused_while_one_is_left() {
+fn lent_receives_are_each_taken_once_and_none_is_refused_while_available() {
     model(|| {
         // The first take of a borrower borrows two more.
         let lending = Arc::new(Lending::new((0..18).collect::<Vec<u32>>(), 2));
         let taken_first = lending.take(Some(0), take, |_| {});
         lending.with_home(|home| home.truncate(1));
-        // Two are lent and one is at home: three for three takers.
+        // Two items are lent and one is at home: three items for three takes.
         let theirs = Arc::clone(&lending);
         let other =
             thread::spawn(move || [theirs.take(Some(1), take, |_| {}), theirs.take(Some(1), take, |_| {})]);
@@ -179,7 +179,7 @@ fn lent_receives_are_neither_lost_nor_given_twice_nor_refused_while_one_is_left(
 }
 
 #[test]
-fn exact_stock_does_not_lend() {
+fn kept_home_lends_no_receives() {
     model(|| {
         let lending = Arc::new(Lending::new((0..18).collect::<Vec<u32>>(), 2));
         lending.take(Some(0), take, |_| {});
@@ -187,7 +187,7 @@ fn exact_stock_does_not_lend() {
         let other = thread::spawn(move || theirs.take(Some(0), take, |_| {}).is_some());
         lending.home().keep_home(true);
         assert!(other.join().unwrap());
-        // 18 less the two that were taken, all at home in any order of the threads.
+        // 18 items minus the two taken, all at home whatever the order of the threads.
         let mut home = lending.home();
         assert_eq!(home.stock().len(), 16);
         drop(home);

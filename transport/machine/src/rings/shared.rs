@@ -1,9 +1,9 @@
-//! A ring of messages from one process to another, through memory that each of them shares with the other.
+//! A ring of messages from one process to another, in memory that each process shares with the other.
 //!
-//! Owns positions and their order, and the word that wakes a receiver that has stopped polling. Each side
-//! writes only its own memory, [`LocalArea`], and reads the peer's, [`PeerArea`]. The peer's memory may hold
-//! anything: any value is safe to read, and an invalid value ends the ring ([`Violation`]). The ring never
-//! waits, and keeps no reference to shared memory.
+//! Owns the positions and their order, and the word that wakes a receiver that has stopped polling. Each side
+//! writes only its own memory, [`LocalArea`], and reads the peer's memory, [`PeerArea`]. The peer's memory
+//! may contain any values: all are safe to read, and an invalid value ends the ring ([`Violation`]). The ring
+//! never waits, and keeps no reference to shared memory.
 //!
 //! ```text
 //! sender's memory:    produced | bytes of messages        receiver's memory:  consumed, parked
@@ -13,25 +13,26 @@
 //!
 //! # Parking
 //! A receiver that stops polling parks the ring: it sets the low bits of `parked`, and polls once more. A
-//! sender that has published a message reads the word afterwards. If the bits are set, and the receiver was
-//! not yet woken for this value, the sender wakes it. The two full fences rule out that the receiver misses
-//! the message while the sender misses the word. A receiver that waits only for urgent messages sets the
-//! second bit, and takes the others when it polls again.
+//! sender reads the word after it has published a message. If the bits are set, and the receiver was not
+//! woken for this value yet, the sender wakes it. Because of the two full fences, either the receiver sees
+//! the message, or the sender sees the word. A receiver that waits only for urgent messages sets the second
+//! bit, and takes other messages when it polls again.
 
 use crate::rings::sync::{Ordering, fence};
 use std::ops::Range;
 
-/// Bytes before each message.
+/// Length of the header before each message, in bytes.
 const HEADER: usize = 8;
 
 /// A word of a side's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// Number of bytes that the sender has put in since the ring began.
+    /// Number of bytes that the sender has written since the ring was created.
     Produced,
-    /// Number of bytes that the receiver has taken out.
+    /// Number of bytes that the receiver has taken since the ring was created.
     Consumed,
-    /// The receiver's [`Wanted`] in the low two bits, above a count that changes each time.
+    /// The receiver's [`Wanted`] in the low two bits, above it a count that changes each time the ring is
+    /// parked or unparked.
     Parked,
 }
 
@@ -40,7 +41,7 @@ pub enum Word {
 pub enum Wanted {
     /// All messages.
     All = 1,
-    /// Messages that are published as urgent.
+    /// Messages published as urgent.
     Urgent = 3,
 }
 
@@ -68,11 +69,11 @@ pub trait PeerArea {
     fn read(&self, at: usize, into: &mut [u8]);
 }
 
-/// The peer wrote a value that no honest peer writes.
+/// The peer wrote a value that is never valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
 
-/// A position in the ring: the number of bytes since the ring began, and the offset in its memory.
+/// A position in the ring: the number of bytes since the ring was created, and the offset in its memory.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     count: u64,
@@ -87,7 +88,7 @@ impl Position {
         Self { count: 0, at: 0, capacity }
     }
 
-    /// Advances by at most the capacity.
+    /// Advances by `bytes`, at most the capacity.
     fn advance(&mut self, bytes: usize) {
         self.count = self.count.wrapping_add(bytes as u64);
         self.at += bytes;
@@ -96,14 +97,14 @@ impl Position {
         }
     }
 
-    /// Returns the ranges of `length` bytes, `from` bytes further on.
+    /// Returns the ranges of `length` bytes that start `from` bytes after this position.
     fn ranges(mut self, from: usize, length: usize) -> [Range<usize>; 2] {
         self.advance(from);
         let straight = self.straight(length);
         [self.at..self.at + straight, 0..length - straight]
     }
 
-    /// Returns how many of the next `bytes` bytes lie before the end of the ring's memory.
+    /// Returns how many of the next `bytes` bytes precede the end of the ring's memory.
     fn straight(&self, bytes: usize) -> usize {
         bytes.min(self.capacity - self.at)
     }
@@ -118,7 +119,7 @@ fn footprint(length: usize) -> usize {
 #[derive(Debug)]
 pub struct Producer {
     written: Position,
-    /// Position published to the receiver.
+    /// Position that is published to the receiver.
     published: u64,
     /// Last known position of the receiver.
     consumed: u64,
@@ -139,7 +140,7 @@ impl Producer {
     /// Returns true if there is room for a message of `length` bytes.
     ///
     /// # Errors
-    /// [`Violation`].
+    /// [`Violation`] if the receiver's position is invalid.
     pub fn has_room(&mut self, peer: &impl PeerArea, length: usize) -> Result<bool, Violation> {
         let needed = footprint(length) as u64;
         let capacity = self.written.capacity as u64;
@@ -156,17 +157,17 @@ impl Producer {
         Ok(used + needed <= capacity)
     }
 
-    /// Returns the ranges of the ring for the bytes `from..from + length` of the next message. The second range
-    /// is empty unless the bytes wrap around the ring's end. [`Producer::has_room`] must have found room for
-    /// the whole message.
+    /// Returns the ranges of the ring for the bytes `from..from + length` of the next message. The second
+    /// range is empty unless the bytes wrap around the end of the ring's memory. The caller has checked with
+    /// [`Producer::has_room`] that the whole message fits.
     #[must_use]
     pub fn ranges(&self, from: usize, length: usize) -> [Range<usize>; 2] {
         self.written.ranges(HEADER + from, length)
     }
 
-    /// Appends a message. [`Producer::has_room`] must have found room for it, and its `written` bytes between
-    /// `head` and `tail` are in their [ranges](Producer::ranges) already. It is visible to the receiver after
-    /// the next [`Producer::publish`].
+    /// Appends a message that consists of `head`, `written` bytes that are already in their
+    /// [ranges](Producer::ranges), and `tail`. The caller has checked with [`Producer::has_room`] that it
+    /// fits. The receiver sees the message after the next [`Producer::publish`].
     #[inline]
     pub fn push(&mut self, local: &impl LocalArea, head: &[u8], written: usize, tail: &[u8]) {
         let length = head.len() + written + tail.len();
@@ -207,8 +208,8 @@ impl Producer {
         self.finds_parked(peer, is_urgent)
     }
 
-    /// Returns true if the receiver has parked the ring for such a message and was not woken since. It then counts
-    /// as woken.
+    /// Returns true if the receiver has parked the ring for such a message and was not woken for it. The
+    /// receiver then counts as woken.
     fn finds_parked(&mut self, peer: &impl PeerArea, is_urgent: bool) -> bool {
         // SYNC: shared-parked
         let parked = peer.load(Word::Parked);
@@ -220,20 +221,19 @@ impl Producer {
         sleeps
     }
 
-    /// Records that the receiver could not be woken. The next [`Producer::publish`] of a message requests it
-    /// again.
+    /// Records that the receiver could not be woken. The next [`Producer::publish`] returns true again.
     pub fn was_not_woken(&mut self) {
         self.woken = 0;
     }
 
-    /// Returns true if the receiver has taken out everything published.
+    /// Returns true if the receiver has taken all published messages.
     #[must_use]
     pub fn is_drained(&self, peer: &impl PeerArea) -> bool {
         // SYNC: shared-consumed
         peer.load(Word::Consumed) == self.published
     }
 
-    /// Returns the receiver's position, to detect progress.
+    /// Returns the receiver's position, for detecting progress.
     #[must_use]
     pub fn consumed(&self, peer: &impl PeerArea) -> u64 {
         // SYNC: shared-consumed
@@ -245,9 +245,9 @@ impl Producer {
 #[derive(Debug)]
 pub struct Consumer {
     taken: Position,
-    /// Start of the bytes of the last message.
+    /// Start of the last message's bytes.
     last: Position,
-    /// Position published to the sender.
+    /// Position that is published to the sender.
     released: u64,
     /// Last known position of the sender.
     produced: u64,
@@ -266,12 +266,13 @@ impl Consumer {
         Self { taken: start, last: start, released: 0, produced: 0, parked: 0 }
     }
 
-    /// Copies the next message, or its first `most` bytes, to the front of `into`, which grows to the message's length if
-    /// it is shorter. Returns the length; `None` if there is no message. `longest` is the length of the longest honest
-    /// message. The rest of it is in its [ranges](Consumer::ranges), and `into` has any bytes in its place.
+    /// Copies the next message, or its first `most` bytes, to the front of `into`, which grows to the
+    /// message's length if it is shorter. Returns the length of the message, or `None` if there is none.
+    /// `longest` is the maximum length of a valid message. The rest of the message is in its
+    /// [ranges](Consumer::ranges); the bytes of `into` in its place are arbitrary.
     ///
     /// # Errors
-    /// [`Violation`].
+    /// [`Violation`] if the sender's position or the length is invalid.
     pub fn pop(
         &mut self,
         peer: &impl PeerArea,
@@ -303,20 +304,21 @@ impl Consumer {
         Ok(Some(length))
     }
 
-    /// Returns the ranges of the ring for the bytes `from..from + length` of the last message. The second range is empty
-    /// unless the bytes wrap around the ring's end. The sender may reuse them after [`Consumer::release`].
+    /// Returns the ranges of the ring for the bytes `from..from + length` of the last message. The second
+    /// range is empty unless the bytes wrap around the end of the ring's memory. The sender may reuse the
+    /// ranges after [`Consumer::release`].
     #[must_use]
     pub fn ranges(&self, from: usize, length: usize) -> [Range<usize>; 2] {
         self.last.ranges(from, length)
     }
 
-    /// Returns true if a message, or nonsense, has arrived.
+    /// Returns true if a message has arrived, or the peer's position is invalid.
     #[must_use]
     pub fn has_message(&mut self, peer: &impl PeerArea) -> bool {
         self.taken.count != self.produced || self.look(peer) != Ok(false)
     }
 
-    /// Polls for messages. Returns true if there are any.
+    /// Reads the sender's position. Returns true if there are messages.
     fn look(&mut self, peer: &impl PeerArea) -> Result<bool, Violation> {
         // SYNC: shared-produced
         let produced = peer.load(Word::Produced);
@@ -328,7 +330,7 @@ impl Consumer {
         Ok(available > 0)
     }
 
-    /// Makes the space of the messages taken out available to the sender.
+    /// Releases the space of the taken messages to the sender.
     pub fn release(&mut self, local: &impl LocalArea) {
         if self.released != self.taken.count {
             self.released = self.taken.count;
@@ -337,9 +339,9 @@ impl Consumer {
         }
     }
 
-    /// Parks the ring until the sender wakes this side for a message of this kind. Returns false if a message
-    /// of any kind, or invalid data, has arrived in the meantime. The ring is then not parked. A ring that is
-    /// parked already may be parked for more messages than before.
+    /// Parks the ring until the sender wakes this side for a `wanted` message. Returns false, without parking
+    /// the ring, if any message or invalid data has arrived. If the ring is parked already, `wanted` may
+    /// include more messages than before.
     #[must_use = "the ring is not parked when this is false"]
     pub fn park(&mut self, local: &impl LocalArea, peer: &impl PeerArea, wanted: Wanted) -> bool {
         if self.is_parked() && (wanted == Wanted::Urgent || self.parked & URGENT_ONLY == 0) {

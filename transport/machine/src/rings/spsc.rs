@@ -1,11 +1,11 @@
 //! A bounded ring with one producer and one consumer.
 //!
 //! Owns the slots and the two cursors. Pollers use it to hand frames to each other. It never blocks and never
-//! wakes a thread: a [`Doorbell`](crate::rings::doorbell::Doorbell) next to the ring does that.
+//! wakes a thread, for which a [`Doorbell`](crate::rings::doorbell::Doorbell) is used beside the ring.
 //!
-//! The cursors count pushes and pops and wrap with the integer; the slot is the cursor under the mask. Each
-//! half keeps a copy of the other half's cursor. It reads the shared cursor only when the copy means full or
-//! empty, so that a busy ring moves its cache lines once per lap rather than once per item.
+//! The cursors count pushes and pops, and wrap with the integer; a mask gives the slot of a cursor. Each half
+//! keeps a copy of the other half's cursor. It reads the shared cursor only if the ring is full or empty
+//! according to the copy, so that the cache lines of a busy ring move once per lap instead of once per item.
 
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -25,9 +25,10 @@ struct Ring<T> {
     mask: usize,
 }
 
-// SAFETY: the ring moves values of T between threads and never shares one, so T: Send suffices. Access to
-// a slot is exclusive: the producer has those in tail..head+capacity, the consumer those in head..tail, and a
-// slot changes sides only by a release store of a cursor that the other side has loaded with acquire.
+// SAFETY: the ring moves values of T between threads and never shares one, so T: Send suffices. Access to a
+// slot is exclusive: the producer has the slots in tail..head+capacity, the consumer has the slots in
+// head..tail, and a slot changes sides only by a release store of a cursor that the other side has loaded
+// with acquire.
 unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: the shared part owns its values, so moving or dropping it on another thread moves values of T,
 // which is Send.
@@ -61,8 +62,7 @@ impl<T> Ring<T> {
 
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
-        // The producer and consumer were dropped, and the reference count orders their last stores before
-        // this point.
+        // Both halves were dropped, and the reference count orders their last stores before this point.
         let tail = self.tail.load(Ordering::Relaxed);
         let mut head = self.head.load(Ordering::Relaxed);
         while head != tail {
@@ -105,7 +105,7 @@ pub struct Producer<T> {
     shared: Arc<Ring<T>>,
     /// This half's cursor, equal to the shared one between calls.
     tail: usize,
-    /// The consumer's cursor as last seen; the current one is the same or later.
+    /// Copy of the consumer's cursor. The shared cursor is equal or ahead.
     head: usize,
 }
 
@@ -118,7 +118,7 @@ impl<T> Producer<T> {
         if self.free() == 0 {
             return Err(value);
         }
-        // SAFETY: we are the only producer, and a slot is free.
+        // SAFETY: only this producer writes, and a slot is free.
         unsafe { self.shared.write(self.tail, value) };
         self.publish(self.tail.wrapping_add(1));
         Ok(())
@@ -143,7 +143,7 @@ impl<T> Producer<T> {
         self.len() == 0
     }
 
-    /// Returns the number of free slots; reads the shared cursor only if the copy shows none.
+    /// Returns the number of free slots. Reads the shared cursor only if there is none according to the copy.
     fn free(&mut self) -> usize {
         if self.tail.wrapping_sub(self.head) == self.capacity() {
             // SYNC: spsc-head
@@ -170,7 +170,7 @@ pub struct Consumer<T> {
     shared: Arc<Ring<T>>,
     /// This half's cursor, equal to the shared one between calls.
     head: usize,
-    /// The producer's cursor as last seen; the current one is the same or later.
+    /// Copy of the producer's cursor. The shared cursor is equal or ahead.
     tail: usize,
 }
 
@@ -180,8 +180,8 @@ impl<T> Consumer<T> {
         if self.ready() == 0 {
             return None;
         }
-        // SAFETY: we are the only consumer, head is before the tail loaded with acquire, and head moves on
-        // below.
+        // SAFETY: only this consumer reads, head is before the tail that was loaded with acquire, and head is
+        // advanced below.
         let value = unsafe { self.shared.read(self.head) };
         self.head = self.head.wrapping_add(1);
         // SYNC: spsc-head
@@ -202,8 +202,8 @@ impl<T> Consumer<T> {
         self.len() == 0
     }
 
-    /// Returns a lower bound of the waiting items; reads the shared cursor only if the cached copy shows an
-    /// empty ring.
+    /// Returns a lower bound of the number of items. Reads the shared cursor only if the ring is empty
+    /// according to the copy.
     fn ready(&mut self) -> usize {
         if self.tail == self.head {
             // SYNC: spsc-tail

@@ -1,8 +1,8 @@
 //! The choice between the atomics of `core` and those of loom.
 //!
-//! Owns only this choice; every ring takes its atomics from here. The crate's own test build uses loom, which
-//! works only inside `loom::model`, so a unit test that touches a ring must be a model. Everything
-//! that links the crate, including its integration tests, gets the plain types.
+//! Owns only this choice; all rings take their atomics from here. The test build of this crate uses loom,
+//! which works only inside `loom::model`, so a unit test that uses a ring must be a model. Crates that link
+//! this one, including its integration tests, get the plain types.
 
 #[cfg(test)]
 pub(crate) use loom::{
@@ -24,15 +24,16 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(test))]
 pub(crate) use std::thread::yield_now;
 
-/// Locks a mutex, even if an earlier holder panicked: the values under these locks are consistent between any
-/// two statements.
+/// Locks a mutex, even if a thread panicked while it held the lock: the values under these locks are
+/// consistent between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(not(test))]
 mod plain {
-    /// `core`'s cell behind the closure interface of loom's, which observes the start and end of each access.
+    /// The cell of `core` with the closure interface of loom's cell, which observes the start and end of each
+    /// access.
     #[derive(Debug)]
     pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
 

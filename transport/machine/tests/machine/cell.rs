@@ -19,7 +19,7 @@ mod tests {
     }
 
     #[test]
-    fn each_half_reports_that_other_was_dropped() {
+    fn each_half_reports_drop_of_other_half() {
         let (setter, mut getter) = cell::pair();
         assert_eq!(getter.try_take(), None);
         assert!(!setter.is_abandoned());

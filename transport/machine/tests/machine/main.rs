@@ -1,4 +1,4 @@
-//! Machines, rings and what wakes their owners, from plain threads. The loom models are in `src/rings`.
+//! Machines, rings and wake-ups, tested with plain threads. The loom models are in `src/rings`.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

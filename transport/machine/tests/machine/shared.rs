@@ -1,4 +1,4 @@
-//! The ring between processes: against a queue, and against memory that holds anything.
+//! The ring between processes, compared with a queue, and with memory of any content on the other side.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use trunkline_machine::rings::shared::{Consumer, LocalArea, PeerArea, Producer, 
 const CAPACITY: usize = 256;
 const LONGEST: usize = 120;
 
-/// One side's memory.
+/// Memory of one side.
 struct Side {
     words: [Cell<u64>; 3],
     bytes: RefCell<Vec<u8>>,
@@ -44,10 +44,10 @@ impl PeerArea for Side {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A message, and the range of it that is written before the rest.
+    /// A message, and the range of its bytes that is written before the others.
     Push(Vec<u8>, [Index; 2]),
     Publish(bool),
-    /// Takes a message, of which this part is copied first.
+    /// Takes a message. The given part of it is copied first.
     Pop(Index),
     Release,
     Park(Wanted),
@@ -67,7 +67,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Published bytes come out once, in order and whole; the contents of the ring fit; a sleeper is woken.
+    /// Published messages arrive once, in order and complete; the messages fit in the ring; a sleeping
+    /// receiver is woken.
     #[test]
     fn ring_matches_queue(steps in vec(step(), 0..400)) {
         let (sender, receiver) = (Side::default(), Side::default());
@@ -136,7 +137,8 @@ proptest! {
         }
     }
 
-    /// Any content of the other side's memory: no panic, no read outside, nothing longer than allowed.
+    /// With any content of the other side's memory, no call panics, reads out of bounds, or returns a message
+    /// that is too long.
     #[test]
     fn any_memory_is_safe_to_read(
         rounds in vec((any::<[u64; 3]>(), vec(any::<u8>(), CAPACITY), 0_u64..400), 1..20),
@@ -148,7 +150,7 @@ proptest! {
             for (word, value) in peer.words.iter().zip(words) {
                 word.set(value);
             }
-            // Also values near the previous one: distant values alone would be detected at once.
+            // Use values near the previous one, too, since distant values are detected at once.
             peer.words[Word::Produced as usize].set(if words[0] % 2 == 0 { ahead & !7 } else { words[0] });
             *peer.bytes.borrow_mut() = bytes;
             while let Ok(Some(length)) = consumer.pop(&peer, LONGEST, 16, &mut out) {
@@ -200,7 +202,7 @@ fn impossible_positions_are_refused() {
 }
 
 #[test]
-fn receiver_whose_wake_up_was_lost_is_woken_by_next_message() {
+fn lost_wake_up_is_repeated_by_next_message() {
     let (sender, receiver) = (Side::default(), Side::default());
     let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
     assert!(consumer.park(&receiver, &sender, Wanted::All));
@@ -217,7 +219,7 @@ fn receiver_whose_wake_up_was_lost_is_woken_by_next_message() {
 }
 
 #[test]
-fn receiver_that_waits_for_urgent_messages_is_woken_for_no_other() {
+fn only_urgent_message_wakes_urgent_receiver() {
     let (sender, receiver) = (Side::default(), Side::default());
     let (mut producer, mut consumer) = (Producer::new(CAPACITY), Consumer::new(CAPACITY));
     let mut send = |is_urgent| {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use trunkline_machine::{Machine, NotJoined, Running, Runtime, Sleeper, Turn, Waker};
 use trunkline_verbs::Time;
 
-/// A machine that ends after it was brought three pieces of work.
+/// A machine that ends after three pieces of work.
 struct Worker {
     sleeper: Sleeper,
     work: Arc<AtomicUsize>,
@@ -52,7 +52,7 @@ fn worker() -> (Running, Arc<AtomicUsize>, Waker) {
 }
 
 #[test]
-fn thread_sleeps_until_it_is_woken_and_ends_when_its_machine_is_done() {
+fn thread_sleeps_until_woken_and_ends_with_machine() {
     let (running, work, waker) = worker();
     for _ in 0..3 {
         work.fetch_add(1, Ordering::Release);
@@ -62,7 +62,7 @@ fn thread_sleeps_until_it_is_woken_and_ends_when_its_machine_is_done() {
 }
 
 #[test]
-fn machine_that_does_not_end_in_time_is_abandoned_and_goes_on() {
+fn machine_missing_join_deadline_is_abandoned_and_continues() {
     let (running, work, waker) = worker();
     assert!(running.thread_number().is_some_and(|number| !number.is_current()));
     assert_eq!(running.join_within(|| Duration::from_millis(5)), Err(NotJoined::Abandoned));
@@ -75,7 +75,7 @@ fn machine_that_does_not_end_in_time_is_abandoned_and_goes_on() {
 }
 
 #[test]
-fn machine_is_waited_for_until_it_ends_or_panics() {
+fn join_waits_until_machine_ends_or_panics() {
     struct Ends(bool);
     impl Machine for Ends {
         fn turn(&mut self) -> Turn {

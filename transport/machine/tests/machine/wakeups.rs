@@ -1,11 +1,11 @@
-//! The state diagram of the hand-over. Loom models in the crate check it under two threads.
+//! The states of the hand-over. Loom models in the crate check it with two threads.
 
 #[cfg(test)]
 mod tests {
     use trunkline_machine::rings::handover::{Duty, Handover};
 
     #[test]
-    fn handover_follows_its_state_diagram() {
+    fn handover_changes_duty_by_poller_activity() {
         let word = Handover::new();
         assert_eq!(word.background_check(|| false), Duty::TakeOver, "no poller has polled yet");
         assert!(word.poller_entered(), "the background thread has to tick again");

@@ -5,7 +5,7 @@ use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike, SockaddrStorage};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr::from_ref;
 
-/// An address of C, with the length of its family, since the kernel accepts no other. nix's
+/// An address in C, with the length of its family, since the kernel accepts no other length. nix's
 /// `SockaddrStorage` has the length of the largest family.
 #[derive(Clone, Copy)]
 pub(super) enum CAddress {
@@ -54,7 +54,7 @@ mod tests {
     use libc::{sockaddr_in, sockaddr_in6};
 
     #[test]
-    fn addresses_survive_both_conversions() {
+    fn addresses_round_trip_through_conversions() {
         for text in ["127.1.2.3:4791", "0.0.0.0:0", "[fd00::1:2]:65535", "[::]:1"] {
             let address: SocketAddr = text.parse().unwrap();
             let c = CAddress::from(address);

@@ -1,8 +1,8 @@
 //! Moves an attached QP through its states, as librdmacm does for an id that has a QP.
 //!
-//! The attributes are passed from the kernel's connection manager to the device as they are: a
-//! [`QpModify`] would lose those that only some links have (service level, LID). The QP is kept from being
-//! destroyed during each change, not between them.
+//! The attributes are passed from the kernel's connection manager to the device unchanged: a [`QpModify`]
+//! would lose attributes that only some links have (service level, LID). The QP cannot be destroyed during
+//! a change, but between two changes.
 
 use super::endpoint::RawId;
 use super::error::{Asked, check};
@@ -14,12 +14,12 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use trunkline_verbs::{QpModify, QpState, QueuePair, VerbsError};
 
-/// Limits of READs and atomics; `None` stands for the values that both sides agreed on.
+/// Limits of READs and atomics; `None` for the values that both sides agreed on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
-    /// Maximum number that the QP serves at once.
+    /// Maximum number of READs and atomics that the QP serves at once.
     pub(super) resources: Option<u8>,
-    /// Maximum number that the QP has outstanding.
+    /// Maximum number of outstanding READs and atomics of the QP.
     pub(super) depth: Option<u8>,
 }
 

@@ -35,7 +35,7 @@ const EVENT_CHANNEL: u64 = 0;
 pub(super) struct Channel {
     raw: NonNull<rdma_event_channel>,
     epoll: Epoll,
-    /// Counts the reads. Each begins with another listener, which prevents starvation.
+    /// Counts the reads. Each read begins with another listener, which prevents starvation.
     turn: AtomicUsize,
     shared: Arc<CmState>,
 }
@@ -226,7 +226,7 @@ impl Channel {
 /// # Safety
 /// The id is synchronous, and is not destroyed during `'a`.
 unsafe fn own_descriptor<'a>(raw: RawId) -> BorrowedFd<'a> {
-    // SAFETY: this function's contract; the channel of a synchronous id lives as long as the id.
+    // SAFETY: this function's contract; the channel of a synchronous id exists as long as the id.
     unsafe { BorrowedFd::borrow_raw((*(*raw.pointer()).channel).fd) }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct RawId(NonNull<rdma_cm_id>);
 
 // SAFETY: librdmacm lets any thread use an id, one at a time, which the rules of this module ensure.
 unsafe impl Send for RawId {}
-// SAFETY: a shared `RawId` gives only the pointer, and dereferencing that is unsafe.
+// SAFETY: a shared `RawId` returns only the pointer, and dereferencing the pointer is unsafe.
 unsafe impl Sync for RawId {}
 
 impl RawId {
@@ -39,7 +39,7 @@ impl RawId {
         self.0.as_ptr()
     }
 
-    /// Destroys the id. librdmacm has no QP for it, so QPs are not destroyed.
+    /// Destroys the id. QPs are not destroyed, because librdmacm does not have them.
     ///
     /// # Safety
     /// The id is not used after this, and all its events are acknowledged, except one that it keeps itself.
@@ -50,7 +50,7 @@ impl RawId {
     }
 }
 
-/// Makes an endpoint. For an active one it waits up to 2 s for the address and up to 2 s for the route.
+/// Creates an endpoint. For an active one, waits up to 2 s for the address and up to 2 s for the route.
 ///
 /// # Errors
 /// Same as [`trunkline_verbs::ConnectionManager::create_endpoint`].
@@ -62,8 +62,8 @@ pub(super) fn create(request: &EndpointRequest) -> Result<RawId, VerbsError> {
         EndpointSide::Active { .. } => Asked::Resolve,
         EndpointSide::Passive { .. } => Asked::Bind,
     };
-    // SAFETY: the result is local, and the address information is librdmacm's own. There is neither a PD
-    // nor attributes, since QPs are made in the program's domain.
+    // SAFETY: the result is local, and the address information belongs to librdmacm. There is neither a PD
+    // nor attributes, since QPs are created in the program's domain.
     check(asked, unsafe { rdma_create_ep(&raw mut raw, info.0.as_ptr(), null_mut(), null_mut()) })?;
     RawId::new(raw).ok_or(VerbsError::Gone)
 }
@@ -178,7 +178,7 @@ pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
         // SAFETY: an open context holds its device.
         Ok(unsafe { name_of(verbs.device) })
     });
-    // SAFETY: the id is not shared, and binding makes no event.
+    // SAFETY: the id is not shared, and binding causes no event.
     unsafe { id.destroy() };
     name
 }

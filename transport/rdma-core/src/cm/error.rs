@@ -7,7 +7,7 @@ use trunkline_verbs::VerbsError;
 /// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// Making a channel or an id.
+    /// Creating a channel or an id.
     Create,
     /// Binding to a local address.
     Bind,
@@ -35,7 +35,8 @@ pub(super) fn last(asked: Asked) -> VerbsError {
 pub(super) fn named(asked: Asked, errno: c_int) -> VerbsError {
     match errno {
         libc::EADDRINUSE => VerbsError::AddressInUse("another endpoint is bound to this port"),
-        // The kernel reports these for an address that no RDMA device has, and for a route that starts at none.
+        // The kernel returns these errnos for an address that no RDMA device has, and for a route from such an
+        // address.
         libc::EADDRNOTAVAIL | libc::ENODEV if asked == Asked::Resolve => VerbsError::AddressNotAvailable(
             "no RDMA device leads there from the local address, as none does from a loopback address to \
              another host (`ip route get`, `rdma link`)",

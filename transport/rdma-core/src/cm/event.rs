@@ -1,7 +1,7 @@
 //! Copies of librdmacm's events.
 //!
-//! An event and the data it points to are valid until it is acknowledged, so the needed parts are copied
-//! first. Kinds, lengths and states come from the kernel and are checked nevertheless.
+//! An event and the data that it points to are valid until it is acknowledged, so the needed parts are
+//! copied first. Kinds, lengths and states come from the kernel and are checked nevertheless.
 
 use super::error::{Asked, named};
 use rdma_sys::rdma_cm_event_type as code;
@@ -10,10 +10,10 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use trunkline_verbs::{CmEventKind, ConnectParameters, QpNumber, RejectReason, UnreachableCause};
 
-/// Copied content of an event, which may be acknowledged since.
+/// Copied content of an event, which may be acknowledged already.
 #[derive(Debug)]
 pub(super) struct Copied {
-    /// The number of the endpoint that it is for; for a request, of the listener.
+    /// Number of the endpoint of the event; for a request, of the listener.
     pub(super) number: u64,
     /// `rdma_cm_event_type`.
     pub(super) code: u32,
@@ -51,12 +51,13 @@ pub(super) unsafe fn copy(event: NonNull<rdma_cm_event>) -> Copied {
             | code::RDMA_CM_EVENT_DISCONNECTED
     );
     if has_parameters {
-        // SAFETY: librdmacm zeroes the union, and for these events of connected ids writes this member;
-        // no others are made here.
+        // SAFETY: librdmacm zeroes the union, and for events of connected ids writes this member; this
+        // module creates no other ids.
         let conn = unsafe { event.param.conn };
         copied.parameters = parameters(&conn);
         if !conn.private_data.is_null() {
-            // SAFETY: the event is not acknowledged, so librdmacm keeps as many bytes as it names.
+            // SAFETY: the event is not acknowledged, so librdmacm keeps `private_data` with the length that
+            // the event names.
             let bytes = unsafe {
                 std::slice::from_raw_parts(conn.private_data.cast::<u8>(), usize::from(conn.private_data_len))
             };
@@ -74,7 +75,7 @@ pub(super) unsafe fn take(event: NonNull<rdma_cm_event>) -> Copied {
     // SAFETY: this function's contract.
     unsafe {
         let copied = copy(event);
-        // This fails only for null.
+        // Fails only for a null pointer.
         let _ = rdma_ack_cm_event(event.as_ptr());
         copied
     }

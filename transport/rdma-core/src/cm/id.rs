@@ -44,7 +44,7 @@ impl Id {
         Self { number, shared }
     }
 
-    /// Runs `with` on the endpoint's entry, with the lock held.
+    /// Calls `with` on the endpoint's entry, with the lock held.
     fn with<R>(&self, with: impl FnOnce(&mut Entry) -> Result<R, VerbsError>) -> Result<R, VerbsError> {
         let mut table = self.shared.table();
         with(table.entries.get_mut(&self.number).ok_or(VerbsError::Gone)?)
@@ -58,7 +58,7 @@ impl Id {
     /// Checks that the device of the endpoint's address is this one.
     fn is_at_ours(&self) -> Result<(), VerbsError> {
         self.with(|entry| {
-            // SAFETY: the lock is held, so the id is not destroyed, and nobody else uses it.
+            // SAFETY: the lock is held, so the id is neither destroyed nor used by another thread.
             if unsafe { self.shared.is_ours(entry.raw) } {
                 Ok(())
             } else {
@@ -179,7 +179,7 @@ impl CmId for Id {
             }
             let mut conn = parameters_for_c(parameters, entry)?;
             // SAFETY: the lock is held, so the id is not destroyed; the parameters and their private data
-            // are the caller's. The id is not synchronous, so the call does not wait.
+            // belong to the caller. The id is not synchronous, so the call does not wait.
             check(Asked::Connect, unsafe { rdma_connect(entry.raw.pointer(), &raw mut conn) })
         })
     }
@@ -226,7 +226,7 @@ impl CmId for Id {
             RejectReason::CONSUMER => unsafe { rdma_reject(id, data, length) },
             // SAFETY: `ask` holds the lock, so the id is not destroyed; the data is read during the call.
             RejectReason::VENDOR_OPTION => unsafe { rdma_reject_ece(id, data, length) },
-            // librdmacm has functions only for these two reasons.
+            // librdmacm has functions for these two reasons only.
             _ => {
                 nix::errno::Errno::EOPNOTSUPP.set();
                 -1

@@ -63,7 +63,7 @@ impl CmState {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if an id belongs to this device, or to none yet.
+    /// Returns true if an id belongs to this device, or to no device yet.
     ///
     /// # Safety
     /// The id is not destroyed, and not changed elsewhere during the call.
@@ -73,7 +73,8 @@ impl CmState {
         verbs.is_null() || verbs == self.opened.context.raw()
     }
 
-    /// Lists an id that reports to `channel`, or to a separate channel, and assigns its number.
+    /// Adds an id that reports to `channel`, or to a separate channel, to the table, and assigns its
+    /// number.
     ///
     /// # Safety
     /// The id is not destroyed, and it is not shared, or the lock was held since its creation.

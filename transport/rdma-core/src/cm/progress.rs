@@ -49,7 +49,7 @@ pub(super) fn request(
         }
         Err(error) => {
             tracing::debug!(%error, "connection request not adopted");
-            // This makes the kernel reject the request.
+            // The kernel then rejects the request.
             // SAFETY: the new id is not shared, and its event is acknowledged, or kept by the id.
             unsafe { new.destroy() };
             Taken::Ignored
@@ -57,8 +57,8 @@ pub(super) fn request(
     }
 }
 
-/// Translates an endpoint's event to the program's, and does what librdmacm does for an id with a QP. The
-/// caller holds the lock.
+/// Translates an endpoint's event to the program's event, and performs librdmacm's steps for an id with a
+/// QP. The caller holds the lock.
 pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
     // The program may have dropped the endpoint in the meantime.
     let Some(entry) = table.entries.get_mut(&copied.number) else { return Taken::Ignored };
@@ -107,7 +107,8 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
 
 /// Brings the QP up after the peer has accepted, and establishes the connection.
 fn finish(raw: RawId, qp: &crate::qp::Qp) -> Result<(), VerbsError> {
-    // Enter INIT again: before the request, the kernel's connection manager grants the peer no access rights.
+    // Enter INIT again: before the request is sent, the kernel's connection manager grants the peer no access
+    // rights.
     let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     bring_up::through(raw, qp, &states, bring_up::Limits::default())?;
     // SAFETY: the caller holds the lock, so the id is not destroyed.

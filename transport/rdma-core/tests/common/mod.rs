@@ -16,14 +16,14 @@ pub(crate) struct OnHost {
 }
 
 impl OnHost {
-    /// The device named by `TRUNKLINE_DEVICE`, or the first, with its first RoCE v2 address that
-    /// is not link-local; the error is the reason why there is none.
+    /// Returns the device named by `TRUNKLINE_DEVICE`, or the first, with its first RoCE v2 address that is
+    /// not link-local; the error is the reason why there is none.
     pub(crate) fn find() -> Result<Self, String> {
         Ok(Self::all(std::env::var("TRUNKLINE_DEVICE").ok().as_deref())?.remove(0))
     }
 
-    /// The device of that name, or the first, at each of its RoCE v2 addresses that is not link-local.
-    /// There is at least one.
+    /// Returns the device of that name, or the first, at each of its RoCE v2 addresses that is not
+    /// link-local. There is at least one.
     pub(crate) fn all(name: Option<&str>) -> Result<Vec<Self>, String> {
         let devices = RdmaCore.devices().map_err(|error| error.to_string())?;
         let mut names = devices.into_iter().map(|info| info.name);
@@ -50,8 +50,8 @@ impl OnHost {
         RdmaCore.open(&self.device)
     }
 
-    /// Returns true if it is the kernel's soft RoCE, whose deviations are known. Only that driver names the network
-    /// interface that it uses.
+    /// Returns true if the device is the kernel's soft RoCE, whose deviations are known. Only that driver names the
+    /// network interface that it uses.
     fn is_rxe(&self) -> bool {
         Path::new("/sys/class/infiniband").join(&self.device).join("parent").exists()
     }
@@ -85,12 +85,12 @@ impl Bench for OnHost {
         false
     }
 
-    // rxe's module reads the ring of receives only when something else wakes it.
+    // rxe's module reads the ring of receives only when other work wakes it.
     fn flushes_late_receives(&self) -> bool {
         !self.is_rxe()
     }
 
-    // rxe takes a message that is too long for its receive for a malformed receive.
+    // rxe treats a message that is too long for its receive as a malformed receive.
     fn length_violation(&self) -> &[CompletionStatus] {
         const STATUSES: [CompletionStatus; 2] =
             [CompletionStatus::RemoteInvalidRequest, CompletionStatus::RemoteOperationError];

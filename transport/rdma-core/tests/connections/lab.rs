@@ -15,7 +15,7 @@ use trunkline_verbs::{
     QueueCapacities, QueuePair, XrcDomain, XrcdFlags,
 };
 
-/// Bound of every wait, for a loaded machine.
+/// Bound of every wait, long enough for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// A device with the objects that QPs need.
@@ -28,7 +28,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// The first device; `None` with a message if there is none.
+    /// Returns the first device; `None` with a message if there is none.
     pub(crate) fn open() -> Option<Self> {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
         let devices = RdmaCore.devices().unwrap_or_default();
@@ -61,7 +61,7 @@ impl Lab {
         Some(Self { device, addresses, pd, cq, xrcd })
     }
 
-    /// The types of connection that the device has, by the types of the QPs on both sides.
+    /// Returns the types of connection that the device supports, by the types of the QPs on both sides.
     pub(crate) fn types(&self) -> Vec<(QpType, QpType)> {
         let mut types = vec![(QpType::Rc, QpType::Rc)];
         if self.xrcd.is_some() {
@@ -72,7 +72,7 @@ impl Lab {
         types
     }
 
-    /// A reachable address at which nothing replies; `None` with a message if none is known.
+    /// Returns a reachable address at which nothing replies; `None` with a message if none is known.
     pub(crate) fn nobody(&self) -> Option<(SocketAddr, UdpSocket)> {
         use std::hash::{BuildHasher, RandomState};
         let own = self.addresses[0];

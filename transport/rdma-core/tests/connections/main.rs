@@ -83,7 +83,7 @@ fn detached_qp_outlives_its_connection() {
 }
 
 #[test]
-fn qp_that_is_destroyed_under_its_connection_fails_it() {
+fn destroyed_qp_fails_pending_connection() {
     let Some(lab) = Lab::open() else { return };
     let (near, far) = (lab.channel(), lab.channel());
     let listener = lab.listen(lab.addresses[0], QpType::Rc, &far);
@@ -206,9 +206,9 @@ fn initiator_can_reject_reply() {
     }
 }
 
-/// As when the RTU is lost: the first packet on the QP establishes the connection instead.
+/// The RTU is lost, and the first packet on the QP establishes the connection instead.
 #[test]
-fn packet_establishes_connection_without_rtu() {
+fn communication_established_replaces_rtu() {
     let Some(lab) = Lab::open() else { return };
     for types in lab.types() {
         let made = answered(&lab, types);
@@ -240,7 +240,7 @@ fn endpoints_migrate_with_their_events() {
         let (near_id, _near_qp) = lab.request(listener.local_address(), types.0, &near, b"");
         let (far_id, ..) = next_request(&far);
         let _far_qp = lab.accept(&far_id, types.1, b"");
-        // The reply has arrived, and its event is not taken.
+        // Wait until the reply has arrived, without taking its event.
         assert!(lab::wait_readable(&*near, BOUND));
         near_id.migrate(&other).unwrap();
         assert_kind!(next(&other), near_id, CmEventKind::Established);
@@ -320,7 +320,7 @@ fn each_background_request_for_endpoint_finishes_once() {
         let mut made: Vec<_> = finished.iter().map(|(number, made)| (number, made.unwrap())).collect();
         made.sort_by_key(|(number, _)| *number);
         assert_eq!(made.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
-        // They can be used like any endpoint.
+        // The endpoints can be used like any other.
         let (_, id) = made.remove(0);
         let qp = lab.qp(types.0);
         id.attach(qp).unwrap();
@@ -340,7 +340,7 @@ fn each_background_request_for_endpoint_finishes_once() {
     assert!(ask(active(there, QpType::XrcTgt)).is_err());
     let tcp = EndpointRequest { port_space: PortSpace::Tcp, ..active(there, QpType::XrcIni) };
     assert!(matches!(ask(tcp), Err(VerbsError::Invalid(_))));
-    // No host has an address that is reserved for documentation.
+    // Addresses reserved for documentation do not belong to any host.
     let source = Some([198, 51, 100, 77].into());
     let foreign = EndpointSide::Active { remote: there, source };
     assert!(ask(EndpointRequest { side: foreign, ..active(there, QpType::Rc) }).is_err());
@@ -373,8 +373,8 @@ fn device_for_finds_device_of_address() {
     assert!(device_for([0, 0, 0, 0].into()).is_err());
 }
 
-/// A command of the environment removes the device, as `rdma link delete` does. It returns when nothing of
-/// the device is open any more.
+/// A command of the environment removes the device, as `rdma link delete` does. It returns when all objects
+/// of the device are closed.
 #[test]
 fn every_endpoint_gets_event_when_device_is_removed() {
     let Ok(command) = std::env::var("TRUNKLINE_REMOVE_COMMAND") else {
@@ -405,7 +405,7 @@ fn every_endpoint_gets_event_when_device_is_removed() {
             }
         }
     }
-    // Calls on them now fail, and do not hang.
+    // Later calls on the endpoints fail, and do not hang.
     assert!(resolved.connect(&parameters(b"")).is_err());
     drop((near_id, resolved, bound, far_id, listener, near_qp, far_qp, near, far, lab));
     let until = std::time::Instant::now() + BOUND;

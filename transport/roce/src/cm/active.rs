@@ -58,8 +58,8 @@ impl CmMachine {
         Ok(id)
     }
 
-    /// Repeats the request with the path MTU of the peer's interface, which is smaller than the one in the REQ.
-    /// This can happen once per smaller MTU.
+    /// Repeats the request with `mtu`, the path MTU of the peer's interface, which is smaller than the one in
+    /// the REQ. This can happen once per smaller MTU.
     pub(super) fn ask_with_mtu(&mut self, now: u64, id: ConnectionId, mtu: Mtu) {
         let Some(connection) = self.table.get_mut(id) else { return };
         let Some(CmMessage::Req(req)) = connection.unanswered.take().map(|unanswered| unanswered.message)
@@ -70,7 +70,7 @@ impl CmMachine {
         self.send_until_answered(now, id, CmMessage::Req(Req { mtu: mtu.code(), ..req }));
     }
 
-    /// Sends the RTU after `Reply`, when the QP is in RTS. `Established` follows.
+    /// Sends the RTU after `Reply`, once the QP is in RTS. `Established` follows.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`].
@@ -103,7 +103,7 @@ impl CmMachine {
     ) {
         let id = ConnectionId(rep.remote_id);
         let Some(connection) = self.table.get(id) else {
-            // The sender waits for an RTU that will never come; the REJ ends its wait.
+            // The sender waits for an RTU that this side will not send; the REJ ends its wait.
             self.counters.count(CmDrop::UnknownConnection);
             self.refuse_rep(addresses, transaction, rep, RejectReason::INVALID_COMM_ID);
             return;
@@ -128,7 +128,7 @@ impl CmMachine {
             }
             // This node's DREQ ends the connection at the peer.
             ConnectionState::DreqSent if is_same => self.counters.count(CmDrop::Duplicate),
-            // The peer answered our REQ twice, from two incarnations, or long ago.
+            // The peer answered this node's REQ twice, from two incarnations, or long ago.
             _ => {
                 self.counters.count(CmDrop::WrongState);
                 self.refuse_rep(addresses, transaction, rep, RejectReason::STALE_CONNECTION);
@@ -158,8 +158,8 @@ impl CmMachine {
             local_port,
             ..asked
         };
-        // The REP contains the comm id of our REQ, so it comes from the peer and shows that these connections
-        // have ended at the peer.
+        // The REP contains the comm id of this node's REQ, so it comes from the peer and shows that these
+        // connections have ended at the peer.
         let stale = self.colliding(addresses, rep.ca_guid, rep.local_id, qpn);
         if !stale.is_empty() {
             stale.into_iter().for_each(|id| self.end_left_over(now, id));
@@ -186,7 +186,7 @@ impl CmMachine {
     }
 }
 
-/// Returns the requested values, which apply until the REP brings the peer's.
+/// Returns the requested values, which apply until the REP arrives with the peer's values.
 const fn asked(connect: &Connect<'_>) -> Peer {
     Peer {
         transport: connect.transport,
@@ -206,8 +206,8 @@ const fn asked(connect: &Connect<'_>) -> Peer {
     }
 }
 
-/// Joins the path's share of an ACK timeout with the peer's own delay as a kernel does: one
-/// step more than the greater of two that are close (contract rocev2 12.2).
+/// Combines the path's share of an ACK timeout with the peer's own delay as a kernel does: one step more
+/// than the greater of two that are close (contract rocev2 12.2).
 fn ack_timeout(ack_delay: u8, path: u8) -> u8 {
     let joined = if path >= ack_delay {
         path + u8::from(ack_delay + 1 >= path)
@@ -217,8 +217,8 @@ fn ack_timeout(ack_delay: u8, path: u8) -> u8 {
     sane_ack_timeout(joined)
 }
 
-/// Bounds a local ACK timeout: 0 would mean no timeout, above 8.6 s a dead peer would go unnoticed
-/// for minutes, and below 1 ms a busy one would count as dead.
+/// Bounds a local ACK timeout: 0 would mean no timeout, above 8.6 s a dead peer would be detected only
+/// after minutes, and below 1 ms a busy peer would count as dead.
 pub(super) fn sane_ack_timeout(code: u8) -> u8 {
     const USUAL: u8 = 19;
     const SHORTEST: u8 = 8;

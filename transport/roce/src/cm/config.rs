@@ -19,28 +19,29 @@ pub struct CmConfig {
     /// The wait before a REQ, REP or DREQ is sent for the second time; it doubles each time, up to
     /// `longest_retry_ns`. Nanoseconds.
     pub first_retry_ns: u64,
-    /// The longest wait between two of these transmissions. Nanoseconds.
+    /// The longest wait between two transmissions of a REQ, REP or DREQ. Nanoseconds.
     pub longest_retry_ns: u64,
-    /// Number of transmissions of such a message. A DREQ is sent more often if the program waits for the
-    /// outcome; see [`super::CmMachine::disconnect`].
+    /// Number of transmissions of a REQ, REP or DREQ. A DREQ is sent more often if the program waits for
+    /// the outcome; see [`super::CmMachine::disconnect`].
     pub transmissions: u32,
     /// Time in which the program has to accept a request or to confirm a reply, and for which a SIDR
     /// request is repeated and its answer is kept for repetitions. Nanoseconds.
     pub decision_ns: u64,
-    /// Time for which a peer may delay us by MRAs, altogether. Nanoseconds.
+    /// Maximum total time for which a peer may delay this side by MRAs. Nanoseconds.
     pub patience_ns: u64,
     /// The shortest time in timewait. Nanoseconds.
     pub timewait_min_ns: u64,
     /// UDP port at which this side's device receives.
     pub udp_port: u16,
-    /// Our target ACK delay, in a REP: 4.096 us * 2^n until a packet is acknowledged; 0 to 31.
+    /// Target ACK delay of this side, sent in a REP: 4.096 us * 2^n until a packet is acknowledged; 0 to
+    /// 31.
     pub ack_delay: u8,
-    /// Maximum number of connections, including those in timewait.
+    /// Maximum number of connections, including connections in timewait.
     pub connections: usize,
     /// Maximum number of passive connections from one [`PeerHost`](trunkline_verbs::PeerHost) that are not
     /// established yet.
     pub half_open_per_host: usize,
-    /// Maximum for all hosts together.
+    /// Maximum number of passive connections from all hosts together that are not established yet.
     pub half_open: usize,
     /// Maximum number of answers to SIDR requests that are kept.
     pub answers: usize,
@@ -124,7 +125,7 @@ pub(super) const RESPONSE_TIMEOUT: u8 = 20;
 pub(super) const MAX_CM_RETRIES: u8 = 15;
 const PACKET_LIFE_TIME: u8 = 18;
 
-/// Returns a time of a CM message, as the kernel's CM reads it: 2^(code - 8) ms.
+/// Returns a time of a CM message in nanoseconds, as the kernel's CM reads it: 2^(code - 8) ms.
 const fn cm_time_ns(code: u8) -> u64 {
     MS << (if code > 31 { 31 } else { code }).saturating_sub(8)
 }
@@ -142,7 +143,7 @@ pub(super) const fn closing_ns(local_timeout: u8, max_cm_retries: u8) -> u64 {
     if asked < CLOSING_NS { asked } else { CLOSING_NS }
 }
 
-/// Returns a time of the wire in nanoseconds: 4.096 us * 2^code (contract rocev2 12.1).
+/// Returns the time of a code in a message, in nanoseconds: 4.096 us * 2^code (contract rocev2 12.1).
 pub(super) const fn wire_time_ns(code: u8) -> u64 {
     4_096 << (if code > 31 { 31 } else { code })
 }

@@ -23,17 +23,17 @@ pub(super) enum ConnectionState {
     RepSent,
     /// Both sides may send.
     Established,
-    /// Passive XRC: the program has released it, the peer's INI has not (contract J9). Kept for a
-    /// while, so that late messages do not look as if there had never been a connection.
+    /// Passive XRC: the program has released the connection, but the peer's INI has not (contract J9). Kept
+    /// for a while, so that late messages still find the connection.
     Idle,
     /// DREQ sent.
     DreqSent,
-    /// Ended; kept until none of its packets can be in the network any more.
+    /// Ended; kept until its packets can no longer be in the network.
     Timewait,
 }
 
 impl ConnectionState {
-    /// Returns true if a peer could create many of these without cost.
+    /// Returns true if a peer could cause many connections in this state without cost.
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(self, Self::ReqReceived(_) | Self::RepSent)
     }

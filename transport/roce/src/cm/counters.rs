@@ -18,17 +18,17 @@ pub enum CmDrop {
     WrongPeer,
     /// A DREQ for another QP.
     WrongQp,
-    /// Does not fit the state.
+    /// The message does not fit the state.
     WrongState,
-    /// Seen before.
+    /// A duplicate of an earlier message.
     Duplicate,
     /// The listener's backlog is full.
     Backlog,
-    /// Too many half-open connections, or connections.
+    /// Too many half-open connections, or too many connections.
     Limit,
     /// The request was refused with a REJ or SIDR_REP, by the machine itself.
     Refused,
-    /// An outgoing message, because earlier messages were not fetched.
+    /// An outgoing message, because the queue of messages to send was full.
     TransmitQueueFull,
 }
 
@@ -83,7 +83,7 @@ impl CmCounters {
         self.dropped[cause as usize]
     }
 
-    /// Returns the number of refusals, for each reason with its name in metrics; together they are
+    /// Returns the number of refusals, for each reason with its name in metrics. Their sum is
     /// [`CmDrop::Refused`].
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let by_reason = REFUSALS.iter().zip(self.refused).map(|((_, name), count)| (*name, count));

@@ -9,15 +9,15 @@ use crate::wire::cm::{Answered, CmMessage, DREQ_PRIVATE_BYTES, Dreq, Ids, REJ_PR
 use std::cmp::Ordering;
 use trunkline_verbs::{OneFlow, QpNumber, RejectReason};
 
-/// Returns a report with its addresses as connections have them, and these.
+/// Returns the report with canonical addresses, and the addresses as connections store them.
 fn canonical(report: &UnreachableReport) -> (Addresses, UnreachableReport) {
     let addresses = Addresses { local: report.from.to_canonical(), remote: report.to.to_canonical() };
     (addresses, UnreachableReport { from: addresses.local, to: addresses.remote, ..*report })
 }
 
 impl CmMachine {
-    /// Refuses a request, or a reply that this side can't use. The only later event is `TimewaitExit` for a
-    /// reply.
+    /// Refuses a request, or a reply that this side cannot use. Only `TimewaitExit` may follow, after a
+    /// reply was refused.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`], [`CmError::PrivateDataTooLong`].
@@ -87,10 +87,10 @@ impl CmMachine {
                 self.remove(id);
             }
             ConnectionState::ReqReceived(_) | ConnectionState::RepReceived => {
-                // `own` has shown that it is there and in a state for it.
+                // `own` has shown that the connection exists and can be rejected.
                 let _ = self.reject(now, id, RejectReason::CONSUMER, &[]);
             }
-            // Others may use the TGT (contract J9).
+            // Other processes may use the TGT (contract J9).
             ConnectionState::Established if is_target => {
                 self.mark_released(id);
                 self.enter(id, ConnectionState::Idle);
@@ -115,11 +115,11 @@ impl CmMachine {
             let Ok(connection) = self.own(id) else { continue };
             let is_target = connection.transport == Transport::Xrc && !connection.is_active;
             match connection.state {
-                // Others may use the TGT (contract J9).
+                // Other processes may use the TGT (contract J9).
                 ConnectionState::Established if is_target => {}
                 ConnectionState::RepSent | ConnectionState::Established => self.start_dreq(now, id, &[]),
                 ConnectionState::ReqReceived(_) | ConnectionState::RepReceived => {
-                    // `own` has shown that it is there and in a state for it.
+                    // `own` has shown that the connection exists and can be rejected.
                     let _ = self.reject(now, id, RejectReason::CONSUMER, &[]);
                 }
                 ConnectionState::ReqSent => {
@@ -152,10 +152,11 @@ impl CmMachine {
         }
     }
 
-    /// Ends our requests that a report says were not delivered: the one whose transaction it quotes, at once
-    /// or, if it is retried, by a report at least 525 ms after the first. A report without a transaction may
-    /// be forged: requests to its address end only if they are still unanswered when they would be repeated
-    /// for the third time. Only requests are affected. Returns true if there was such a request.
+    /// Ends this node's requests that a report says were not delivered: the request whose transaction the
+    /// report quotes, at once or, if it is retried, by a report at least 525 ms after the first. A report
+    /// without a transaction may be forged: requests to its address end only if they are still unanswered
+    /// when they would be repeated for the third time. Connections are not affected. Returns true if there
+    /// was such a request.
     pub fn handle_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
         let (addresses, report) = canonical(report);
         let mut is_ours = self.question_unreachable(now, &report);
@@ -179,7 +180,8 @@ impl CmMachine {
         is_ours
     }
 
-    /// Returns true if a report may be about a request of ours. Anyone can cause any number of others.
+    /// Returns true if a report may be about a request of this node. Anyone can cause any number of other
+    /// reports.
     #[must_use]
     pub fn expects_unreachable(&self, report: &UnreachableReport) -> bool {
         let (addresses, report) = canonical(report);
@@ -221,7 +223,7 @@ impl CmMachine {
                 self.mark_released(id);
                 self.enter_timewait(now, id);
             }
-            // The peer has no such connection, or no longer has it.
+            // The peer does not have this connection any more, or never had it.
             ConnectionState::Established | ConnectionState::Idle | ConnectionState::DreqSent => {
                 self.finish(now, id, true)
             }
@@ -229,15 +231,15 @@ impl CmMachine {
         }
     }
 
-    /// Returns the connection of a REJ: by our id or, when the peer withdraws a REQ before it has our id, by
-    /// the peer's id.
+    /// Returns the connection of a REJ: by this side's id or, when the peer withdraws a REQ before it has
+    /// that id, by the peer's id.
     pub(super) fn rejected(&self, addresses: Addresses, rej: &Rej) -> Option<&Connection> {
         if rej.remote_id != 0 {
             return self.table.get(ConnectionId(rej.remote_id));
         }
         let ca_guid = message::guid_of_rej(rej)?;
         let key = RemoteKey { address: addresses.remote, ca_guid, number: rej.local_id };
-        // The peer has not received our id, so the connection cannot be established yet.
+        // The peer has not received this side's id, so the connection cannot be established yet.
         self.table.with_remote_id(&key).filter(|connection| connection.state.is_half_open())
     }
 
@@ -294,20 +296,21 @@ impl CmMachine {
         }
     }
 
-    /// Ends the connection of a QP of ours, because a peer reports that the QP of our REQ belongs to another
-    /// connection. If that is right, this node owns the other connection, too, and a QP has one connection at
-    /// a time (contract J11). The peer cannot verify the sender of the REQ, so this side ends the connection.
+    /// Ends the connection of a local QP, because a peer reports that the QP of this node's REQ belongs to
+    /// another connection. If that is right, this node owns the other connection, too, and a QP has one
+    /// connection at a time (contract J11). The peer cannot verify the sender of the REQ, so this side ends
+    /// the connection.
     fn end_of_same_qp(&mut self, now: u64, qpn: QpNumber) {
         for id in self.table.with_local_qpn(qpn) {
             self.end_left_over(now, id);
         }
     }
 
-    /// Checks a connection whose peer's numbers are claimed by a REQ. Either its end was missed here, or the
-    /// REQ is forged, which only the peer can decide. So the peer gets an RTU. If the connection exists
-    /// there, the RTU has no effect. If not, our kind of device answers with a REJ, which ends the connection
-    /// here. A kernel does not answer; the connection then ends when its QP or the program detects the
-    /// failure.
+    /// Checks a connection whose peer's numbers are claimed by a REQ. Either this side has missed the
+    /// connection's end, or the REQ is forged, which only the peer can decide. So the peer gets an RTU. If
+    /// the connection exists there, the RTU has no effect. If not, a software device answers with a REJ,
+    /// which ends the connection here. A kernel does not answer; the connection then ends when its QP or the
+    /// program detects the failure.
     ///
     /// Only one such RTU is sent in [`DOUBT_EVERY_NS`], which limits the traffic that forged REQs cause.
     pub(super) fn doubt(&mut self, now: u64, id: ConnectionId) {
@@ -329,7 +332,7 @@ impl CmMachine {
         }
     }
 
-    /// Ends a connection that a message of the same peer has shown to be dead.
+    /// Ends a connection that no longer exists at the peer, as a message of the peer has shown.
     pub(super) fn end_left_over(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {

@@ -4,31 +4,31 @@ use super::{ConnectionId, ListenerId, Peer};
 use std::net::SocketAddr;
 use trunkline_verbs::{QpNumber, RejectReason, SidrStatus, UnreachableCause};
 
-/// A request at a listener.
+/// A REQ at a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// The listener that it reached.
     pub listener: ListenerId,
-    /// Our address and the service's port.
+    /// This side's address and the service's port.
     pub local: SocketAddr,
     /// The peer's address, and the port that its address header names.
     pub remote: SocketAddr,
     /// Attributes to set on the QP before [`super::CmMachine::accept`].
     pub peer: Peer,
-    /// 56 bytes.
+    /// Private data, 56 bytes.
     pub private: Vec<u8>,
 }
 
-/// A question at a listener.
+/// A SIDR request at a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceRequest {
     /// The listener that it reached.
     pub listener: ListenerId,
-    /// Our address and the service's port.
+    /// This side's address and the service's port.
     pub local: SocketAddr,
     /// The peer's address, and the port that its address header names.
     pub remote: SocketAddr,
-    /// 180 bytes.
+    /// Private data, 180 bytes.
     pub private: Vec<u8>,
 }
 
@@ -40,43 +40,44 @@ pub enum Event {
     ConnectRequest(ConnectionId, Box<ConnectRequest>),
     /// Active side: the peer accepted. Bring the QP to RTS and call `confirm`, or `reject`.
     Reply(ConnectionId, Peer),
-    /// Connected. The private data comes from the REP (196 bytes, active side) or of the RTU
-    /// (224 bytes, passive side; all zero if data came before the RTU).
+    /// Connected. The private data comes from the REP (196 bytes, active side) or from the RTU (224 bytes,
+    /// passive side; all zero if data came before the RTU).
     Established(ConnectionId, Vec<u8>),
-    /// The peer refused, or took its request back; 148 bytes of private data.
+    /// The peer refused the request, or withdrew its own; 148 bytes of private data.
     Rejected(ConnectionId, RejectReason, Vec<u8>),
-    /// No answer came: from the peer, or from our program to a request or reply.
+    /// The peer did not answer, or the local program did not answer a request or reply in time.
     Unreachable(ConnectionId, UnreachableCause),
     /// The connection ended: bring the QP to ERR.
     Disconnected {
         /// The connection.
         id: ConnectionId,
-        /// True if the peer disconnected, or answered our DREQ; false if it answered none of them.
+        /// True if the peer disconnected, or answered this side's DREQ; false if it did not answer.
         is_answered: bool,
         /// Private data of the peer's DREQ, 220 bytes; empty if another message, or none, ended the connection.
         private: Vec<u8>,
     },
     /// A peer requests a QP: call `answer` or `decline` (or `release`). Expires as `Unreachable`.
     ServiceRequest(ConnectionId, Box<ServiceRequest>),
-    /// The answer to a question, and its end.
+    /// Active side: the peer answered the `SIDR_REQ` with success. The id is invalid afterwards.
     ServiceReply {
-        /// The question.
+        /// Id of the SIDR request.
         id: ConnectionId,
         /// The QP that serves the port, unchecked.
         qpn: QpNumber,
         /// Q_Key of that QP.
         qkey: u32,
-        /// 136 bytes.
+        /// Private data, 136 bytes.
         private: Vec<u8>,
     },
-    /// A question was refused, and has ended; 136 bytes of private data.
+    /// Active side: the peer refused the `SIDR_REQ`; 136 bytes of private data. The id is invalid
+    /// afterwards.
     ServiceRefused(ConnectionId, SidrStatus, Vec<u8>),
     /// The QP's number may be used again.
     TimewaitExit(ConnectionId, QpNumber),
 }
 
 impl Event {
-    /// Returns the connection or question of the event.
+    /// Returns the id of the event's connection or SIDR request.
     #[must_use]
     pub const fn connection(&self) -> ConnectionId {
         match self {

@@ -226,7 +226,7 @@ impl World {
         questions.check();
     }
 
-    /// Ends the run: without more messages all but established connections end.
+    /// Ends the run. Without further messages, all connections end, except established ones.
     fn end(&mut self) {
         while let Some(at) = self.machine.next_timeout() {
             self.now = self.now.max(at);

@@ -13,17 +13,18 @@ pub struct ListenerId(pub u64);
 /// A listener's address, service and kind of connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
-    /// Our address; `0.0.0.0` means every IPv4 address, `::` every address.
+    /// Local address; `0.0.0.0` means every IPv4 address, `::` every address.
     pub address: IpAddr,
     /// True if `::` means every IPv6 address only, so that another listener may have `0.0.0.0` at the port.
     pub is_family_only: bool,
-    /// Together with the port, the service.
+    /// Port space, which forms the service together with the port.
     pub port_space: PortSpace,
     /// 0 picks a free one.
     pub port: u16,
-    /// The kind of connection that is accepted; others are refused (contract J7). `None` accepts both.
+    /// The kind of connection that is accepted; the other kind is refused (contract J7). `None` accepts
+    /// both.
     pub transport: Option<Transport>,
-    /// Maximum number of requests that wait to be reported to the program, at least 1. Further ones are
+    /// Maximum number of requests that wait to be reported to the program, at least 1. Further requests are
     /// dropped, and the peer repeats them.
     pub backlog: u32,
 }
@@ -49,7 +50,7 @@ pub(super) struct Listeners {
 const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
 
 impl Listeners {
-    /// Adds a listener and returns its port. `random` chooses where the search for a free one starts.
+    /// Adds a listener and returns its port. `random` determines where the search for a free port starts.
     pub(super) fn add(&mut self, listen: &Listen, random: u64) -> Result<(ListenerId, u16), CmError> {
         let service = |port| ServiceId::new(listen.port_space, port);
         let place = (listen.address, listen.is_family_only);
@@ -98,7 +99,7 @@ impl Listeners {
         listeners.filter(|listener| listener.id == id).any(|listener| listener.waiting >= listener.backlog)
     }
 
-    /// Adds or removes one request of the backlog. The listener may no longer exist.
+    /// Adds or removes one request of the backlog. Has no effect if the listener was removed.
     pub(super) fn count(&mut self, id: ListenerId, more: bool) {
         let Some(service) = self.services.get(&id) else { return };
         let listeners = self.by_service.get_mut(service).into_iter().flatten();

@@ -15,7 +15,7 @@ use trunkline_verbs::{AddressOwner, PeerHost, PeerView, UdpPorts, UnreachableCau
 /// A message to send, from QP 1 to QP 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
-    /// Our address.
+    /// Local address.
     pub from: IpAddr,
     /// The peer's address.
     pub to: IpAddr,
@@ -34,12 +34,12 @@ pub fn is_request(mad: &Mad) -> bool {
 /// A report that a message could not be delivered, as by an ICMP error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnreachableReport {
-    /// Our address.
+    /// Local address.
     pub from: IpAddr,
     /// The peer's address.
     pub to: IpAddr,
-    /// Transaction id of the message, if the report quotes that much of it. Without it, anyone can have forged the
-    /// report.
+    /// Transaction id of the message, if the report quotes the message that far. A report without it may be
+    /// forged.
     pub transaction: Option<u64>,
     /// The cause.
     pub cause: UnreachableCause,
@@ -50,13 +50,15 @@ pub struct UnreachableReport {
 pub struct MadSource {
     /// Address, verified if the link can verify addresses.
     pub address: IpAddr,
-    /// UDP ports of the message, as of its answer: its destination and its source.
+    /// UDP ports of the message, swapped as for its answer: its destination, then its source.
     pub ports: (u16, u16),
-    /// Owner of the address: the host that requests of the sender count for. Used for requests only.
+    /// Owner of the address: the host against whose limits the sender's requests count. Used for requests
+    /// only.
     pub owner: AddressOwner,
     /// Source port of the message, if a process of this user on this host owns the port.
     pub local_port: Option<u16>,
-    /// Addresses of [`CmMachine::view_of`], if its ICRC covers those in place of the addresses of its packet.
+    /// Addresses from [`CmMachine::view_of`], if the ICRC of the message covers them in place of the
+    /// addresses of its packet.
     pub view: Option<PeerView>,
 }
 
@@ -68,7 +70,8 @@ impl From<IpAddr> for MadSource {
     }
 }
 
-/// Maximum number of messages that wait to be fetched. Further ones are dropped, as a network would.
+/// Maximum number of messages that wait for [`CmMachine::poll_transmit`]. Further messages are dropped, as
+/// a network would drop them.
 const TRANSMIT_QUEUE: usize = 8_192;
 
 /// The connections of one device, on all of its addresses.
@@ -134,7 +137,7 @@ impl CmMachine {
         self.listeners.remove(listener)
     }
 
-    /// Takes a received message. `to` is our address at which it arrived.
+    /// Handles a received message. `to` is the local address at which it arrived.
     pub fn handle_mad(&mut self, now: u64, from: impl Into<MadSource>, to: IpAddr, mad: &Mad) {
         let from = from.into();
         self.counters.received += 1;
@@ -159,8 +162,8 @@ impl CmMachine {
         }
     }
 
-    /// Returns the addresses that the ICRC of a message from `from` to `to` may cover instead: the addresses
-    /// in a REQ for one flow, or the addresses of the connection that another message names.
+    /// Returns the addresses that the ICRC of a message from `from` to `to` may cover in place of them: the
+    /// addresses in a REQ for one flow, or the addresses of the connection that another message names.
     #[must_use]
     pub fn view_of(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Option<PeerView> {
         if !mad.header.is_cm() {
@@ -197,13 +200,13 @@ impl CmMachine {
         &self.counters
     }
 
-    /// Returns the number of connections, including those in timewait, and of SIDR requests.
+    /// Returns the number of connections, including connections in timewait, and of SIDR requests.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.table.len() + self.questions.len()
     }
 
-    /// Returns true if this machine owns the comm id. Callers hand messages with other ids to other
+    /// Returns true if this machine owns the comm id. Callers forward messages with other ids to other
     /// processes.
     #[must_use]
     pub fn has_connection(&self, comm_id: u32) -> bool {

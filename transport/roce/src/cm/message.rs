@@ -43,7 +43,7 @@ fn with_header<const N: usize>(header: &AddressHeader, bytes: &[u8]) -> [u8; N] 
     field
 }
 
-/// Returns a REQ in the form with or without one flow. Each form names other ports.
+/// Returns a REQ with or without the bit for one flow. The two forms name different ports.
 pub(super) fn in_form(config: &CmConfig, req: Req, ports: &UdpPorts, is_one_flow: bool) -> Req {
     let (own, dialled) = match ports.view {
         _ if !is_one_flow => (config.udp_port, ROCE_PORT),
@@ -164,7 +164,7 @@ pub(super) fn dreq(connection: &Connection, private: &[u8]) -> CmMessage {
     })
 }
 
-/// Returns the answer to a DREQ, for connections that exist and for those that do not.
+/// Returns the answer to a DREQ, whether its connection exists or not.
 pub(super) const fn drep(dreq: &Dreq) -> CmMessage {
     let (local_id, remote_id) = (dreq.remote_id, dreq.local_id);
     CmMessage::Drep(Ids { local_id, remote_id, private: [0; RTU_PRIVATE_BYTES] })
@@ -185,8 +185,8 @@ pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, pri
     })
 }
 
-/// Returns a REJ for a REQ whose path MTU is too large. It names the largest supported one (contract rocev2
-/// 9.8).
+/// Returns a REJ for a REQ whose path MTU is too large. The REJ names the largest supported path MTU
+/// (contract rocev2 9.8).
 pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
     CmMessage::Rej(Rej {
         local_id: ids.0,

@@ -1,8 +1,8 @@
 //! The InfiniBand communication manager on QP 1, as rdma_cm uses it, sans-IO.
 //!
 //! Owns the state of connections: requester, agreed parameters, and the time of each retransmission. The
-//! device calls it with management datagrams and the time, and acts on its events. It must never touch a QP,
-//! a socket or a clock itself, and must not panic or grow without bound on any bytes of a peer.
+//! device calls it with management datagrams and the time, and acts on its events. It must never access a
+//! QP, a socket or a clock itself, and must not panic or grow without bound on any bytes of a peer.
 //!
 //! ```text
 //!           connect                         REQ at a listener
@@ -21,13 +21,13 @@
 //! A TGT's connection that the program releases becomes `Idle` instead, without a message to the peer, since
 //! other processes may use the TGT (contract J9).
 //!
-//! SIDR requests (port space UDP) are not connections and have separate states; see `sidr`. They share the
-//! ids, the listeners and the limits.
+//! SIDR requests (port space UDP) are not connections and have separate states; see `sidr`. Connections and
+//! SIDR requests share the ids, the listeners and the limits.
 //!
-//! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet.
-//! A QP's `sq_psn` is the PSN that the peer's REQ or REP announced ([`Peer::send_psn`]), and its
-//! `rq_psn` the one that this side announced. A kernel's captured connection shows it: the active
-//! side's first SEND carries the PSN of the REP, the passive side's the one of the REQ.
+//! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet. A QP's
+//! `sq_psn` is the PSN that the peer's REQ or REP announced ([`Peer::send_psn`]), and its `rq_psn` the PSN
+//! that this side announced. A kernel's captured connection shows it: the active side's first SEND carries
+//! the PSN of the REP, the passive side's first SEND carries the PSN of the REQ.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! Peers that were refused because they requested RC from an XRC listener, or the reverse.
 //!
 //! The peer receives only a REJ, so each such host is reported once for the local log. The machine owns the
-//! list and its passive side fills it. Any host can cause an entry, so beyond a limit hosts are only counted.
+//! list and its passive side fills it. Any host can cause an entry, so beyond a limit refusals are only
+//! counted.
 
 use super::Transport;
 use std::collections::{BTreeSet, VecDeque};
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn each_host_is_named_once_and_not_too_many_of_them() {
+    fn each_host_is_named_once_up_to_limit() {
         let mut kinds = OtherKinds::default();
         let [one, two, ..] =
             [1, 2, 1, 2, 2].map(|number| refuse(&mut kinds, number, AddressOwner::OtherHost));
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn many_addresses_of_another_user_leave_room_for_other_hosts() {
+    fn addresses_of_another_local_user_are_named_as_one_host() {
         let mut kinds = OtherKinds::default();
         let first = refuse(&mut kinds, 0x7f00_0001, AddressOwner::ThisHost);
         for number in 2..1000 {

@@ -4,8 +4,7 @@ use crate::wire::cm::TransportType;
 use std::net::SocketAddr;
 use trunkline_verbs::{Mtu, OneFlow, PortSpace, Psn, QpNumber, UdpPorts};
 
-/// The service of a connection. The active side of [`Self::Xrc`] is an INI, the passive one a
-/// TGT.
+/// The service of a connection. The active side of [`Self::Xrc`] has an INI, the passive side a TGT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
@@ -35,7 +34,7 @@ impl Transport {
 /// A connection to request. The QP is in INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {
-    /// Our address, and the port that the peer sees.
+    /// Local address, and the port that the peer sees.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
@@ -43,9 +42,9 @@ pub struct Connect<'a> {
     pub port_space: PortSpace,
     /// RC, or XRC with an INI.
     pub transport: Transport,
-    /// Our QP, an INI for XRC.
+    /// Local QP, an INI for XRC.
     pub qpn: QpNumber,
-    /// First PSN that the peer sends, as announced to it; the QP's own `rq_psn`.
+    /// First PSN that the peer sends, as announced to it; the local QP's `rq_psn`.
     pub starting_psn: Psn,
     /// MTU of both directions.
     pub mtu: Mtu,
@@ -57,9 +56,9 @@ pub struct Connect<'a> {
     pub retry_count: u8,
     /// RNR retries, 0 to 7, for the peer's QP; not sent for XRC.
     pub rnr_retry: u8,
-    /// Local ACK timeout of the peer's QP, and ours unless the peer is slower; 4.096 us * 2^n.
+    /// Local ACK timeout of the peer's QP, and of this side's QP unless the peer is slower; 4.096 us * 2^n.
     pub ack_timeout: u8,
-    /// True if the program asks for end-to-end flow control of the QP; no effect here.
+    /// True if the program requests end-to-end flow control of the QP; no effect here.
     pub flow_control: bool,
     /// Traffic class of the path, for the peer's QP.
     pub traffic_class: u8,
@@ -78,9 +77,9 @@ pub struct Connect<'a> {
 /// The answer to a request. The QP is in RTS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accept<'a> {
-    /// Our QP, a TGT for XRC.
+    /// Local QP, a TGT for XRC.
     pub qpn: QpNumber,
-    /// First PSN that the peer sends, as announced to it; the QP's own `rq_psn`.
+    /// First PSN that the peer sends, as announced to it; the local QP's `rq_psn`.
     pub starting_psn: Psn,
     /// Number of READs and atomics that this side serves at once; the QP's `max_dest_rd_atomic`.
     pub responder_resources: u8,
@@ -89,7 +88,7 @@ pub struct Accept<'a> {
     pub initiator_depth: u8,
     /// RNR retries, 0 to 7, for the peer's QP.
     pub rnr_retry: u8,
-    /// True if the program asks for end-to-end flow control of the QP; no effect here.
+    /// True if the program requests end-to-end flow control of the QP; no effect here.
     pub flow_control: bool,
     /// True if the QP has an SRQ; always sent as true for XRC.
     pub srq: bool,
@@ -100,7 +99,7 @@ pub struct Accept<'a> {
 /// A SIDR request for the QP that serves a port of port space UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask<'a> {
-    /// Our address, and the port that the peer sees.
+    /// Local address, and the port that the peer sees.
     pub local: SocketAddr,
     /// The peer, and the service's port.
     pub remote: SocketAddr,
@@ -110,25 +109,25 @@ pub struct Ask<'a> {
     pub private: &'a [u8],
 }
 
-/// The answer to an [`Ask`].
+/// The answer to a SIDR request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer<'a> {
     /// The QP that serves the port.
     pub qpn: QpNumber,
-    /// The Q_Key that datagrams to it must carry.
+    /// The Q_Key that datagrams to the QP must carry.
     pub qkey: u32,
     /// Private data, up to 136 bytes.
     pub private: &'a [u8],
 }
 
-/// The peer's values from this side's point of view, to be set on our QP.
+/// The peer's values from this side's point of view, to be set on the local QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// RC or XRC.
     pub transport: Transport,
-    /// `dest_qp_num`: the peer's QP; its TGT when this side has the INI.
+    /// `dest_qp_num`: the peer's QP; a TGT if this side has the INI.
     pub qpn: QpNumber,
-    /// `sq_psn`: the first PSN that this side sends. (`rq_psn` is the one that this side announced.)
+    /// `sq_psn`: the first PSN that this side sends. (`rq_psn` is the PSN that this side announced.)
     pub send_psn: Psn,
     /// Path MTU, from the REQ.
     pub mtu: Mtu,

@@ -16,7 +16,7 @@ use trunkline_verbs::{
     Gid, Mtu, OneFlow, PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason, UdpPorts,
 };
 
-/// A request that the machine refuses itself.
+/// A request that the machine itself refuses.
 struct Refusal {
     reason: RejectReason,
     /// True if the only fault is that the listener accepts the other kind of connection.
@@ -30,8 +30,8 @@ impl From<RejectReason> for Refusal {
 }
 
 impl CmMachine {
-    /// Answers a request; the QP is in RTS. `Established`, `Rejected`, `Disconnected` or
-    /// `Unreachable` follows.
+    /// Answers a request. The QP is in RTS. `Established`, `Rejected`, `Disconnected` or `Unreachable`
+    /// follows.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`], [`CmError::PrivateDataTooLong`].
@@ -158,7 +158,7 @@ impl CmMachine {
         self.report(Event::ConnectRequest(id, Box::new(request)));
     }
 
-    /// Answers a REQ that was seen before. Returns true if it was (contract rocev2 12.4).
+    /// Answers a REQ that was received before. Returns true if it was (contract rocev2 12.4).
     fn is_repeated(&mut self, addresses: Addresses, req: &Req) -> bool {
         let key = RemoteKey { address: addresses.remote, ca_guid: req.ca_guid, number: req.local_id };
         let Some(connection) = self.table.with_remote_id(&key) else { return false };
@@ -167,7 +167,7 @@ impl CmMachine {
             && connection.peer.qpn == req.qpn
             && Transport::from_wire(req.transport) == Some(connection.transport);
         if !is_same {
-            // A new incarnation or a forger has used the id again. `check_req` distinguishes them.
+            // A new incarnation or a forger has used the id again; `check_req` distinguishes the two.
             return false;
         }
         let (id, ids) = (connection.id, (connection.id.0, connection.remote_id));
@@ -248,8 +248,8 @@ impl CmMachine {
         if has_room { Ok(()) } else { Err(CmDrop::Limit) }
     }
 
-    /// Returns the connections to which the peer's QP, or its comm id, belongs here. If the message is the
-    /// peer's, we missed their end (contract rocev2 12.5).
+    /// Returns the connections to which the peer's QP, or its comm id, belongs here. If the message comes
+    /// from the peer, this side has missed their end (contract rocev2 12.5).
     pub(super) fn colliding(
         &self,
         addresses: Addresses,

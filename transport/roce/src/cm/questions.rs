@@ -1,7 +1,7 @@
-//! All SIDR requests ("questions") of this node and of its peers, and the indices over them.
+//! All SIDR requests ("questions" in the code) of this node and of its peers, and the indices over them.
 //!
-//! Every change goes through here, so that the indices, the listeners' backlogs and the counts of
-//! undecided questions always agree with the questions.
+//! Every change goes through this module, so that the indices, the listeners' backlogs and the counts of
+//! undecided requests always agree with the requests.
 
 use super::connection::{Addresses, ConnectionId, Refusals};
 use super::listener::{ListenerId, Listeners};
@@ -9,19 +9,19 @@ use crate::wire::cm::{CmMessage, ServiceId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use trunkline_verbs::PeerHost;
 
-/// The state of a question.
+/// The state of a SIDR request.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Our question: repeated until it is answered or `until` has passed.
+    /// A request of this node: repeated until it is answered or `until` has passed.
     Asked { message: Box<CmMessage>, sent: u32, until: u64, refusals: Refusals },
-    /// The program decides. Counts for this host, and against the backlog of the listener until the question
+    /// The program decides. Counts for this host, and against the backlog of the listener until the request
     /// has been delivered to the program.
     Undecided { host: PeerHost, waiting: Option<ListenerId> },
-    /// Answered or refused with this message, which is sent again for each repetition.
+    /// Answered or refused with this message, which is sent again for each repetition of the request.
     Answered(Box<CmMessage>),
 }
 
-/// Identity of a question, so that repetitions of it are recognised.
+/// Identity of a SIDR request, so that its repetitions are recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct QuestionKey {
     pub(super) addresses: Addresses,
@@ -33,7 +33,7 @@ pub(super) struct QuestionKey {
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) id: ConnectionId,
-    /// `request_id` is our own `id` for our questions.
+    /// Key of the request. In requests of this node, `request_id` equals `id`.
     pub(super) key: QuestionKey,
     pub(super) stage: Stage,
     /// Time at which the timer fires: it always runs.
@@ -43,12 +43,12 @@ pub(super) struct Question {
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     questions: BTreeMap<ConnectionId, Question>,
-    /// Questions of peers.
+    /// Requests of peers.
     by_key: BTreeMap<QuestionKey, ConnectionId>,
     timers: BTreeSet<(u64, ConnectionId)>,
     undecided: BTreeMap<PeerHost, usize>,
     undecided_total: usize,
-    /// Oldest first. All are kept equally long.
+    /// Oldest first. All are kept for the same time.
     answered: VecDeque<ConnectionId>,
 }
 
@@ -69,7 +69,7 @@ impl Questions {
         self.questions.get(&id)
     }
 
-    /// Returns the peer's question with this key.
+    /// Returns the peer's request with this key.
     pub(super) fn same(&self, key: &QuestionKey) -> Option<&Question> {
         self.by_key.get(key).and_then(|id| self.get(*id))
     }
@@ -88,7 +88,7 @@ impl Questions {
         self.count(listeners, id, true);
     }
 
-    /// Returns the refusals of a question of ours.
+    /// Returns the refusals of a request of this node.
     pub(super) fn refusals(&mut self, id: ConnectionId) -> Option<&mut Refusals> {
         match &mut self.questions.get_mut(&id)?.stage {
             Stage::Asked { refusals, .. } => Some(refusals),
@@ -96,7 +96,7 @@ impl Questions {
         }
     }
 
-    /// Counts one more transmission of a question of ours, and returns the question to send.
+    /// Counts one more transmission of a request of this node, and returns the message to send.
     pub(super) fn repeat(&mut self, id: ConnectionId, timer: u64) -> Option<(QuestionKey, CmMessage)> {
         let question = self.questions.get_mut(&id)?;
         let Stage::Asked { message, sent, .. } = &mut question.stage else { return None };
@@ -108,7 +108,7 @@ impl Questions {
         Some(copy)
     }
 
-    /// Records that a question was delivered to its program and no longer counts against the backlog.
+    /// Records that a request was delivered to its program and no longer counts against the backlog.
     pub(super) fn stop_counting(&mut self, listeners: &mut Listeners, id: ConnectionId) {
         let stage = self.questions.get_mut(&id).map(|question| &mut question.stage);
         let Some(Stage::Undecided { waiting, .. }) = stage else { return };
@@ -117,7 +117,7 @@ impl Questions {
         }
     }
 
-    /// Keeps the program's answer for repetitions; beyond `limit` answers the oldest is dropped.
+    /// Keeps the program's answer for repetitions. Beyond `limit` answers the oldest answer is dropped.
     pub(super) fn answer(
         &mut self,
         listeners: &mut Listeners,
@@ -147,7 +147,7 @@ impl Questions {
         if self.by_key.get(&question.key) == Some(&id) {
             self.by_key.remove(&question.key);
         }
-        // The search is short: removed questions are at or near the front of the list, which has the oldest
+        // The search is short: requests are removed at or near the front of the list, which has the oldest
         // first.
         if matches!(question.stage, Stage::Answered(_))
             && let Some(at) = self.answered.iter().position(|other| *other == id)
@@ -174,7 +174,7 @@ impl Questions {
     /// Checks the indices, for tests and fuzzing.
     ///
     /// # Panics
-    /// When an index disagrees with the questions.
+    /// When an index disagrees with the requests.
     pub(super) fn check(&self) {
         let of_stage = |wanted: fn(&Stage) -> bool| {
             self.questions.values().filter(|question| wanted(&question.stage)).count()

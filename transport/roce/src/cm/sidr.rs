@@ -1,5 +1,5 @@
 //! SIDR requests: queries, without a connection, for the QP that serves a port of port space UDP (contract
-//! rocev2 12.10). The code calls such a request a question.
+//! rocev2 12.10). Names in the code call a SIDR request a question.
 //!
 //! ```text
 //! asking:  ask --SIDR_REP--> ServiceReply, ServiceRefused   | repeated, then Unreachable
@@ -28,8 +28,7 @@ use trunkline_verbs::{
 const LONGEST_WAIT: u64 = 16;
 
 impl CmMachine {
-    /// Asks for the QP that serves a port. `ServiceReply`, `ServiceRefused` or `Unreachable`
-    /// follows.
+    /// Requests the QP that serves a port. `ServiceReply`, `ServiceRefused` or `Unreachable` follows.
     ///
     /// # Errors
     /// [`CmError::PrivateDataTooLong`], [`CmError::AddressFamily`], [`CmError::Full`].
@@ -63,7 +62,7 @@ impl CmMachine {
         Ok(id)
     }
 
-    /// Answers a question with a QP. The id is invalid afterwards.
+    /// Answers a SIDR request with a QP. The id is invalid afterwards.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`], [`CmError::PrivateDataTooLong`].
@@ -71,7 +70,7 @@ impl CmMachine {
         self.decide(now, id, SidrStatus::SUCCESS, answer)
     }
 
-    /// Refuses a question.
+    /// Refuses a SIDR request. The id is invalid afterwards.
     ///
     /// # Errors
     /// Same as [`Self::answer`].
@@ -93,7 +92,7 @@ impl CmMachine {
         match question.stage {
             Stage::Undecided { .. } => {}
             Stage::Asked { .. } => return Err(CmError::WrongState),
-            // The question was answered, so the program can no longer refer to it.
+            // The request was answered, so its id is no longer valid for the program.
             Stage::Answered(_) => return Err(CmError::Unknown),
         }
         let rep = message::sidr_rep(&key, status, answer);
@@ -103,7 +102,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Releases a question of either side. Returns true if `id` is a question.
+    /// Releases a SIDR request of either side. Returns true if `id` is a SIDR request.
     pub(super) fn release_question(&mut self, now: u64, id: ConnectionId) -> bool {
         let Some(question) = self.questions.get(id) else { return false };
         match question.stage {
@@ -117,7 +116,7 @@ impl CmMachine {
         true
     }
 
-    /// Returns the question of this side whose transaction a report quotes.
+    /// Returns the SIDR request of this side whose transaction a report quotes.
     pub(super) fn question_of(&self, report: &UnreachableReport) -> Option<ConnectionId> {
         // A transaction id ends with the request id.
         let [.., a, b, c, d] = report.transaction.unwrap_or_default().to_be_bytes();
@@ -131,8 +130,8 @@ impl CmMachine {
         is_asking.then_some(id)
     }
 
-    /// Ends the question of this side whose transaction a report quotes, unless it is retried. Returns true if there is
-    /// one.
+    /// Ends the SIDR request of this side whose transaction a report quotes, unless it is retried. Returns true if
+    /// there is such a request.
     pub(super) fn question_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
         let asking = self.question_of(report);
         if let Some(id) = asking
@@ -188,8 +187,8 @@ impl CmMachine {
         self.report_question(Event::ServiceRequest(id, Box::new(request)));
     }
 
-    /// Checks that the question is valid and has a listener. The reason is for the counters only: a SIDR_REP
-    /// has fewer codes.
+    /// Checks that the SIDR request is valid and has a listener. The reason is for the counters only: a
+    /// SIDR_REP has fewer codes.
     fn check_sidr_req(&self, at: Addresses, req: &SidrReq) -> Result<ServiceRequest, RejectReason> {
         if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             return Err(RejectReason::UNSUPPORTED);
@@ -230,7 +229,7 @@ impl CmMachine {
         });
     }
 
-    /// Handles the expired timer of a question.
+    /// Handles the expired timer of a SIDR request.
     pub(super) fn question_due(&mut self, now: u64, id: ConnectionId) {
         let Some(question) = self.questions.get(id) else { return };
         match question.stage {

@@ -1,7 +1,7 @@
 //! All connections, and the indices over them.
 //!
-//! Every change of a state, of a timer or of the peer's ids goes through here, so that the
-//! indices and the counts of half-open connections always agree with the connections.
+//! Every change of a state, of a timer or of the peer's ids goes through this module, so that the indices
+//! and the counts of half-open connections always agree with the connections.
 
 use super::connection::{Addresses, Connection, ConnectionId, ConnectionState, RemoteKey};
 use super::listener::Listeners;
@@ -13,7 +13,8 @@ pub(super) struct Table {
     connections: BTreeMap<ConnectionId, Connection>,
     /// Connections by the peer's comm id, to recognise a repeated REQ (contract rocev2 12.5).
     by_remote_id: BTreeMap<RemoteKey<u32>, ConnectionId>,
-    /// Connections by the peer's QP, to find those that another REQ of the QP makes stale. Excludes timewait.
+    /// Connections by the peer's QP, to find connections that another REQ of the QP makes stale. Excludes
+    /// timewait.
     by_remote_qpn: BTreeMap<RemoteKey<QpNumber>, ConnectionId>,
     /// Connections that wait for an RTU, by QP. Data may arrive before the RTU.
     awaiting_rtu: BTreeMap<QpNumber, ConnectionId>,
@@ -58,8 +59,8 @@ impl Table {
         self.by_remote_qpn.get(key).and_then(|id| self.get(*id))
     }
 
-    /// Returns the connections of a QP of ours that are, or may be, established. There is no index: a scan
-    /// for the rare REQ of ours that its peer refuses as stale.
+    /// Returns the connections of a local QP that are, or may be, established. There is no index: a scan is
+    /// enough for the rare REQ of this node that its peer refuses as stale.
     pub(super) fn with_local_qpn(&self, qpn: QpNumber) -> Vec<ConnectionId> {
         let is_its = |connection: &&Connection| {
             let state = &connection.state;
@@ -89,7 +90,7 @@ impl Table {
         self.count(listeners, id, true);
     }
 
-    /// Changes the peer's ids, which its REP brings.
+    /// Changes the peer's ids when its REP has arrived.
     pub(super) fn set_peer(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
         self.unindex_peer(id);
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -233,7 +234,7 @@ impl Table {
     }
 }
 
-/// Removes an entry if it still is this connection's.
+/// Removes an entry if it still refers to this connection.
 fn forget<K: Ord>(index: &mut BTreeMap<K, ConnectionId>, key: K, id: ConnectionId) {
     if index.get(&key) == Some(&id) {
         index.remove(&key);

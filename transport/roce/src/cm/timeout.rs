@@ -49,7 +49,7 @@ impl CmMachine {
         }
     }
 
-    /// Repeats the unanswered message. Returns false if it was repeated often enough.
+    /// Repeats the unanswered message. Returns false if the maximum number of transmissions is reached.
     fn send_again(&mut self, now: u64, id: ConnectionId) -> bool {
         let Self { config, table, .. } = self;
         let Some(connection) = table.get_mut(id) else { return false };
@@ -103,12 +103,12 @@ impl CmMachine {
         }
     }
 
-    /// Ends a request that our program did not decide in time.
+    /// Ends a request that the local program did not decide in time.
     fn expire(&mut self, now: u64, id: ConnectionId) {
         let reason = RejectReason::TIMEOUT;
         if self.table.get(id).is_some_and(|connection| !connection.is_released) {
             self.report(Event::Unreachable(id, UnreachableCause::NoAnswer));
-            // `reject` accepts all states that expire.
+            // `reject` accepts all states in which a request expires.
             let _ = self.reject(now, id, reason, &[]);
         }
     }

@@ -14,10 +14,10 @@ pub struct LocalFault;
 /// `length` already narrowed to the bytes of one packet.
 pub trait LocalMemory {
     /// Appends the bytes of `piece` to `out`, exactly `piece.length` of them, or copies them to where the device
-    /// assembles the packet: behind what `out` has.
+    /// assembles the packet, after the bytes that `out` already has.
     ///
     /// # Errors
-    /// [`LocalFault`]; `out` may then have grown, the engine cuts it back.
+    /// [`LocalFault`]. `out` may then have grown; the engine truncates it.
     fn read(&self, piece: Sge, out: &mut Vec<u8>) -> Result<(), LocalFault>;
 
     /// Writes `bytes` to `piece`; the lengths are equal. Needs local write access.

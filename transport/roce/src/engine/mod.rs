@@ -10,8 +10,8 @@
 //! | [`Requester`] | RC, INI | an owned value | passed in; [`Requester::next_timeout`] returns when to call again |
 //! | [`ResponderState`] | RC, TGT | an owned value; written as words for shared memory | needs none |
 //!
-//! [`is_request`] returns which half a packet is for: requests go to the responder, responses to
-//! the requester; a packet for a half that the QP lacks is dropped (contract rocev2 2.4).
+//! [`is_request`] returns the half that a packet is for: requests go to the responder, responses to the
+//! requester. A packet for a half that the QP lacks is dropped (contract rocev2 2.4).
 //!
 //! Everything is deterministic: equal calls with equal times give equal packets. The engine uses
 //! no randomness; random first PSNs are passed in.

@@ -86,8 +86,8 @@ impl RoundTrip {
         self.measured.take()
     }
 
-    /// Returns the wait after which an answer is late, 0 before the first measurement (RFC 6298 §2.3): at least two round
-    /// trips, as RFC 8985 §7.2 has for a probe.
+    /// Returns the wait after which a response is late, 0 before the first measurement (RFC 6298 §2.3): at least two
+    /// round trips, as RFC 8985 §7.2 specifies for a probe.
     pub(super) fn timeout_ns(&self) -> u64 {
         let smoothed = self.smoothed_ns();
         smoothed.saturating_add(self.variation_ns.saturating_mul(4).max(smoothed))
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_of_steady_path_is_late_after_two_round_trips() {
+    fn timeout_of_steady_path_is_two_round_trips() {
         let mut round_trip = RoundTrip::default();
         for step in 0..64 {
             round_trip.sent(Psn::new(step), false, Time(0));

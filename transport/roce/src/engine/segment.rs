@@ -28,11 +28,11 @@ pub fn is_request(opcode: Opcode) -> bool {
 /// The family of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestKind {
-    /// Into a posted receive.
+    /// Writes into a posted receive.
     Send,
-    /// Into memory.
+    /// Writes to memory.
     Write,
-    /// Out of memory.
+    /// Reads from memory.
     Read,
     /// Compare-and-swap or fetch-and-add.
     Atomic,
@@ -46,7 +46,7 @@ pub(super) struct Class {
     pub(super) last: bool,
 }
 
-/// Classifies a request's operation; `None` for answers, reserved operations and SENDs with invalidation.
+/// Classifies a request's operation; `None` for responses, reserved operations and SENDs with invalidation.
 pub(super) fn classify(operation: Operation) -> Option<Class> {
     use Operation as O;
     let (kind, first, last) = match operation {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_answers_do_not_mix() {
+    fn requests_are_distinguished_from_responses() {
         for operation in (0..0x20).map(Operation) {
             let opcode = Opcode::new(Service::XRC, operation);
             assert!(classify(operation).is_none() || is_request(opcode), "{operation:?}");

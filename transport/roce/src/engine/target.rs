@@ -4,7 +4,7 @@ use super::NakCode;
 use crate::wire::Packet;
 use trunkline_verbs::{IoAddress, Psn, RemoteAddress, SrqNumber};
 
-/// The remote range a one-sided message names: where it starts, and its whole length.
+/// The remote range that a one-sided message names: its start and its whole length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRange {
     /// Start and rkey, as in RETH.
@@ -51,8 +51,8 @@ pub enum Work<'a> {
         first: bool,
         /// Last packet of the message.
         last: bool,
-        /// On the last packet: take a receive and complete it with this (contract G9), byte length
-        /// is `range.length`. The receive is checked before the payload is written.
+        /// On the last packet: take a receive and complete it with this value (contract G9). The byte
+        /// length is `range.length`. The receive is checked before the payload is written.
         immediate: Option<u32>,
     },
     /// Check that the range may be read; the bytes are fetched later with [`Target::read`].
@@ -86,9 +86,9 @@ pub enum Work<'a> {
 pub struct PlacementRequest<'a> {
     /// PSN, unique among the placements of the QP for half the PSN space.
     pub psn: Psn,
-    /// XRC: the SRQ it names. RC: `None`.
+    /// XRC: the SRQ that the packet names. RC: `None`.
     pub srq: Option<SrqNumber>,
-    /// The sender requested a solicited event; it counts on the packet that completes a receive.
+    /// True if the sender requested a solicited event. Valid on the packet that completes a receive.
     pub solicited: bool,
     /// Work to do.
     pub work: Work<'a>,
@@ -113,7 +113,7 @@ pub enum Placement {
     /// Done: data are in place and the receive, if one ended, has completed. The packet is
     /// acknowledged.
     Placed,
-    /// Old value of a completed atomic.
+    /// The atomic is done. Contains the old value.
     Atomic(u64),
     /// The receive queue is empty: RNR NAK, without a change.
     Rnr,
@@ -127,20 +127,20 @@ pub enum Placement {
     Later,
 }
 
-/// Payload of one packet of a READ's answer.
+/// Payload of one packet of a READ's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadPiece {
     /// First PSN of the response.
     pub psn: Psn,
     /// PSNs that it covers.
     pub psns: u32,
-    /// XRC: the SRQ the request named. RC: `None`.
+    /// XRC: the SRQ that the request named. RC: `None`.
     pub srq: Option<SrqNumber>,
     /// The request's range, to be checked again (contract rocev2 7.13).
     pub range: RemoteRange,
-    /// First byte wanted.
+    /// Offset of the first byte in the range.
     pub offset: u32,
-    /// Bytes wanted; 0 only for a zero-length READ, which needs no rkey.
+    /// Number of bytes; 0 only for a zero-length READ, which needs no rkey.
     pub length: u32,
 }
 
@@ -158,15 +158,15 @@ pub enum ReadOutcome {
 
 /// The memory, receive queues and SRQs of a responder. The device implements it.
 ///
-/// Order of checks (contract G4, rocev2 7.3; the engine has done those before): resolve the SRQ in
-/// the TGT's XRC domain (unknown: `Nak` or `Drop` by policy), receive available (`Rnr`), length
-/// of the receive (`Nak(INVALID_REQUEST)`), rkey, PD of the SRQ (RC: of the QP), access, range
-/// (`Nak(REMOTE_ACCESS)`), then the bytes.
+/// Order of checks (contract G4, rocev2 7.3; the engine has done the earlier ones): resolve the SRQ in the
+/// TGT's XRC domain (unknown: `Nak` or `Drop` by policy), receive available (`Rnr`), length of the receive
+/// (`Nak(INVALID_REQUEST)`), rkey, PD of the SRQ (RC: of the QP), access, range (`Nak(REMOTE_ACCESS)`),
+/// then the bytes.
 pub trait Target {
     /// Carries out one packet.
     fn place(&mut self, request: &PlacementRequest<'_>) -> Placement;
 
-    /// Appends bytes of an accepted READ to `out`, or copies them to where the device assembles the packet: behind what
-    /// `out` has.
+    /// Appends bytes of an accepted READ to `out`, or copies them to where the device assembles the packet, after the
+    /// bytes that `out` already has.
     fn read(&mut self, piece: &ReadPiece, out: &mut Vec<u8>) -> ReadOutcome;
 }

@@ -1,5 +1,5 @@
-//! Common parts of both halves' unit tests: attributes, handmade packets, memory, and targets with scripted
-//! answers.
+//! Common parts of the unit tests of both halves: attributes, constructed packets, memory, and targets with
+//! scripted outcomes.
 
 use super::{
     LocalFault, LocalMemory, NakCode, Placement, PlacementRequest, ReadOutcome, ReadPiece, Target, Work,
@@ -66,7 +66,7 @@ pub(super) fn read_request(psn: u32, address: u64, length: u32) -> Packet<'stati
     packet
 }
 
-/// Returns an answer as an XRC peer sends it.
+/// Returns a response as an XRC peer sends it.
 pub(super) fn answer(operation: Operation, psn: u32, syndrome: Syndrome, payload: &[u8]) -> Packet<'_> {
     let mut packet =
         Packet::new(Opcode::new(Service::XRC, operation), QpNumber::new(0x11), Psn::new(psn), payload);
@@ -117,7 +117,7 @@ impl LocalMemory for Ram {
     }
 }
 
-/// A target with scripted answers, which succeeds when there are none left. Records the requests.
+/// A target with scripted outcomes, which succeeds once all of them are used. Records the requests.
 #[derive(Default)]
 pub(super) struct Script {
     pub(super) answers: VecDeque<Placement>,

@@ -39,7 +39,7 @@ impl Classic {
         if order.u16([header[0], header[1]]) != 2 {
             return Err(PcapError::Malformed { offset: 4, what: "the pcap version is not 2" });
         }
-        // The upper half describes frame check sequences, which our captures never have.
+        // The upper half describes frame check sequences, which the device's captures do not have.
         let link = order.u32([header[16], header[17], header[18], header[19]]) & 0xffff;
         let link = LinkType(u16::try_from(link).unwrap_or(u16::MAX));
         Ok(Self { order, link, fraction_ns })

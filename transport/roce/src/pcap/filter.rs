@@ -1,8 +1,8 @@
 //! Selection of a capture's RoCE datagrams.
 //!
-//! Our device replies to the port that a peer sent from, so a RoCE packet need not have port 4791. A datagram
+//! The device replies to the port that a peer sent from, so a RoCE packet need not have port 4791. A datagram
 //! without that port counts as RoCE if it parses and its ICRC is right. From then on every datagram between
-//! the same two endpoints counts, so that corrupted packets between them are noticed.
+//! the same two endpoints counts, so that corrupted packets between them are reported.
 
 use super::Datagram;
 use crate::wire::{ICRC_LENGTH, Packet, ROCE_PORT, icrc};

@@ -107,7 +107,7 @@ impl Ng {
         }
     }
 
-    /// Reads a block's length and returns its body's.
+    /// Reads a block's length, and returns the length of the block's body.
     fn body_length<R: Read>(&self, source: &mut Source<R>, offset: u64) -> Result<u64, PcapError> {
         let inside = "the length of a block";
         let cut_off = PcapError::CutOff { offset: source.offset(), inside };

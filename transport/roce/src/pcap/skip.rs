@@ -6,12 +6,11 @@
 pub enum Skip {
     /// The link type is unknown to this module.
     UnknownLink,
-    /// ARP, LLDP and so on.
+    /// The frame does not contain an IP packet, but for example ARP or LLDP.
     NotIp,
-    /// TCP, ICMP and so on.
+    /// The packet is not UDP, but for example TCP or ICMP.
     NotUdp,
-    /// A fragment. RoCE packets are never fragmented by their senders; a network that does it
-    /// breaks them.
+    /// A fragment. Senders never fragment RoCE packets; a network that fragments them makes them unusable.
     Fragment,
     /// The capture kept fewer bytes than the packet has.
     CutShort,

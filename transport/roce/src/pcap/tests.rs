@@ -213,7 +213,7 @@ fn pcapng_files_of_both_orders_are_read() {
 }
 
 #[test]
-fn broken_lengths_are_refused() {
+fn malformed_capture_files_are_refused() {
     let mut huge = words(false, &[0xa1b2_c3d4]);
     huge.extend(version(false));
     huge.extend(words(false, &[0, 0, 65_535, 1, 0, 0, u32::MAX, u32::MAX]));

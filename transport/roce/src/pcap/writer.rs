@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_reads_what_writer_wrote() {
+    fn pcap_writer_and_reader_round_trip() {
         let v4 = IpUdp { v4_identification: 0x1234, ..headers("10.0.0.1:50000", "10.0.0.2:4791") };
         let v6 = headers("[fe80::1]:50001", "[2001:db8::2]:4791");
         let mut writer = PcapWriter::new(Calls::default()).expect("memory");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_and_ecn_bits_are_right() {
+    fn written_packets_have_valid_checksums_and_ecn_bits() {
         let v4 = headers("10.0.0.1:50000", "10.0.0.2:4791");
         let v6 = headers("[fe80::1]:50001", "[fe80::2]:4791");
         let mut writer = PcapWriter::new(Calls::default()).expect("memory");

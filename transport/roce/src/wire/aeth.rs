@@ -12,7 +12,7 @@ pub enum Syndrome {
     },
     /// The receive queue was empty: the requester must repeat the request later.
     Rnr {
-        /// Time that the requester must wait before that.
+        /// Time that the requester must wait before it repeats the request.
         timer: RnrTimer,
     },
     /// The request was refused.

@@ -11,7 +11,7 @@ pub struct Bth {
     pub opcode: Opcode,
     /// True if the receiver's completion raises a solicited event.
     pub solicited: bool,
-    /// Path migration state. Senders differ in it, receivers ignore it.
+    /// Path migration state. Senders set it differently, and receivers ignore it.
     pub migrated: bool,
     /// Pad bytes after the payload, 0 to 3.
     pub pad: u8,
@@ -25,8 +25,8 @@ pub struct Bth {
     pub destination: QpNumber,
     /// True if the sender requests an acknowledgement.
     pub ack_request: bool,
-    /// The seven reserved bits next to `ack_request`. We send 0, and keep received bits so that a capture
-    /// re-emits equal.
+    /// The seven reserved bits next to `ack_request`. This node sends 0, and keeps received bits so that a
+    /// capture re-emits equal.
     pub reserved: u8,
     /// Packet sequence number, 24 bits.
     pub psn: Psn,
@@ -88,7 +88,7 @@ pub struct Aeth {
 pub struct Deth {
     /// Queue key.
     pub qkey: u32,
-    /// Byte 4, reserved: we send 0.
+    /// Byte 4, reserved: this node sends 0.
     pub reserved: u8,
     /// Sending QP.
     pub source: QpNumber,

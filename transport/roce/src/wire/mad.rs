@@ -60,9 +60,9 @@ pub struct MadHeader {
     pub transaction: u64,
     /// The kind of message in the data.
     pub attribute: Attribute,
-    /// Bytes 18 and 19, reserved: we send 0.
+    /// Bytes 18 and 19, reserved: this node sends 0.
     pub reserved: u16,
-    /// Attribute modifier: we send 0.
+    /// Attribute modifier: this node sends 0.
     pub modifier: u32,
 }
 
@@ -89,7 +89,7 @@ impl MadHeader {
         }
     }
 
-    /// Returns true if the MAD is a CM message of the version that we implement.
+    /// Returns true if the MAD is a CM message of the implemented version.
     #[must_use]
     pub const fn is_cm(&self) -> bool {
         self.base_version == Self::BASE_VERSION
@@ -99,12 +99,12 @@ impl MadHeader {
     }
 }
 
-/// The packet that the beginning of a datagram belongs to, as an ICMP error quotes it.
+/// The packet that an ICMP error quotes the beginning of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotedPacket {
     /// Not for QP 1.
     Other,
-    /// A MAD, or a quote that is too short to decide.
+    /// A MAD, or a packet whose quote is too short to decide.
     Mad {
         /// Transaction id, if the quote reaches that far.
         transaction: Option<u64>,
@@ -114,7 +114,7 @@ pub enum QuotedPacket {
 impl QuotedPacket {
     /// Length of a complete quote, in bytes.
     pub const BYTES: usize = Self::TRANSACTION + 8;
-    /// After BTH, DETH, and the first 8 bytes of the MAD.
+    /// Offset of the transaction id: after BTH, DETH, and the first 8 bytes of the MAD.
     const TRANSACTION: usize = BTH_LENGTH + 8 + 8;
 
     /// Parses the beginning of a datagram.

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn becn_is_set_in_packet_whose_icrc_stays_valid() {
+    fn setting_becn_keeps_icrc_valid() {
         let [source, destination] =
             ["10.0.0.1:50000", "10.0.0.2:4791"].map(|text| text.parse().expect("valid"));
         let headers = IpUdp::new(source, destination);

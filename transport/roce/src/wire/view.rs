@@ -1,7 +1,7 @@
 //! The bytes of a packet, read from front to back: the first of the two steps of parsing.
 //!
-//! Owns the reading of fields. [`PacketView::new`] checks each length once; from then on reading a field
-//! can't fail. Only `packet` calls it. It neither copies nor interprets fields.
+//! Owns the reading of fields. [`PacketView::new`] checks each length once, so reading a field afterwards
+//! cannot fail. Only `packet` calls it. It neither copies nor interprets fields.
 
 use super::layout::{self, Headers, MTU_MIN, PayloadRule};
 use super::{BTH_LENGTH, Bth, Opcode, WireError};
@@ -25,7 +25,7 @@ impl<'a> PacketView<'a> {
         Self::with(bytes, |rule| rule)
     }
 
-    /// Like [`PacketView::new`], for a packet that may have the payload of several.
+    /// Like [`PacketView::new`], for a packet that may have the payload of several packets.
     #[inline]
     pub(super) fn joined(bytes: &'a [u8]) -> Result<Self, WireError> {
         // The connection checks that a part of a message is a whole number of path MTUs.

@@ -1,4 +1,4 @@
-//! The network: whether a packet arrives, how often and when.
+//! The network: decides if a packet arrives, how often and when.
 
 use crate::plan::Network;
 use crate::random::Random;

@@ -239,7 +239,7 @@ impl Checked<'_> {
         let (rest, length) = (op.bytes.len() - before, range.length as usize);
         let piece = self.flow.piece_bytes;
         let fits = if matches!(shape, SendOperation::RdmaRead(_)) {
-            // A probe may come before the request that it repeats. It asks for one packet.
+            // A probe may come before the request that it repeats. The probe requests one packet.
             length == rest.min(piece - before % piece) || length == self.flow.packet_bytes && length < rest
         } else {
             length == rest

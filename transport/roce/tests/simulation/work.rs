@@ -59,7 +59,7 @@ pub(crate) struct Flow {
     /// Number of requests that have ended at the requester.
     ended: usize,
     failure: Option<CompletionStatus>,
-    /// True once a flushed completion was polled: from there on every request has a completion.
+    /// True once a flushed completion was polled: every later request has a completion.
     flushing: bool,
     /// True if the QP's other half failed, so any request may be flushed.
     pub(crate) half_failed: bool,
@@ -287,7 +287,7 @@ impl Flow {
             assert_eq!(self.ended, self.ops.len(), "requests without a completion after a failure");
             return;
         }
-        // The requests after the last signalled one.
+        // Check the requests after the last signalled one.
         let tail = self.ended..self.ops.len();
         for index in tail {
             assert!(!self.ops[index].flags.contains(SendFlags::SIGNALED), "completion of {index} is lost");

@@ -1,7 +1,8 @@
-//! State that all objects of a device share.
+//! State common to all objects of a device.
 //!
-//! Owns the device's parts and the lives of the background threads. Each verbs object holds an `Arc` of it, so that
-//! objects may be dropped in any order. With the last object the threads end and the parts are dropped.
+//! Owns the device's parts and its background threads. Each verbs object holds an `Arc` of the core, so that
+//! objects may be dropped in any order. When the last object is dropped, the threads end and the parts are
+//! dropped.
 #![forbid(unsafe_code)]
 
 use super::control::Control;
@@ -24,14 +25,14 @@ use std::time::Duration;
 use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::{Time, VerbsError};
 
-/// Time limit for threads to leave the device when the process ends.
+/// Maximum time to wait for threads to leave the device when the process exits.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// Exists until everything of a device is released, including its descriptors and threads.
+/// Exists until all resources of a device are released, including descriptors and threads.
 #[derive(Debug)]
 pub(super) struct SlotGuard;
 
-/// State shared by all objects of a device.
+/// State common to all objects of a device.
 #[derive(Debug)]
 pub(super) struct Core {
     parts: Arc<DeviceParts>,
@@ -41,9 +42,9 @@ pub(super) struct Core {
     /// XRC domains by file.
     pub(super) domains: DomainTable,
     next_pd: AtomicU32,
-    /// Background threads. Dropped first, see `Drop`.
+    /// Background threads. Dropped first; see `Drop`.
     backgrounds: Mutex<Vec<Background>>,
-    /// Guard of the device's slot, if there is one. The last field, so that it is dropped last.
+    /// Guard of the device's slot, if the device is in one. Dropped last, since it is the last field.
     slot_guard: OnceLock<Arc<SlotGuard>>,
 }
 
@@ -63,7 +64,7 @@ impl Core {
             maker,
             events,
             domains: DomainTable::new(host),
-            // 0 is the PD of TGTs, without regions.
+            // 0 is the PD of TGTs, which has no regions.
             next_pd: AtomicU32::new(1),
             backgrounds: Mutex::new(vec![background]),
             slot_guard: OnceLock::new(),
@@ -117,12 +118,13 @@ impl Core {
         self.parts.shards().known_group(group)
     }
 
-    /// Records in the child of a fork that the background threads do not exist there. Returns their eventfds.
+    /// Records in the child of a fork that the background threads do not exist there. Returns the eventfds
+    /// that woke them.
     pub(super) fn forked(&self) -> Vec<BorrowedFd<'_>> {
         self.shards().map(|lock| lock.progress.forked()).collect()
     }
 
-    /// Starts the background thread of a shard again, in a child that uses the device.
+    /// Starts the background thread of a shard again, in a child of a fork that uses the device.
     #[cold]
     fn revive(&self, of: &Arc<ShardLock>) {
         let mut backgrounds = lock(&self.backgrounds);
@@ -134,7 +136,7 @@ impl Core {
             backgrounds.swap_remove(place).forget();
         }
         of.progress.adopt();
-        // A fork loses only threads, and they create the objects that they sleep on themselves.
+        // A fork loses only threads, which exist only outside of simulations, so no sleeper is given.
         match Background::start(&self.parts, of, None) {
             Ok(started) => backgrounds.push(started),
             Err(error) => tracing::error!(%error, "background thread of a shard not restarted"),
@@ -147,7 +149,7 @@ impl Core {
         }
     }
 
-    /// Returns true if a simulation runs the device, so that callers must not wait.
+    /// Returns true if a simulation runs the device. Callers must not block then.
     pub(super) fn is_simulated(&self) -> bool {
         self.runtime().is_simulated()
     }
@@ -160,28 +162,28 @@ impl Core {
         self.parts.present()
     }
 
-    /// Locks control, for operations that concern no shard and set no timer.
+    /// Locks control, for operations that neither use a shard nor set a timer.
     pub(super) fn control(&self) -> MutexGuard<'_, Control> {
         self.parts.control()
     }
 
-    /// Runs an operation of control. Afterwards wakes background threads that sleep longer than the shards
-    /// now need.
+    /// Runs an operation of control. Afterwards wakes the background threads whose shards have an earlier
+    /// deadline.
     pub(super) fn act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> R {
         self.ensure_background(self.parts.shards().first());
         self.parts.act(action)
     }
 
-    /// Runs an operation on one shard, and then wakes its background thread if necessary.
+    /// Runs an operation on a shard, and then wakes the shard's background thread if necessary.
     pub(super) fn act_on<R>(&self, index: ShardIndex, action: impl FnOnce(&mut Shard, Time) -> R) -> R {
         let of = self.shard(index);
         self.ensure_background(of);
         self.parts.act_on(of, action)
     }
 
-    /// Disconnects all peers because the process ends, perhaps in the middle of an operation. It does so only
-    /// if control and the first shard become free soon, and are not a forked copy of those that another
-    /// process uses. The wait is bounded, since the thread at work may never run again.
+    /// Disconnects all peers because the process exits, perhaps in the middle of an operation. Does so only
+    /// if control and the first shard become free in time, and are not a forked copy that another process
+    /// uses. The wait is limited, since the thread that works on them may never run again.
     pub(super) fn disconnect_all(&self) {
         let began = self.parts.now();
         while !self.parts.shards().first().progress.is_orphan() {
@@ -195,7 +197,7 @@ impl Core {
         }
     }
 
-    /// Returns the guard that keeps a slot occupied while the device, removed or not, still exists.
+    /// Returns the guard that exists as long as the device, which may be removed.
     pub(super) fn slot_guard(&self) -> &Arc<SlotGuard> {
         self.slot_guard.get_or_init(|| Arc::new(SlotGuard))
     }
@@ -205,12 +207,12 @@ impl Core {
         self.act(|access, now| access.control.remove(&mut access.shards, now));
     }
 
-    /// Does a shard's pending work, unless another thread is working on the shard.
+    /// Does a shard's pending work, unless another thread does.
     pub(super) fn work(&self, index: ShardIndex) {
         self.parts.work(self.shard(index));
     }
 
-    /// Records that the program polls, so that the shard's background thread leaves the work to the program.
+    /// Records that the program polls, so that the shard's background thread leaves it the work.
     pub(super) fn note_poll(&self, index: ShardIndex) {
         let of = self.shard(index);
         self.ensure_background(of);
@@ -228,7 +230,7 @@ impl Core {
     pub(super) fn new_pd(&self) -> Result<PdNumber, VerbsError> {
         self.present()?;
         let number = self.next_pd.fetch_add(1, Ordering::Relaxed);
-        // The limit is far below the wrap, so that racing callers cannot pass it either.
+        // The limit is far below the largest value, so that racing callers do not make the number wrap.
         if number > u32::MAX / 2 {
             return Err(VerbsError::OutOfResources("all protection domain numbers were used"));
         }

@@ -1,6 +1,7 @@
 //! Counters of a device.
 //!
-//! Owns the names, and their order for programs. Each shard counts separately; sums are computed on request.
+//! Owns the names of the counters, and their order for programs. Each shard counts separately; sums are
+//! computed on request.
 #![forbid(unsafe_code)]
 
 use trunkline_roce::engine::{RequesterCounters, ResponderCounters};
@@ -22,12 +23,12 @@ pub(super) struct ShardCounters {
     pub(super) unknown_srq: u64,
     pub(super) cq_overflows: u64,
     pub(super) bad_mads: u64,
-    /// Packets for QPs of other shards, and packets that found no room there.
+    /// Packets passed to the shard of their QP, and packets dropped because that shard's inbox was full.
     pub(super) handed_over: u64,
     pub(super) not_handed_over: u64,
-    /// Times that a QP waited for the window of its path.
+    /// Number of times that a QP waited for room in the window of its path.
     pub(super) congestion_waits: u64,
-    /// Received packets with a mark (ECN), and reports of marks, sent and received.
+    /// Received packets that the network marked (ECN), and reports of marks that were sent and received.
     pub(super) packets_marked: u64,
     pub(super) ecn_echoes_sent: u64,
     pub(super) ecn_echoes_received: u64,
@@ -63,7 +64,7 @@ impl ShardCounters {
 pub(super) struct MemberCounters {
     /// TGTs taken over from members that died.
     pub(super) taken_over: u64,
-    /// Messages of unknown kind or form.
+    /// Messages that could not be parsed.
     pub(super) unknown_messages: u64,
 }
 
@@ -116,7 +117,7 @@ impl QpCounters {
     }
 }
 
-/// Lists the counters as programs see them.
+/// Returns the counters by name, in the order for programs.
 pub(super) fn list(
     shard: &ShardCounters,
     qps: &QpCounters,

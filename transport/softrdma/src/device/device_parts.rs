@@ -1,9 +1,9 @@
-//! Control and the shards of a device, and which thread works on them when.
+//! Control and the shards of a device, and the threads that work on them.
 //!
-//! Owns control under its lock, each shard under its lock, and the order in which they are taken: control
-//! first, then the first shard, then any other. A thread at work on a shard never blocks on another, and
-//! tries control's lock only while it holds no shard. A thread that polls, posts or connects does the work
-//! itself; background machines work when no thread polls.
+//! Owns control and each shard under its lock, and the order of the locks: control, then the first shard,
+//! then another shard. A thread in a turn of a shard never waits for another shard, and tries control's lock
+//! only while it is in no turn. A thread that polls, posts or connects does the work itself; background
+//! machines work when no thread polls.
 #![forbid(unsafe_code)]
 
 use super::control::Control;
@@ -22,7 +22,7 @@ use trunkline_machine::rings::owned::Turn;
 use trunkline_machine::rings::shared::Wanted;
 use trunkline_verbs::{Time, VerbsError};
 
-/// Control, and its access to the shards, for one operation.
+/// Control and its access to the shards, during one operation.
 #[derive(Debug)]
 pub(super) struct Access<'a> {
     pub(super) control: &'a mut Control,
@@ -35,10 +35,10 @@ pub(super) struct DeviceParts {
     control: Mutex<Control>,
     shards: Shards,
     runtime: Runtime,
-    /// Time of control's next timeout, in nanoseconds; read without control's lock.
+    /// Time of control's next timeout, in nanoseconds, to be read without control's lock.
     control_due_ns: AtomicU64,
     is_removed: Arc<AtomicBool>,
-    /// Messages to the other members of the host; available during the device's membership.
+    /// Messages to the other members of the host; gone once the device has left.
     members: Option<Weak<Members>>,
 }
 
@@ -50,7 +50,7 @@ impl DeviceParts {
         Self { control: Mutex::new(control), shards, runtime, control_due_ns, is_removed, members }
     }
 
-    /// Returns the check for stopped holders of port 4791, for the machine of the first shard.
+    /// Returns the check for stopped holders of port 4791 if this is the first shard.
     pub(super) fn stopped_holders(&self, lock: &ShardLock) -> Option<StoppedHolders> {
         self.members.clone().filter(|_| self.is_first(lock)).map(StoppedHolders::new)
     }
@@ -78,7 +78,7 @@ impl DeviceParts {
         if self.is_removed.load(Ordering::Acquire) { Err(VerbsError::Gone) } else { Ok(()) }
     }
 
-    /// Locks control, for operations that concern no shard and set no timer.
+    /// Locks control, for operations that neither use a shard nor set a timer.
     pub(super) fn control(&self) -> MutexGuard<'_, Control> {
         lock(&self.control)
     }
@@ -89,7 +89,7 @@ impl DeviceParts {
         self.operate(&mut control, self.shards.first().shard.enter(), action)
     }
 
-    /// Runs an operation of control if neither control nor the first shard is in use.
+    /// Runs an operation of control; returns `None` if control or the first shard is in use.
     pub(super) fn try_act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> Option<R> {
         let mut control = self.try_control()?;
         let first = self.shards.first().shard.try_enter()?;
@@ -121,7 +121,7 @@ impl DeviceParts {
         result
     }
 
-    /// Runs an operation on a shard that may send or set timers.
+    /// Runs an operation on a shard. The operation may send packets or set timers.
     pub(super) fn act_on<R>(&self, lock: &ShardLock, action: impl FnOnce(&mut Shard, Time) -> R) -> R {
         let mut shard = lock.shard.enter();
         let now = self.now();
@@ -131,13 +131,14 @@ impl DeviceParts {
         result
     }
 
-    /// Does a shard's pending work, unless another thread is working on the shard.
+    /// Does a shard's pending work, unless another thread does.
     pub(super) fn work(&self, lock: &ShardLock) {
         let Some(mut shard) = lock.shard.try_enter() else { return };
         let now = self.now();
         shard.poll(now);
         if self.wants_control(lock, &shard, now) {
-            // Finish this work first: another thread may hold the shard after `serve_control`.
+            // Complete the work before leaving the turn, since another thread may be in a turn after
+            // `serve_control`.
             self.worked(lock, &mut shard, now);
             drop(shard);
             self.serve_control();
@@ -147,12 +148,14 @@ impl DeviceParts {
         self.worked(lock, &mut shard, now);
     }
 
-    /// Wakes the machine that sleeps for a shard if necessary, after another thread has done its work, in the same turn.
+    /// Wakes the machine that sleeps for a shard if necessary, after another thread has done the shard's
+    /// work, in the same turn.
     pub(super) fn worked(&self, lock: &ShardLock, shard: &mut Shard, now: Time) {
         lock.progress.worked(shard, now, |shard| self.deadline(lock, shard, now));
     }
 
-    /// Waits for the shard and does its pending work. Returns true if more work is ready, and the turn.
+    /// Waits for the shard and does its pending work. Returns true if more work is ready, together with the
+    /// turn.
     pub(super) fn work_and_stay<'a>(
         &self,
         lock: &'a ShardLock,
@@ -163,7 +166,7 @@ impl DeviceParts {
         let mut more = work(&mut shard, now);
         if self.wants_control(lock, &shard, now) {
             drop(shard);
-            // Another thread holds control's lock, so the events wait.
+            // Another thread holds control's lock, so events for control are left.
             more |= !self.serve_control();
             shard = lock.shard.enter();
             more |= shard.has_work();
@@ -171,7 +174,7 @@ impl DeviceParts {
         (more, shard)
     }
 
-    /// Returns the time of a shard's next deadline; it may have passed.
+    /// Returns the time of a shard's next deadline, which may be in the past.
     pub(super) fn deadline(&self, lock: &ShardLock, shard: &Shard, now: Time) -> Option<Time> {
         if self.present().is_err() {
             return None;
@@ -181,8 +184,8 @@ impl DeviceParts {
         shard.deadline(now).into_iter().chain(control).min()
     }
 
-    /// Prepares the calling machine to sleep for a shard, in a turn of the shard. Returns `None` if it must not,
-    /// otherwise the time of the shard's next deadline.
+    /// Prepares the calling machine to sleep for a shard, in a turn of the shard. Returns the time of the
+    /// shard's next deadline, or `None` if the machine must not sleep.
     pub(super) fn fall_asleep(
         &self,
         lock: &ShardLock,
@@ -199,14 +202,14 @@ impl DeviceParts {
             return None;
         }
         lock.progress.falls_asleep(watcher, shard.link().descriptors_version(), deadline);
-        // Another shard may have handed over packets before it saw the watcher.
+        // Another shard may have handed over packets before it read that this machine watches.
         if self.shards.neighbours().has_packets(lock.index) { None } else { Some(deadline) }
     }
 
-    /// Polls for the cause of a machine's wake-up from its sleep for the shard, and stops notifications of
-    /// packets from other shards, unless another machine sleeps for it.
+    /// Polls for the cause of a machine's wake-up. If no other machine sleeps for the shard, stops
+    /// notifications of packets from other shards.
     pub(super) fn woken(&self, lock: &ShardLock, by_link: bool) {
-        // Wait for the shard's lock: an edge of a descriptor that is not noted here is never reported again.
+        // Wait for the shard's lock: an edge of a descriptor that is not recorded here is not reported again.
         let mut shard = lock.shard.enter();
         shard.woken(by_link, self.now());
         if lock.progress.is_unwatched() {
@@ -214,7 +217,8 @@ impl DeviceParts {
         }
     }
 
-    /// Returns true if a shard has work that does not wake a machine sleeping until then. For simulations.
+    /// Returns true if a shard has work that does not wake a machine that sleeps until `until`. For
+    /// simulations.
     pub(super) fn is_due(&self, lock: &ShardLock, until: Option<Time>) -> bool {
         lock.shard.try_enter().is_some_and(|shard| {
             let next = self.deadline(lock, &shard, self.now());
@@ -227,8 +231,8 @@ impl DeviceParts {
         std::ptr::eq(lock, &raw const **self.shards.first())
     }
 
-    /// Returns true if control's work has to follow a shard's turn. Messages of other processes, and timers,
-    /// are left to the first shard.
+    /// Returns true if control has to work after a turn of this shard. Only the first shard does so for
+    /// messages of other processes, and for timers.
     fn wants_control(&self, lock: &ShardLock, shard: &Shard, now: Time) -> bool {
         if lock.note_control_events(shard) {
             return true;
@@ -236,7 +240,7 @@ impl DeviceParts {
         self.is_first(lock) && (self.control_due_ns.load(Ordering::Acquire) <= now.0 || shard.has_messages())
     }
 
-    /// Does control's pending work, unless another thread holds control's lock; returns true if it did.
+    /// Does control's pending work; returns false if another thread holds control's lock.
     fn serve_control(&self) -> bool {
         let Some(mut control) = self.try_control() else { return false };
         if control.is_removed() {

@@ -1,8 +1,7 @@
 //! The software RDMA device: verbs objects, and the threads that drive the layers below.
 //!
-//! Owns all objects that a program can hold of a device. Called through the traits of `trunkline_verbs`;
-//! [`SoftProvider`] and [`SoftDevice::open`] are the entry points. It must never wait for the network inside
-//! a call.
+//! Owns all objects through which programs use a device. Called through the traits of `trunkline_verbs`;
+//! [`SoftProvider`] and [`SoftDevice::open`] are the entry points. A call must never wait for the network.
 //!
 //! | part | files |
 //! |---|---|
@@ -11,15 +10,15 @@
 //! | control and shards | `core`, `device_parts`, `shards` |
 //! | the data path | `shard`: QPs, packets in and out, timers |
 //! | slow operations | `control`: connections, addresses, changes of QPs, removal |
-//! | TGTs that processes share | `sharing`, which only devices of several processes need |
+//! | TGTs that processes share | `sharing`, used only by devices that share TGTs between processes |
 //! | tables, numbers, keys | `tables`; `keys` and `srqs` are read by all shards |
 //! | sleeping, waking, background threads | `threads` |
 //!
 //! # Locks
-//! Control's lock is taken first, then the lock of the first shard, then the lock of any other. CQs, SRQs,
-//! channels, events, the directory and the writers of the tables have small separate locks, which are taken
-//! last and never held during a call into another object. A poller only tries its shard's lock, and reads its
-//! CQ in any case. It tries control's lock while it holds no shard.
+//! The lock of control is taken first, then the lock of the first shard, then the lock of another shard. CQs,
+//! SRQs, channels, events, the directory and the writers of the tables have small separate locks, which are
+//! taken last and never held during a call into another object. A poller only tries its shard's lock, and
+//! reads its CQ even if that fails. It tries control's lock only while it holds no shard's lock.
 
 mod control;
 mod core;

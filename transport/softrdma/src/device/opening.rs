@@ -1,7 +1,7 @@
 //! Opening a device.
 //!
-//! Owns the order in which membership of the host, link, addresses, first shard, control and the background
-//! thread are created, and the creation of links for further shards. Called once per device, by
+//! Owns the order in which a device's parts are created: membership of the host, link, addresses, first
+//! shard, control and background thread. Also creates the links of further shards. Called once per device, by
 //! [`super::SoftDevice::open`].
 #![forbid(unsafe_code)]
 
@@ -55,7 +55,8 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let tap = make_link(&options, &membership, &first_sockets, &capture_has_ended)?;
     let gids = gid_table(&options, &*tap.wire.link)?;
     let away = away_files(&options, &gids)?;
-    // The network may come up later, unless the user named the addresses.
+    // The host's network may come up later. Derive the GUID from a loopback address then, unless the user
+    // named addresses.
     let later = (!gids.is_named() && membership.host.is_some()).then_some(Ipv4Addr::LOCALHOST.into());
     let first = gids.addresses().first().copied().or(later).ok_or(OpenError::NoAddress)?;
     let guid = guid(&options.runtime, first);
@@ -121,7 +122,7 @@ fn os(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Os { doing, source }
 }
 
-/// A device's connections with the other devices of its host; empty on a network in process.
+/// A device's membership of its host; empty on a network in process.
 #[derive(Debug)]
 struct Membership {
     host: Option<Arc<Host>>,
@@ -145,7 +146,7 @@ impl Membership {
     }
 }
 
-/// Returns the paths that QPs may use. Faults, captures and an observer concern packets on the link only.
+/// Returns the paths that QPs may use. Faults, captures and an observer need the packets on the link.
 fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
     let reasons = [
         (options.path == PathChoice::Udp, Refusal::AsksForUdp),
@@ -161,7 +162,7 @@ fn paths(options: &SoftOptions) -> Result<PathPolicy, OpenError> {
     }
 }
 
-/// Creates the link of the first shard, with the faults and views that the options request.
+/// Creates the link of the first shard, with the faults, capture and observer of the options.
 fn make_link(
     options: &SoftOptions,
     membership: &Membership,
@@ -183,7 +184,7 @@ fn make_link(
     tapped(options, link, capture_has_ended)
 }
 
-/// Returns the function that creates the links of further shards, which have separate ports. A network in
+/// Returns the function that creates the links of further shards, each with its own ports. A network in
 /// process has no ports, so its devices have one shard.
 fn link_maker(
     options: SoftOptions,
@@ -191,7 +192,7 @@ fn link_maker(
     first: Arc<FirstSockets>,
     capture_has_ended: Arc<AtomicBool>,
 ) -> MakeLink {
-    // The links end with the device's membership.
+    // The links must not keep the device's membership alive.
     let members = members.map(Arc::downgrade);
     Box::new(move || match &options.link {
         LinkChoice::Udp | LinkChoice::Simulated(_) => {
@@ -211,7 +212,7 @@ fn udp_link(options: &SoftOptions, first: &Arc<FirstSockets>) -> UdpLink {
     link.at_port(options.receiving_port()).with_first(first)
 }
 
-/// Adds the faults and the views of the traffic that the options request.
+/// Adds the faults, the capture and the observer of the options to a link.
 fn tapped(
     options: &SoftOptions,
     link: Box<dyn Link>,
@@ -229,7 +230,7 @@ fn tapped(
     Ok(tap)
 }
 
-/// Returns the table of the addresses that the options name, which the link must have, or of the host's
+/// Returns the GID table: the addresses that the options name, which the link must have, or the host's
 /// addresses.
 fn gid_table(options: &SoftOptions, link: &dyn Link) -> Result<GidTable, OpenError> {
     let addresses = match &options.link {
@@ -249,7 +250,8 @@ fn gid_table(options: &SoftOptions, link: &dyn Link) -> Result<GidTable, OpenErr
     Ok(GidTable::named(addresses))
 }
 
-/// Returns the files that show that a removable device was taken away; fails while it is away.
+/// Returns the files that request the removal of the device, if it is removable. Fails while such a file
+/// exists.
 fn away_files(options: &SoftOptions, gids: &GidTable) -> Result<Option<AwayFiles>, OpenError> {
     if !options.removable || !matches!(options.link, LinkChoice::Udp) {
         return Ok(None);
@@ -263,7 +265,7 @@ fn away_files(options: &SoftOptions, gids: &GidTable) -> Result<Option<AwayFiles
 
 fn guid(runtime: &Runtime, first: IpAddr) -> u64 {
     match runtime.is_simulated() {
-        // A simulation must not depend on the real host.
+        // A simulation must not depend on the host that it runs on.
         true => address_guid(first),
         false => node_guid(Some(first)),
     }

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn non_utf8_value_is_refused_unless_it_is_path() {
+    fn non_utf8_value_is_accepted_only_for_paths() {
         let bytes = || OsString::from_vec(b"/tmp/\xff-%p%p.pcap".to_vec());
         let set = |set: &'static str| {
             SoftOptions::from_lookup(move |name| (name == set).then(bytes)).map_err(|error| error.to_string())

@@ -1,7 +1,7 @@
-//! The slot that holds a device: how a device is removed while programs use it, and restored.
+//! The slot of a device, for removing it while programs use it, and restoring it.
 //!
-//! Owns the state of the slot, full or empty, and the list of opened devices. Tests remove the device through
-//! [`Slot`]. A slot must never keep a device open.
+//! Owns the state of the slot, full or empty, and the list of opened devices. Tests remove and restore
+//! devices through [`Slot`]. A slot does not keep a device open.
 #![forbid(unsafe_code)]
 
 use super::core::{Core, SlotGuard};
@@ -37,7 +37,7 @@ impl Slot {
         for core in opened.iter().filter_map(|(core, _)| core.upgrade()) {
             core.remove();
         }
-        // Keep the removed devices: their objects exist until the programs drop them.
+        // Keep the removed devices in the list, since their objects exist until programs drop them.
         lock(&self.0).opened.extend(opened);
     }
 
@@ -60,12 +60,13 @@ impl Slot {
         opened.iter().filter_map(|(core, _)| core.upgrade()).map(|core| core.tables().posted_receives()).sum()
     }
 
-    /// Returns true if the slot is empty.
+    /// Returns true if the device was removed from the slot.
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty
     }
 
-    /// Records an opened device. Returns false if the device was removed in the meantime.
+    /// Adds an opened device. Returns false if the slot is empty: the device was removed while it was being
+    /// opened.
     pub(super) fn fill(&self, core: &Arc<Core>) -> bool {
         let mut state = lock(&self.0);
         state.opened.retain(|(_, guard)| guard.strong_count() > 0);

@@ -32,7 +32,7 @@ use trunkline_verbs::{
     SharedReceiveQueue, SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
 
-/// Receive-queue depth of an RC QP that requested 0.
+/// Receive-queue depth of an RC QP for which 0 was requested.
 const LEAST_RECEIVES: u32 = 1;
 
 /// Keeps all other threads out of the device while it exists, for a process that forks while it has the device
@@ -109,7 +109,7 @@ impl SoftDevice {
         self.core.present().is_err()
     }
 
-    /// Returns the state that its objects share.
+    /// Returns the state common to the device's objects.
     pub(super) fn core(&self) -> &Arc<Core> {
         &self.core
     }
@@ -143,7 +143,7 @@ impl SoftDevice {
         UseGuard::new(xrcd.ok_or(VerbsError::Invalid("the XRC domain belongs to another device"))?)
     }
 
-    /// Fails on a device that was opened without XRC (contract A9).
+    /// Returns an error if the device was opened without XRC (contract A9).
     fn needs_xrc(&self) -> Result<(), VerbsError> {
         if self.attributes.capabilities.contains(DeviceCapabilities::XRC) {
             return Ok(());
@@ -151,7 +151,7 @@ impl SoftDevice {
         Err(VerbsError::NotSupported("XRC"))
     }
 
-    /// Checks and groups the parts of a QP by its type (contract C1, C11, C12).
+    /// Checks and groups the parts of a QP according to its type (contract C1, C11, C12).
     fn qp_parts(&self, init: QpInit) -> Result<(QpHolds, QpParts, ShardIndex), VerbsError> {
         let mut holds = QpHolds::default();
         let needs = VerbsError::Invalid;
@@ -214,7 +214,7 @@ impl SoftDevice {
     }
 }
 
-/// Returns the sizes of a QP; sizes that have no meaning for its type are 0 (contract C2).
+/// Returns the sizes of a QP's queues. Sizes that the type does not have are 0 (contract C2).
 fn capacities(init: &QpInit) -> Result<QueueCapacities, VerbsError> {
     let asked = init.capacities;
     let sends = init.qp_type != QpType::XrcTgt;

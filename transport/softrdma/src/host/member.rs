@@ -1,7 +1,7 @@
-//! Members: joining, leaving, and cleaning up after the dead.
+//! Joining and leaving a host, and freeing the slots of dead members.
 //!
-//! Owns the words of the slots. A member's slot holds its generation while it lives; a generation is
-//! never used again, so a stale identifier matches no member.
+//! Owns the words of the slots. A member's slot holds the member's generation while it lives. Generations are
+//! not reused, so a stale identifier matches no member.
 #![forbid(unsafe_code)]
 
 use super::files::folder_lock::{FolderLock, Locked, is_in_place};
@@ -24,7 +24,7 @@ use std::time::SystemTime;
 use trunkline_machine::Runtime;
 use trunkline_roce::wire::ROCE_PORT;
 
-/// One member's view of the host. Dropping it leaves.
+/// Access of one member to the host. Dropping it ends the membership.
 #[derive(Debug)]
 pub(crate) struct Host {
     presence: Presence,
@@ -35,14 +35,14 @@ pub(crate) struct Host {
     udp_port: u16,
 }
 
-/// The folder or memory that the members share, and this member's sign of life: a lock or an object.
+/// The folder or memory shared by the members, and the lock or object that shows that this member lives.
 #[derive(Debug)]
 enum Presence {
     Folder {
         lock: FolderLock,
         process: u32,
-        /// Held for life. After a fork it is left to the kernel: unlocking it would unlock it for the parent
-        /// too (contract A15).
+        /// Lock on the slot, held while the member exists. A forked child does not unlock it, since that
+        /// would also unlock it for the parent (contract A15).
         alive: Option<Flock<File>>,
         marks: Marks,
     },
@@ -59,12 +59,12 @@ impl Host {
         Self::join_with(directory, ROCE_PORT)
     }
 
-    /// Like [`Host::join`], for a device that receives at this UDP port.
+    /// Joins the host for a device that receives at this UDP port. See [`Host::join`].
     pub(crate) fn join_with(directory: Option<&Path>, udp_port: u16) -> Result<Arc<Self>, HostError> {
         let mut tries = 0;
         loop {
             match Self::join_folder(&namespace_folder(directory)?) {
-                // The folder was removed as unused in the meantime.
+                // Another process removed the unused folder after it was found.
                 Err(HostError::Os { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && tries < 3 =>
                 {
@@ -93,7 +93,8 @@ impl Host {
         let marks = Marks::open(path)?;
         let numbering = Numbering::of(&registry, random);
         sweep(&registry, |member| holds_lock(lock.directory(), member.slot, Some(&marks)));
-        // If a member that checks for life holds a slot's lock for a moment, try the next slot.
+        // Another member may hold a slot's lock for a moment to check if its owner lives. Try the next slot
+        // then.
         let take =
             |slot| {
                 let name = format!("{SLOT}{slot}");
@@ -116,7 +117,7 @@ impl Host {
         Ok(Self { presence, registry, numbering, me, udp_port: ROCE_PORT })
     }
 
-    /// Joins a simulated host, as part of the process with this life.
+    /// Joins a simulated host. The member belongs to the process with this life.
     pub(crate) fn in_memory(
         memory: &Arc<HostMemory>,
         life: &Arc<Life>,
@@ -140,12 +141,12 @@ impl Host {
         self.udp_port
     }
 
-    /// Returns this member.
+    /// Returns the identifier of this member.
     pub(crate) fn me(&self) -> MemberId {
         self.me
     }
 
-    /// Returns the folder where the members meet; `None` on a simulated host.
+    /// Returns the folder that the members share; `None` on a simulated host.
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.presence {
             Presence::Folder { lock, .. } => Some(lock.path()),
@@ -153,7 +154,7 @@ impl Host {
         }
     }
 
-    /// Returns the memory of a simulated host.
+    /// Returns the memory of a simulated host; `None` on a real one.
     pub(super) fn memory(&self) -> Option<&Arc<HostMemory>> {
         match &self.presence {
             Presence::Folder { .. } => None,
@@ -161,7 +162,7 @@ impl Host {
         }
     }
 
-    /// Returns the life of this process, in a simulation.
+    /// Returns the life of this process in a simulation; `None` outside.
     pub(super) fn life(&self) -> Option<&Arc<Life>> {
         match &self.presence {
             Presence::Folder { .. } => None,
@@ -169,7 +170,7 @@ impl Host {
         }
     }
 
-    /// Opens a segment of the host by name. The first `reserved` bytes may be touched at once.
+    /// Opens a segment of the host by name. Its first `reserved` bytes are allocated.
     pub(super) fn segment(
         &self,
         _locked: &Locked<'_>,
@@ -186,12 +187,12 @@ impl Host {
         }
     }
 
-    /// Returns an unpredictable number. In a simulation it comes from the seeded generator.
+    /// Returns an unpredictable number. In a simulation it comes from the seeded source.
     pub(super) fn random(&self) -> u64 {
         self.memory().map_or_else(random, |memory| memory.random())
     }
 
-    /// Returns the member in a slot, without a system call: it may have died a moment ago.
+    /// Returns the member in a slot, without a system call. The member may be dead.
     pub(crate) fn current(&self, slot: u16) -> Option<MemberId> {
         current(&self.registry, slot)
     }
@@ -205,12 +206,12 @@ impl Host {
         }
     }
 
-    /// Returns true if a member is in its slot, without a system call: it may have died a moment ago.
+    /// Returns true if a member is in its slot, without a system call. The member may be dead.
     pub(crate) fn is_member(&self, member: MemberId) -> bool {
         self.current(member.slot) == Some(member)
     }
 
-    /// Returns true if a member lives, that is, if its lock is held. Frees the slot of a dead member.
+    /// Returns true if a member lives, which means that its lock is held. Frees the slot of a dead member.
     pub(crate) fn is_alive(&self, member: MemberId) -> bool {
         member == self.me
             || (self.is_member(member) && lives(&self.registry, member, |member| self.is_held(member)))
@@ -221,7 +222,7 @@ impl Host {
         sweep(&self.registry, |member| self.is_held(member));
     }
 
-    /// Returns true if this process joined, false if it is a forked child.
+    /// Returns true if this process joined the host; false in a forked child.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.presence {
             Presence::Folder { process, .. } => *process == std::process::id(),
@@ -238,8 +239,8 @@ impl Host {
         }
     }
 
-    /// Returns true unless another member has replaced the lock since it was taken. After a replacement, that
-    /// member may have changed the registry.
+    /// Returns true if the lock was not replaced since it was taken. A member that replaced it may have
+    /// changed the registry.
     pub(super) fn is_locked(&self, locked: &Locked<'_>) -> bool {
         match &self.presence {
             Presence::Folder { lock, .. } => locked.file().is_none_or(|file| lock.is_current(file)),
@@ -260,7 +261,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         let is_own = self.is_own_process();
         if is_own {
-            // Records of a member are invalid without its slot.
+            // Records of this member are void once its slot is empty.
             vacate(&self.registry, self.me);
         }
         match &mut self.presence {
@@ -271,7 +272,7 @@ impl Drop for Host {
     }
 }
 
-/// Returns true if a member lives, that is, if its slot is held. Empties the slot otherwise.
+/// Returns true if a member lives, which means that its slot is held. Otherwise empties the slot.
 fn lives(registry: &Segment, member: MemberId, is_held: impl Fn(MemberId) -> bool) -> bool {
     let lives = is_held(member);
     if !lives {
@@ -280,8 +281,7 @@ fn lives(registry: &Segment, member: MemberId, is_held: impl Fn(MemberId) -> boo
     lives
 }
 
-/// Empties the slot unless another member has taken it in the meantime: the word changes only while the
-/// slot's lock is held.
+/// Empties a slot unless another member has taken it. The word changes only while the slot's lock is held.
 fn vacate(registry: &Segment, member: MemberId) {
     let word = registry.word64(layout::slot(member.slot));
     let own = u64::from(member.generation);
@@ -300,8 +300,8 @@ fn current(registry: &Segment, slot: u16) -> Option<MemberId> {
     (generation != 0).then_some(MemberId { slot, generation })
 }
 
-/// Chooses a random first domain number, so that a registry created after this one was removed assigns
-/// other numbers.
+/// Chooses a random number for the first domain, so that a registry created after this one was removed
+/// assigns other numbers.
 fn choose_first_domain(registry: &Segment, random: impl Fn() -> u64) {
     let last_domain = registry.word64(LAST_DOMAIN);
     if last_domain.load(Ordering::Relaxed) == 0 {
@@ -309,7 +309,8 @@ fn choose_first_domain(registry: &Segment, random: impl Fn() -> u64) {
     }
 }
 
-/// Takes the first free slot that `take` accepts. The caller holds the lock and has swept.
+/// Takes the first free slot that `take` accepts. The caller holds the lock, and has freed the slots of dead
+/// members.
 fn take_slot<T>(
     registry: &Segment,
     take: impl Fn(u16) -> Result<Option<T>, HostError>,
@@ -323,7 +324,8 @@ fn take_slot<T>(
         let Some(taken) = take(slot)? else { continue };
         let next = |last: u64| {
             let next = u32::try_from(last).ok().and_then(|last| last.checked_add(1));
-            // The registry is damaged there, or 2^32 members have joined: such a registry is hardly in use.
+            // The word is damaged, or 2^32 members have joined. Continue with a random generation, which is
+            // hardly in use.
             next.unwrap_or_else(|| u32::try_from(random() >> 33).unwrap_or(0) | 1)
         };
         let word = registry.word64(LAST_GENERATION);
@@ -341,7 +343,7 @@ fn take_slot<T>(
     Err(HostError::Full("members (opened devices)"))
 }
 
-/// Empties the slots of members that do not hold them.
+/// Empties the slots whose locks are not held.
 fn sweep(registry: &Segment, is_held: impl Fn(MemberId) -> bool) {
     for slot in 0..SLOTS {
         let slot = u16::try_from(slot).unwrap_or(u16::MAX);
@@ -380,7 +382,7 @@ mod tests {
     #[test]
     fn slots_of_dead_members_are_swept() {
         let (_folder, [one]) = hosts();
-        // Looks as if a member in slot 9 had been killed.
+        // Leave the state of a member in slot 9 that was killed.
         std::fs::write(one.directory().unwrap().join("slot-9"), "").unwrap();
         one.registry.word64(layout::slot(9)).store(77, Ordering::Release);
         let dead = MemberId { slot: 9, generation: 77 };
@@ -405,13 +407,13 @@ mod tests {
         }
         let text = Host::join(Some(&root)).unwrap_err().to_string();
         assert!(text.contains("no more members") && text.contains("end programs"), "{text}");
-        // Slots whose lock is not held have been freed.
+        // The slots whose locks are not held are free again.
         std::fs::write(one.directory().unwrap().join("slot-1023"), "").unwrap();
         assert_eq!(Host::join(Some(&root)).unwrap().me().slot, 1023);
     }
 
     #[test]
-    fn garbage_in_slots_is_survived() {
+    fn garbage_in_slots_does_not_prevent_join() {
         let (folder, [one]) = hosts();
         let root = folder.join("run");
         for (offset, garbage) in [(LAST_GENERATION, u64::MAX), (layout::slot(1), u64::MAX)] {
@@ -423,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn child_after_fork_closes_but_does_not_leave() {
+    fn member_dropped_in_forked_child_stays_registered() {
         let (_folder, [one, mut two]) = hosts();
         let member = two.me();
         let Presence::Folder { process, .. } = &mut Arc::get_mut(&mut two).unwrap().presence else {
@@ -452,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_whose_holder_is_stopped_is_replaced() {
+    fn lock_of_stopped_holder_is_replaced() {
         let (folder, [host, stopped]) = hosts();
         let root = folder.join("run");
         let replaced = |host: &Host| {
@@ -497,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_exclude_each_other_by_one_lock() {
+    fn member_lock_excludes_concurrent_threads() {
         let (_folder, [host]) = hosts();
         let inside = AtomicBool::new(false);
         #[expect(clippy::disallowed_methods, reason = "real threads")]

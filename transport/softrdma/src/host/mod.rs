@@ -8,25 +8,25 @@
 //! |---|---|
 //! | `registry` | the tables, mapped by every member |
 //! | `lock` | held around slow changes; the kernel frees it when its holder dies |
-//! | `away`, `away-ADDRESS` | all removable devices, or those at the address, are taken away |
-//! | `nodes` | a socket of each running node, at which it describes itself |
-//! | `slot-N` | held by member N for life: the lock, never a pid, shows that the member lives |
+//! | `away`, `away-ADDRESS` | request the removal of all removable devices, or of those at the address |
+//! | `nodes` | folder with a socket of each running node, through which the node describes itself |
+//! | `slot-N` | locked by member N while it exists; the lock, and not a pid, shows that the member lives |
 //!
 //! | module | what it owns |
 //! |---|---|
 //! | `member` | joining, leaving, the list of living members, cleaning up after the dead |
 //! | `members` | messages between members |
 //! | `registry` | the registry's tables |
-//! | `files` | the runtime directory, its other files, and locks |
+//! | `files` | the runtime directory, its other files, and the locks |
 //! | `memory` | mapped files and areas, and their replacement in a simulation |
 //!
-//! When the registry is removed while it is in use, its members continue among themselves, and later members
-//! create a new one. The two groups are independent: the later one finds port 4791 taken by a process that is
-//! not a member, and their XRC domains are distinct.
+//! If the registry is removed while it is in use, its members continue with it, and later members create a
+//! new one. The two groups are independent: the later group finds port 4791 taken by a process that is not a
+//! member, and the XRC domains of the groups are distinct.
 //!
-//! Reading does not lock, and packet processing reads without system calls. Every change is made under
-//! `lock`. The registry may contain garbage from a faulty member: it is checked when it is read, and causes
-//! wrong results at worst.
+//! Reading takes no lock, and packet processing reads without system calls. Slow changes are made under
+//! `lock`. The registry may contain arbitrary values written by a faulty member. Values are checked when they
+//! are read, so they can cause wrong results, but nothing worse.
 
 mod error;
 mod files;

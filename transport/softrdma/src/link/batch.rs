@@ -1,8 +1,8 @@
 //! Many datagrams in one buffer.
 //!
-//! Owns the bytes between the engine and a link. The device keeps one batch of each kind and reuses it, so
-//! that a packet needs no allocation. A batch grows only with its datagrams. The device bounds sends: it
-//! stops serving QPs once 64 packets wait for room on the link.
+//! Owns the bytes between the engine and a link. The device reuses one batch of each kind, so that a packet
+//! needs no allocation. A batch grows only with the number of its datagrams, which the device limits: it
+//! stops serving QPs while 64 packets wait for room on the link.
 #![forbid(unsafe_code)]
 
 use super::Verdict;
@@ -14,18 +14,19 @@ use trunkline_roce::wire::icrc::{MAX_SEGMENTS, SegmentDifferences};
 /// 4,096 + 96 (contract rocev2 3.3).
 pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
 
-/// Maximum length of the segments of one call: the UDP payload of an IPv4 packet.
+/// Maximum length of the segments of one call, in bytes: the UDP payload of an IPv4 packet.
 const MAX_MESSAGE_BYTES: usize = 65_507;
-/// Room for the segments that the kernel has joined. Not a multiple of the page size, for the sake of the caches.
+/// Room for the segments that the kernel has joined, in bytes. It is not a multiple of the page size, so that
+/// successive receives do not use the same cache sets.
 pub(super) const JOINED_BYTES: usize = 65_536 + 256;
-/// Number of receives of that size. Together they take less than 2 MiB, so that a huge page does not replace
-/// the pages in use.
+/// Number of receives with that room. Together they take less than 2 MiB, so that no huge page with mostly
+/// unused memory replaces the pages.
 pub(super) const JOINED_SLOTS: usize = 31;
 
 /// One datagram: its UDP payload, source and destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Source address and port. A received datagram has its true source port.
+    /// Source address and port. For a received datagram, they are the ones that it was sent from.
     pub source: SocketAddr,
     /// Destination address and port.
     pub destination: SocketAddr,
@@ -33,14 +34,15 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Segmentation of datagrams: several may be sent with one call, which gives them the identifications 0, 1, 2 and so on.
+/// Segmentation of datagrams. With it, one call may send several, which get the identifications 0, 1, 2 and
+/// so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Segmentation {
-    /// Each datagram is sent alone.
+    /// Each datagram is sent with a separate call.
     No,
-    /// The ICRCs do not cover the IPv4 identification.
+    /// Segmented; the ICRCs do not cover the IPv4 identification.
     Plain,
-    /// The ICRCs cover the IPv4 identification.
+    /// Segmented; the ICRCs cover the IPv4 identification.
     Numbered,
 }
 
@@ -58,13 +60,13 @@ impl Ends {
     }
 }
 
-/// Endpoints of a batch's datagrams. Consecutive datagrams mostly have the same endpoints, which are stored
-/// once.
+/// Endpoints of a batch's datagrams. Consecutive datagrams mostly have the same endpoints, which are then
+/// stored once.
 #[derive(Debug, Default)]
 struct EndsList(Vec<Ends>);
 
 impl EndsList {
-    /// Returns the index of the ends, for a datagram appended to the batch.
+    /// Returns the index of the endpoints, for a datagram that is appended to the batch.
     fn index_of(&mut self, ends: Ends) -> usize {
         if self.0.last() != Some(&ends) {
             self.0.push(ends);
@@ -73,32 +75,32 @@ impl EndsList {
     }
 }
 
-/// Place of a datagram in the bytes of a batch.
+/// Position of a datagram in the bytes of a batch.
 #[derive(Debug, Clone, Copy)]
 struct DatagramRange {
-    /// Index of the datagram's ends.
+    /// Index of the datagram's endpoints.
     ends: usize,
     start: usize,
     length: usize,
-    /// Number of segments before it in its message.
+    /// Number of segments that precede the datagram in its message.
     segment: u16,
     /// Origin of a received datagram.
     origin: Origin,
 }
 
-/// Datagrams sent with one call: segments of one length. The last one may be shorter.
+/// Datagrams sent with one call: segments of one length, of which the last may be shorter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message<'a> {
     pub(super) destination: SocketAddr,
-    /// The UDP payloads, one after the other.
+    /// The UDP payloads, concatenated.
     pub(super) bytes: &'a [u8],
-    /// Length of the first one.
+    /// Length of the first payload, in bytes.
     pub(super) segment_bytes: usize,
     /// Number of datagrams.
     pub(super) count: usize,
 }
 
-/// Consecutive datagrams with the same ends.
+/// Consecutive datagrams with the same endpoints.
 pub(super) struct Run<'a> {
     /// Source address and port.
     pub(super) source: SocketAddr,
@@ -123,7 +125,7 @@ pub(crate) struct Origin {
     pub(crate) is_member: bool,
     /// Verdict on the ICRC by the process that received the datagram, if there is one.
     pub(crate) verdict: Option<Verdict>,
-    /// True if the network has marked the datagram, because a queue is long (ECN's CE).
+    /// True if the network has marked the datagram because of a long queue (ECN's CE).
     pub(crate) is_marked: bool,
 }
 
@@ -135,7 +137,7 @@ pub struct SendBatch {
     entries: Vec<DatagramRange>,
     /// Index of the oldest entry. Earlier entries were removed.
     first: usize,
-    /// Index of the first entry that [`SendBatch::segment`] has not seen.
+    /// Index of the first entry that [`SendBatch::segment`] has not handled.
     unseen: usize,
     differences: SegmentDifferences,
 }
@@ -159,8 +161,8 @@ impl SendBatch {
         self.len() == 0
     }
 
-    /// Appends a datagram whose bytes `write` appends to the given buffer; it must not change the existing
-    /// bytes.
+    /// Appends a datagram. `write` appends the datagram's bytes to the given buffer, and must not change the
+    /// bytes that are in it.
     pub fn push_with(
         &mut self,
         source: SocketAddr,
@@ -172,8 +174,8 @@ impl SendBatch {
         self.push_run(source, destination, Segmentation::No, 1, write);
     }
 
-    /// Like [`Self::push_with`], for up to `most` datagrams. Ends when the writer returns `false`, and
-    /// discards that writer's bytes. Returns the number of datagrams added.
+    /// Appends up to `most` datagrams as [`Self::push_with`] does. Stops when `write` returns `false`, and
+    /// discards the bytes of that call. Returns the number of datagrams added.
     pub(crate) fn push_run(
         &mut self,
         source: SocketAddr,
@@ -211,7 +213,7 @@ impl SendBatch {
         self.entries[self.first..].iter().map(|entry| entry.of(&self.ends, &self.bytes))
     }
 
-    /// Returns the datagrams, oldest first, grouped by their ends.
+    /// Returns the datagrams, oldest first, grouped by endpoints.
     pub(super) fn runs(&self) -> impl Iterator<Item = Run<'_>> {
         self.entries[self.first..].chunk_by(|one, next| one.ends == next.ends).map(|entries| {
             let Ends { source, destination, .. } = self.ends.0[entries[0].ends];
@@ -236,8 +238,8 @@ impl SendBatch {
         if is_numbered { entry.segment } else { 0 }
     }
 
-    /// Joins the datagrams that were appended since the last call to messages, if their ends allow it and
-    /// `can_segment` returns true for their source. Returns the number of datagrams in these messages.
+    /// Joins the datagrams that were appended since the last call to messages, if their segmentation permits
+    /// it and `can_segment` returns true for their source. Returns the number of datagrams in these messages.
     pub(super) fn segment(&mut self, mut can_segment: impl FnMut(SocketAddr) -> bool) -> usize {
         let mut joined = 0;
         let mut at = self.unseen.max(self.first);
@@ -254,13 +256,13 @@ impl SendBatch {
         joined
     }
 
-    /// Joins datagrams with the same ends.
+    /// Joins datagrams with the same endpoints.
     fn segment_run(&mut self, from: usize, count: usize, is_numbered: bool) -> usize {
         let mut joined = 0;
         let (mut segment, mut segment_bytes, mut message_bytes) = (0, 0, 0);
         for at in from..from + count {
             let DatagramRange { start, length, .. } = self.entries[at];
-            // A shorter segment is the last one.
+            // A segment that is shorter than the first can only be the last.
             let is_next = segment > 0
                 && segment < MAX_SEGMENTS
                 && length <= segment_bytes
@@ -283,7 +285,7 @@ impl SendBatch {
         joined
     }
 
-    /// Makes each datagram a message, as if [`SendBatch::segment`] had not been called.
+    /// Makes each datagram a separate message, as before [`SendBatch::segment`].
     pub(super) fn unsegment(&mut self) {
         for at in self.first..self.entries.len() {
             let DatagramRange { start, length, .. } = self.entries[at];
@@ -332,8 +334,8 @@ impl SendBatch {
         self.unseen = 0;
     }
 
-    /// Moves the entries to the front once more than half of the buffer is unused, so that a batch that is
-    /// rarely empty does not grow indefinitely.
+    /// Moves the entries to the front when at least half of the buffer is unused, so that a batch that is
+    /// rarely empty does not grow without limit.
     fn make_room(&mut self) {
         if self.first < 64 || self.first * 2 < self.entries.len() {
             return;
@@ -371,10 +373,10 @@ impl DatagramRange {
     }
 }
 
-/// Alignment of received datagrams after discarded ones.
+/// Alignment of datagrams that are received after discarded ones.
 const ALIGNMENT: usize = 64;
 
-/// Content of one receive.
+/// Content of one receive, which may be several datagrams.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReceivedBytes {
     pub(super) source: SocketAddr,
@@ -382,11 +384,11 @@ pub(super) struct ReceivedBytes {
     pub(super) length: usize,
     /// Length of each datagram but the last one.
     pub(super) segment_bytes: usize,
-    /// Mark of all of them.
+    /// True if the network has marked the datagrams.
     pub(super) is_marked: bool,
 }
 
-/// Received datagrams, up to a fixed number, which the segments that one call receives may exceed.
+/// Received datagrams. The number is fixed, except that segments received by one call may exceed it.
 #[derive(Debug)]
 pub struct ReceiveBatch {
     bytes: Vec<u8>,
@@ -394,15 +396,15 @@ pub struct ReceiveBatch {
     entries: Vec<DatagramRange>,
     /// Number of bytes in use.
     end: usize,
-    /// Number of datagrams taken, including those that were too long.
+    /// Number of slots in use, including slots of datagrams that were too long.
     used: usize,
     slots: usize,
-    /// Number of free bytes that a receive needs.
+    /// Number of free bytes that a receive requires.
     slot_bytes: usize,
 }
 
 impl ReceiveBatch {
-    /// Creates a batch of up to `slots` datagrams.
+    /// Creates a batch for up to `slots` datagrams.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         let slots = slots.max(1);
@@ -452,12 +454,12 @@ impl ReceiveBatch {
         (self.end, self.used) = (0, 0);
     }
 
-    /// Appends a copy of a datagram; returns false if the batch is full. For links and tests.
+    /// Appends a copy of a datagram; returns false if the batch is full.
     pub fn push(&mut self, datagram: Datagram<'_>) -> bool {
         self.push_from(datagram, Origin::default())
     }
 
-    /// Like [`Self::push`], with the datagram's origin.
+    /// Appends a copy of a datagram with its origin; returns false if the batch is full.
     pub(crate) fn push_from(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let Datagram { source, destination, bytes } = datagram;
         if self.is_full() || bytes.len() > MAX_DATAGRAM_BYTES {
@@ -468,8 +470,8 @@ impl ReceiveBatch {
         true
     }
 
-    /// Appends the first datagrams of another batch, up to the number of free slots. Returns the number
-    /// taken. A datagram that is too long for its slot is left out.
+    /// Appends the first datagrams of another batch, up to the number of free slots. A datagram that is too
+    /// long for a slot is dropped. Returns the number of datagrams taken, including dropped ones.
     pub(super) fn fill(&mut self, from: &SendBatch) -> usize {
         let before = self.used;
         for run in from.runs() {
@@ -497,13 +499,13 @@ impl ReceiveBatch {
         self.end += MAX_DATAGRAM_BYTES;
     }
 
-    /// Returns the number of datagrams taken.
+    /// Returns the number of slots in use.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// Removes the datagrams from a position on for which `keep` returns false, and frees the room after the
-    /// last kept one. `keep` may change the origin.
+    /// Removes the datagrams from `position` on for which `keep` returns false, and frees the bytes after the
+    /// last one that is kept. `keep` may change the origin.
     pub(super) fn retain_from(
         &mut self,
         position: usize,
@@ -534,7 +536,7 @@ impl ReceiveBatch {
         self.room() == 0 || self.bytes.len() - self.end < self.slot_bytes
     }
 
-    /// Returns the number of datagrams that may be received.
+    /// Returns the number of datagrams that can still be received.
     pub(super) fn room(&self) -> usize {
         self.slots.saturating_sub(self.used)
     }
@@ -549,12 +551,13 @@ impl ReceiveBatch {
         }
     }
 
-    /// Returns the free bytes, for a system call to write into.
+    /// Returns the free bytes, into which a system call writes.
     pub(super) fn free_bytes(&mut self) -> &mut [u8] {
         &mut self.bytes[self.end..]
     }
 
-    /// Takes the first free bytes: they hold `received`, or data to ignore. Returns the number of datagrams.
+    /// Takes the first free bytes, which hold `received`, or bytes to ignore if it is `None`. Returns the
+    /// number of datagrams.
     pub(super) fn take(&mut self, slot_bytes: usize, received: Option<ReceivedBytes>) -> usize {
         let begin = self.end;
         self.end = (begin + slot_bytes).min(self.bytes.len());
@@ -594,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_that_is_never_empty_does_not_grow() {
+    fn memory_of_never_empty_batch_is_bounded() {
         let mut batch = SendBatch::new();
         let to = |round: u32| SocketAddr::from(([127, 0, 0, 2], round.to_be_bytes()[3].into()));
         batch.push(Datagram { destination: to(0), ..datagram(&[0; 100]) });
@@ -680,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn batch_is_filled_in_order_and_as_far_as_it_has_slots() {
+    fn batch_is_filled_in_order_up_to_number_of_slots() {
         let mut from = SendBatch::new();
         let to = |port| SocketAddr::from(([127, 0, 0, 2], port));
         let too_long = vec![0; MAX_DATAGRAM_BYTES + 1];

@@ -1,9 +1,9 @@
 //! Writes the datagrams of a link into a capture file.
 //!
-//! Records the datagrams that a link sends and receives, including those with a wrong ICRC or a forged source.
-//! Several devices and processes can share the file: each record is appended under a lock on the file, whole or not
-//! at all, and an existing capture is continued. A failing disk loses records, never packets: the first
-//! record that cannot be written ends the capture for all links of the device.
+//! Records the datagrams that a link sends and receives, including those with a wrong ICRC or a forged
+//! source. Several devices and processes can share the file. Each record is appended as a whole or not at
+//! all, under a lock on the file, and an existing capture is continued. If the disk fails, records are lost,
+//! but not packets: the first record that cannot be written ends the capture for all links of the device.
 #![forbid(unsafe_code)]
 
 use super::{CE, Datagram, ECT_0, Judge, ReceiveBatch, Verdict};
@@ -23,31 +23,32 @@ use trunkline_roce::wire::{IpUdp, icrc};
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Counter, Time, headroom};
 
-/// Number of attempts to lock the file between which the thread only yields, and of further attempts with a
-/// pause of one millisecond between them.
+/// Number of attempts to lock the file after which the thread yields, and number of further attempts, each
+/// after a pause of one millisecond.
 const YIELDS: u32 = 100;
 const MOST_PAUSES: u32 = 200;
-/// Permissions of a new capture.
+/// Permissions of a new capture file.
 const PRIVATE: u32 = 0o600;
 
 /// Writes the records of one link.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     writer: PcapWriter<Appended>,
-    /// Clock of the records.
+    /// Clock for the times of the records.
     clock: Clock,
-    /// True once a link of the device could not write a record.
+    /// True after a link of the device could not write a record.
     has_ended: Arc<AtomicBool>,
     written: u64,
     lost: u64,
 }
 
 impl Recorder {
-    /// Appends records to the file, which is created if it does not exist. The recorders of a device share
-    /// `has_ended`, which is set by the first record that cannot be written.
+    /// Opens the file to append records, and creates it if it does not exist. The recorders of a device share
+    /// `has_ended`, which the first record that cannot be written sets.
     ///
     /// # Errors
-    /// Errors of the file system, and `InvalidData` if the file exists and is not a capture of ours.
+    /// Errors of the file system, and `InvalidData` if the file exists and is not a capture that can be
+    /// continued.
     pub(crate) fn open(path: &Path, clock: Clock, has_ended: Arc<AtomicBool>) -> io::Result<Self> {
         let writer = PcapWriter::appending(Appended(open_file(path)?));
         Ok(Self { writer, clock, has_ended, written: 0, lost: 0 })
@@ -79,9 +80,9 @@ impl Recorder {
         self.record_received(time_ns, datagram, false);
     }
 
-    /// Records a received datagram. The socket does not report its identification, so for a foreign peer it
-    /// is derived from the ICRC; otherwise readers of the capture would find the ICRC wrong. One without a mark is recorded
-    /// as a software device sends it.
+    /// Records a received datagram. The socket does not report the datagram's identification. For a foreign
+    /// peer it is derived from the ICRC, since readers of the capture would otherwise find the ICRC wrong. A
+    /// datagram without a mark is recorded with the ECN bits that a software device sends.
     fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>, is_marked: bool) {
         let mut headers = IpUdp::new(datagram.source, datagram.destination);
         headers.v4_identification = icrc::solve_identification(&headers, datagram.bytes).unwrap_or(0);
@@ -90,7 +91,8 @@ impl Recorder {
 
     fn record(&mut self, time_ns: u64, headers: &IpUdp, ecn: u8, bytes: &[u8]) {
         if self.has_ended.load(Ordering::Relaxed) {
-            // A later, shorter record might fit, and readers would take the capture for complete.
+            // Do not write later, shorter records that might fit: readers would take the capture for
+            // complete.
             self.lost += 1;
             return;
         }
@@ -116,7 +118,7 @@ impl Recorder {
     }
 }
 
-/// Records the datagrams that a link drops before they are in its batch.
+/// Judge of a link that also records the datagrams that the link drops.
 pub(super) struct RecordingJudge<'a> {
     pub(super) judge: &'a mut dyn Judge,
     pub(super) recorder: &'a mut Recorder,
@@ -153,7 +155,7 @@ impl Write for Appended {
         loop {
             match file.write(bytes) {
                 Ok(written) if written == bytes.len() => return Ok(()),
-                // The disk is full. Readers would take the partial record for damage.
+                // The disk is full. Remove the partial record, which readers would take for damage.
                 Ok(written) => {
                     let end = file.stream_position()?;
                     file.set_len(end - written as u64)?;
@@ -171,14 +173,14 @@ impl Write for Appended {
     }
 }
 
-/// The lock on a capture for one record. It keeps other processes from appending between the check for room
-/// and the write. Beyond the process's file size limit the kernel writes only a part, and ends the process
-/// with SIGXFSZ at the next attempt.
+/// The lock on a capture file while one record is written. It keeps other processes from appending between
+/// the check for room and the write. Beyond the process's limit on file sizes, the kernel writes only a part,
+/// and ends the process with SIGXFSZ at the next attempt.
 struct Locked<'a>(&'a File);
 
 impl<'a> Locked<'a> {
-    /// Takes the lock, which other processes hold for one record. On a file system without locks it continues
-    /// without.
+    /// Takes the lock, which other processes hold while they write one record. Returns without a lock on a
+    /// file system that has no locks.
     ///
     /// # Errors
     /// Another process holds the lock for longer than [`MOST_PAUSES`]. Any user who can read the file can
@@ -214,7 +216,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Returns a lock on a whole file, independent of its length.
+/// Returns a lock of a whole file, whatever its length.
 fn whole_file(kind: c_int) -> libc::flock {
     libc::flock {
         l_type: libc::c_short::try_from(kind).unwrap_or_default(),
@@ -225,9 +227,9 @@ fn whole_file(kind: c_int) -> libc::flock {
     }
 }
 
-/// Opens a capture to append to. A new capture appears under its name with its header already in it, so that
-/// two processes that start together do not both write a header. Only its user may access it: packets hold
-/// the contents of calls, and any user who can read the file can lock it.
+/// Opens a capture file to append to. A new file gets its name only after its header is written, so that two
+/// processes that start at once do not both write a header. Only its user may access it: packets contain the
+/// data of calls, and any user who can read the file can lock it.
 fn open_file(path: &Path) -> io::Result<File> {
     let header = PcapWriter::new(Vec::new())?.into_inner();
     if !path.exists() {
@@ -251,7 +253,7 @@ fn open_file(path: &Path) -> io::Result<File> {
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
     }
     let mut start = vec![0; header.len()];
-    // Reading a pipe would wait for its writer.
+    // Do not read a pipe, since reading would wait for a writer.
     let is_ours = found.is_file() && file.read_exact(&mut start).is_ok() && start == header;
     if !is_ours {
         let text =
@@ -261,15 +263,15 @@ fn open_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Returns the name of the temporary file of a capture that this thread creates.
+/// Returns the name of the temporary file for a capture that this thread creates.
 fn fresh_path(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".new-{}-{:?}", std::process::id(), std::thread::current().id()));
     path.with_file_name(name)
 }
 
-/// Writes a new file. An existing file or link with this name is never written to: it belongs to a dead
-/// process, or to another user who guessed the name.
+/// Writes a new file. Never writes to an existing file or link with this name, which a dead process has left,
+/// or another user who guessed the name has created.
 fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let create = || File::options().write(true).create_new(true).mode(PRIVATE).open(path);
     let mut file = match create() {
@@ -279,7 +281,7 @@ fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
         }
         created => created?,
     };
-    // Set the permissions regardless of the umask, so that the user can continue the capture.
+    // Set the permissions whatever the umask, so that the user can continue the capture.
     file.set_permissions(Permissions::from_mode(PRIVATE))?;
     file.write_all(bytes)
 }
@@ -290,7 +292,7 @@ fn is_open_to_all(path: &Path) -> bool {
     fs::metadata(folder).is_ok_and(|folder| folder.mode() & 0o002 != 0)
 }
 
-/// Fails if the process's limit on files leaves no room for a record.
+/// Fails if the process's limit on file sizes leaves no room for a record.
 fn may_append(file: &File, bytes: usize) -> io::Result<()> {
     headroom::check_file(u64::MAX).or_else(|_limited| {
         let length = file.metadata()?.len();
@@ -298,7 +300,7 @@ fn may_append(file: &File, bytes: usize) -> io::Result<()> {
     })
 }
 
-/// Returns the time since the Unix epoch, at which a simulation's clock starts.
+/// Returns the time since the Unix epoch, in nanoseconds. A simulation's clock starts at the epoch.
 #[expect(clippy::disallowed_methods, reason = "a simulation has its own calendar")]
 fn now_ns(clock: &Clock) -> u64 {
     if let Some(clock) = clock.as_virtual() {
@@ -322,7 +324,7 @@ mod tests {
     use trunkline_testkit::Folder;
     use trunkline_testkit::{on_small_file_system, run, runs_alone, same_test};
 
-    /// The path of a capture, and its folder.
+    /// The path of a capture, and the folder that contains it.
     struct Scratch(PathBuf, #[expect(dead_code, reason = "it is removed when dropped")] Folder);
 
     impl Scratch {
@@ -347,7 +349,7 @@ mod tests {
         };
         let (mut a, mut b) = (open(1), open(2));
         let headers = IpUdp::new(address(1), address(2));
-        // An acknowledgement, as the shortest packet there is: BTH and AETH.
+        // An acknowledgement, the shortest packet: BTH and AETH.
         let mut packet = vec![0x11, 0x40, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0x1f, 0, 0, 0];
         icrc::append(&headers, &mut packet);
         let mut batch = SendBatch::new();
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_that_are_dropped_are_recorded() {
+    fn datagrams_dropped_on_receipt_are_captured() {
         let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 0 }), &scratch.0);
         link.receive_judged(&mut ReceiveBatch::new(8), &mut Refusing);
@@ -404,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn links_stop_writing_after_record_that_does_not_fit() {
+    fn links_stop_capturing_after_oversized_record() {
         let scratch = Scratch::new();
         let has_ended = Arc::default();
         let open = || {
@@ -414,7 +416,7 @@ mod tests {
         };
         let (mut link, mut other) = (open(), open());
         record(&mut link, &[0; 70_000]);
-        // The record is not written, so there is no second line in the log either.
+        // The capture has ended, so no second line is logged.
         for link in [&mut link, &mut other] {
             record(link, &[1]);
             record(link, &[2]);
@@ -423,10 +425,10 @@ mod tests {
         assert_eq!((counts(&link), counts(&other)), ((0, 3), (0, 2)));
     }
 
-    /// The links stand for processes: each has its own open file.
+    /// Each link stands for a process, since it has a separate open file.
     #[test]
-    fn links_that_reach_limit_on_files_together_leave_whole_records() {
-        if !runs_alone(module_path!(), "links_that_reach_limit_on_files_together_leave_whole_records") {
+    fn concurrent_links_at_file_size_limit_leave_whole_records() {
+        if !runs_alone(module_path!(), "concurrent_links_at_file_size_limit_leave_whole_records") {
             return;
         }
         setrlimit(Resource::RLIMIT_FSIZE, 8 << 10, 8 << 10).unwrap();
@@ -522,7 +524,7 @@ mod tests {
         count
     }
 
-    /// Finds every ICRC wrong.
+    /// Judges the ICRCs of all datagrams as wrong.
     struct Refusing;
 
     impl Judge for Refusing {
@@ -535,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_not_capture_is_refused_unchanged() {
+    fn non_capture_file_is_refused_unchanged() {
         let scratch = Scratch::new();
         fs::write(&scratch.0, b"another file's notes, longer than the header of a capture").unwrap();
         let error = Recorder::open(&scratch.0, Clock::default(), Arc::default()).unwrap_err();
@@ -567,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn capture_that_another_user_has_laid_out_for_this_one_is_refused() {
+    fn capture_file_of_another_user_in_sticky_directory_is_refused() {
         let scratch = Scratch::new();
         drop(open_file(&scratch.0).unwrap());
         if chown(&scratch.0, Some(Uid::from_raw(65534)), None).is_err() {
@@ -581,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn datagram_that_is_sent_late_is_recorded_once() {
+    fn datagram_left_in_batch_is_captured_once() {
         let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
         let mut batch = SendBatch::new();
@@ -596,7 +598,7 @@ mod tests {
         assert_eq!(counters[0], Counter { name: "captured", value: 3 });
     }
 
-    /// A link that takes a few datagrams at a time, and receives a forged one.
+    /// A link that accepts only some datagrams in each call, and receives a forged one.
     #[derive(Debug)]
     struct Full {
         room: usize,

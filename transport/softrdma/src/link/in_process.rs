@@ -1,8 +1,8 @@
 //! Datagrams between devices of one process.
 //!
-//! A [`Hub`] is a network: its links reach only each other. Owns one bounded queue per link; a full queue
-//! drops datagrams and counts them, as UDP does. A sleeping receiver is woken through an eventfd; a polling
-//! receiver needs no system call.
+//! A [`Hub`] is a network whose links reach only each other. It owns a bounded queue for each link; a full
+//! queue drops datagrams and counts them, as UDP does. A sleeping receiver is woken through an eventfd; for a
+//! polling receiver, no system call is made.
 #![forbid(unsafe_code)]
 
 use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch, Segmentation, SendBatch};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::{Counter, Time};
 
-/// Capacity of a link's queue in datagrams; further ones are dropped.
+/// Capacity of a link's queue, in datagrams.
 const QUEUE_DATAGRAMS: usize = 4096;
 /// MTU of a hub, in bytes: enough for payloads of 4,096 bytes.
 const HUB_MTU_BYTES: u32 = 9000;
@@ -35,7 +35,7 @@ struct AddressQueue {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: SendBatch,
-    /// True if the owner sleeps or is about to.
+    /// True if the owner sleeps or is about to sleep.
     sleeping: bool,
     dropped: u64,
 }
@@ -144,7 +144,7 @@ impl Link for InProcessLink {
             queue.dropped += payloads.count() as u64;
             if queue.sleeping && !queue.waiting.is_empty() {
                 queue.sleeping = false;
-                // The write fails only when the counter is full, and then the descriptor is already readable.
+                // The write fails only if the counter is full, and then the descriptor is readable already.
                 let _ = inbox.wake.write(1);
             }
         }
@@ -162,7 +162,7 @@ impl Link for InProcessLink {
     }
 
     fn arm(&mut self) -> bool {
-        // Clear the old wake-up first: a later wake-up belongs to a datagram that is then in the queue.
+        // Clear the old wake-up first, so that each later wake-up belongs to a datagram in the queue.
         let _ = self.inbox.wake.read();
         let mut queue = self.inbox.lock();
         queue.sleeping = true;
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_reach_address_they_name() {
+    fn datagrams_reach_their_destination_address() {
         let hub = Hub::new();
         let (mut a, mut b, mut c) = (open(&hub, 1), open(&hub, 2), open(&hub, 3));
         b.open(address(4).ip()).unwrap();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeper_is_woken_and_poller_is_not() {
+    fn only_armed_receiver_is_woken() {
         let hub = Hub::new();
         let (mut a, mut b) = (open(&hub, 1), open(&hub, 2));
         let mut got = ReceiveBatch::new(8);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn address_belongs_to_one_link_and_becomes_free_when_it_closes() {
+    fn address_belongs_to_one_link_until_closed() {
         let hub = Hub::new();
         let mut a = open(&hub, 1);
         let mut b = hub.link().unwrap();

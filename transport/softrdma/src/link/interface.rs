@@ -1,6 +1,6 @@
 //! The network interface of an address.
 //!
-//! The UDP link uses it when it opens an address, and for the MTU.
+//! Used by the UDP link to open an address and for its MTU.
 #![forbid(unsafe_code)]
 
 use super::LinkError;
@@ -12,15 +12,15 @@ use std::os::fd::AsFd;
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 
-/// The interface that an address belongs to.
+/// The interface that has an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Interface {
     name: String,
 }
 
 impl Interface {
-    /// Returns the interface with this address. All of 127.0.0.0/8 belongs to the loopback, no matter which
-    /// of its addresses are listed.
+    /// Returns the interface with this address. All addresses in 127.0.0.0/8 belong to the loopback
+    /// interface, even if they are not listed.
     pub(super) fn of(address: IpAddr) -> Result<Self, LinkError> {
         VerbsError::check_scope(address).map_err(|why| LinkError::Scoped { address, why })?;
         let failed = |source| LinkError::Os { doing: "list the interfaces", address, source };
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_127_8_belongs_to_loopback() {
+    fn loopback_network_has_interface_and_foreign_addresses_are_refused() {
         let interface = Interface::of("127.45.6.7".parse().unwrap()).unwrap();
         assert!(interface.mtu("127.45.6.7".parse().unwrap()).unwrap() >= 1280);
         let link_local = "fe80::1".parse().unwrap();

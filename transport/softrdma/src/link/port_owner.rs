@@ -1,8 +1,8 @@
 //! Owner of a UDP port at an address, as reported by the kernel in `/proc`.
 //!
-//! Used for the texts of errors and warnings, and to refuse a request to an address without a receiver. The
-//! result may be out of date when it is read. The search opens only the descriptor links and the environment
-//! of the other process, and never waits.
+//! Used for the texts of errors and warnings, and to refuse requests to addresses without a receiver. The
+//! result may be out of date when it is returned. The search reads only the descriptor links and the
+//! environment of other processes, and never waits.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Maximum number of processes whose descriptors are examined.
+/// Maximum number of processes whose descriptors are read.
 const MOST_PROCESSES: usize = 65_536;
-/// Time for which a list of the host's sockets is used.
+/// Time for which a list of the host's sockets is cached.
 const KEPT_FOR: Duration = Duration::from_millis(100);
 
 /// The owner of a UDP port at an address, as far as it can be determined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortOwner {
-    /// Address that the port is bound to: the requested one, or the unspecified one of its family.
+    /// Address to which the port is bound: the requested address, or the unspecified address of its family.
     pub address: IpAddr,
     /// The port.
     pub port: u16,
@@ -38,7 +38,7 @@ pub enum Owner {
         pid: u32,
         /// Name of its program.
         program: String,
-        /// Runtime directory whose devices it is a member of, if any.
+        /// Runtime directory of the devices of which the process is a member, if any.
         runtime_directory: Option<RuntimeDirectory>,
     },
     /// The kernel: its rxe driver.
@@ -55,15 +55,16 @@ pub enum Owner {
 pub struct RuntimeDirectory {
     /// Path of the directory.
     pub path: PathBuf,
-    /// True if the process's files in it were removed. New processes there do not find the process.
+    /// True if the process's files in the directory were removed. Processes that start later do not find the
+    /// process.
     pub is_emptied: bool,
 }
 
-/// A remedy that always helps.
+/// Remedy that applies in all cases.
 const OTHER_PORT: &str = "set TRUNKLINE_PORT of one of the two to another port";
 
 impl PortOwner {
-    /// Returns the remedy for the user of a program that listens, or of a client.
+    /// Returns a remedy for the user of a listening program, or of a client.
     #[must_use]
     pub fn remedy(&self, is_of_client: bool) -> String {
         let both = match &self.who {
@@ -78,7 +79,7 @@ impl PortOwner {
             _ => "",
         };
         if self.address.is_unspecified() {
-            // All other addresses are taken.
+            // The port is taken at all addresses.
             let both = both.strip_suffix(", ").map(|both| format!("{both}, or "));
             return format!("{}stop that one, or {OTHER_PORT}", both.unwrap_or_default());
         }
@@ -92,8 +93,8 @@ impl PortOwner {
         format!("{both}stop that one, {OTHER_PORT}, or {other}{such_as}")
     }
 
-    /// Returns the process that has the port at exactly this address, if it is stopped, as by SIGSTOP. The kernel
-    /// drops what arrives at its socket.
+    /// Returns the process that has the port at exactly this address, if a signal such as SIGSTOP has stopped
+    /// it. The kernel drops packets for its socket once the socket's buffer is full.
     #[must_use]
     pub fn stopped_at(at: SocketAddr) -> Option<u32> {
         let socket = receiving_at(at)?.into_iter().find(|socket| socket.address == at.ip())?;
@@ -112,8 +113,7 @@ impl PortOwner {
         Self::find_all(&[at]).remove(&at)
     }
 
-    /// Returns the owners of several ports, as far as [`PortOwner::find`] identifies them. Reads each process
-    /// once.
+    /// Returns the owners of several ports that [`PortOwner::find`] would find. Reads each process only once.
     #[must_use]
     pub fn find_all(all: &[SocketAddr]) -> BTreeMap<SocketAddr, Self> {
         let sockets = all_sockets().unwrap_or_default();
@@ -178,23 +178,24 @@ impl fmt::Display for PortOwner {
     }
 }
 
-/// Number of sockets up to which the kernel's lists are read before each address that they show as free: less than a
-/// millisecond.
+/// Number of sockets up to which the list is read again before an address counts as free, which takes less
+/// than a millisecond.
 const FEW: usize = 1024;
 
-/// The UDP sockets of this host. A socket in the list answers for up to [`KEPT_FOR`]; its absence is read anew, because a
-/// program that has just started may be dialled at once.
+/// The UDP sockets of this host. A socket in the list counts as present for up to [`KEPT_FOR`]. If a socket
+/// is missing, the list is read again, because a request may be sent to a program right after its start.
 #[derive(Debug, Default)]
 pub(crate) struct UdpSockets {
-    /// Time of the last read.
+    /// Time at which the list was last read.
     read: Option<Time>,
     /// `None` if the kernel's lists cannot be read.
     sockets: Option<Vec<Listed>>,
 }
 
 impl UdpSockets {
-    /// Returns true if an address and port are without a socket. `own` is the source socket of packets to
-    /// them. A list without it may describe another network namespace; the result is false then.
+    /// Returns true if no socket receives at an address and port. `own` is the source socket of packets to
+    /// them. If the list does not contain it, the list may describe another network namespace, and the result
+    /// is false.
     pub(crate) fn is_free(&mut self, at: SocketAddr, own: SocketAddr, now: Time) -> bool {
         let read = self.read;
         if read.is_none_or(|read| now >= read + KEPT_FOR) {
@@ -221,19 +222,19 @@ impl UdpSockets {
     }
 }
 
-/// A UDP socket, as the kernel lists it.
+/// A UDP socket in the kernel's list.
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
     address: IpAddr,
     port: u16,
     uid: u32,
-    /// Inode of the socket; 0 for a socket of the kernel itself.
+    /// Inode of the socket; 0 for a socket of the kernel.
     inode: u64,
 }
 
 impl Listed {
-    /// Returns true if the socket has this port at this address or at every address. A socket at every IPv6 address
-    /// may have the IPv4 port, too.
+    /// Returns true if the socket has this port at this address or at the unspecified address. A socket at
+    /// the unspecified IPv6 address may have the IPv4 port, too.
     fn receives_at(&self, at: SocketAddr) -> bool {
         let address = at.ip();
         let is_any = self.address.is_unspecified() && (self.address.is_ipv6() || address.is_ipv4());
@@ -248,22 +249,24 @@ fn receiving_at(at: SocketAddr) -> Option<Vec<Listed>> {
     Some(sockets)
 }
 
-/// Returns true if a signal has stopped a process. The stops of a tracer, state `t`, last moments under strace.
+/// Returns true if a signal has stopped a process. Stops by a tracer (state `t`) do not count, since they
+/// last only moments under strace.
 pub(super) fn is_stopped(pid: u32) -> bool {
     let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before the state is in parentheses, and may contain parentheses.
+    // The name before the state is in parentheses, and may itself contain parentheses.
     stat.rsplit(|byte| *byte == b')').next().is_some_and(|after| after.starts_with(b" T "))
 }
 
-/// Returns the UDP sockets of this thread's network namespace. `/proc/net` shows the main thread's.
+/// Returns the UDP sockets of this thread's network namespace. `/proc/net` would show the namespace of the
+/// main thread.
 fn all_sockets() -> Option<Vec<Listed>> {
     let v4 = fs::read_to_string("/proc/thread-self/net/udp").ok()?;
-    // A host without IPv6 has no such file.
+    // The file does not exist on a host without IPv6.
     let v6 = fs::read_to_string("/proc/thread-self/net/udp6").unwrap_or_default();
     Some(sockets_of(&v4).chain(sockets_of(&v6)).collect())
 }
 
-/// Returns the sockets of a table.
+/// Returns the sockets in a table of the kernel.
 fn sockets_of(table: &str) -> impl Iterator<Item = Listed> {
     table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
@@ -292,7 +295,8 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// Returns the processes that have descriptors of these sockets, by inode, among those that this user may examine.
+/// Returns the processes with descriptors of these sockets, by inode, if this user may read their
+/// descriptors.
 fn processes_with(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Owner> {
     let mut wanted: BTreeMap<_, _> =
         inodes.iter().filter(|inode| **inode != 0).map(|inode| (link_to(*inode), *inode)).collect();
@@ -322,7 +326,7 @@ fn processes_with(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Owner> {
     found
 }
 
-/// Returns the target of the descriptors of a socket.
+/// Returns the target of links for the descriptors of a socket.
 fn link_to(inode: u64) -> PathBuf {
     PathBuf::from(format!("socket:[{inode}]"))
 }
@@ -333,7 +337,8 @@ fn links_of(process: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
 }
 
-/// Returns the runtime directory, if the link is the lock of one of its members. The kernel marks links of removed files.
+/// Returns the runtime directory if the link leads to the lock file of a member. The kernel marks links to
+/// removed files.
 fn runtime_directory_of(link: &Path) -> Option<RuntimeDirectory> {
     let name = link.file_name()?.to_str()?;
     let folder = link.parent().filter(|_| name.starts_with("slot-"))?;
@@ -353,7 +358,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn kernels_table_is_read() {
+    fn kernel_udp_table_is_parsed() {
         let at = |table: &str, text: &str| {
             let at = SocketAddr::new(text.parse().unwrap(), 4791);
             sockets_of(table).filter(|socket| socket.receives_at(at)).collect::<Vec<_>>()
@@ -410,7 +415,7 @@ mod tests {
         assert_eq!(count(&sockets), 0);
         let _again = sockets.is_free(own, own, Time(0) + KEPT_FOR);
         assert_eq!(count(&sockets), 1);
-        // A socket that is missing from the kept list.
+        // This socket is not in the cached list.
         let newer = std::net::UdpSocket::bind((trunkline_testkit::fresh_ip(), 4791)).unwrap();
         let at = newer.local_addr().unwrap();
         assert!(!sockets.is_free(at, own, Time(1) + KEPT_FOR));
@@ -419,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn another_address_is_suggested_only_if_it_can_be_free() {
+    fn another_address_is_suggested_only_for_specific_address() {
         let owner = |address: &str, who| PortOwner { address: address.parse().unwrap(), port: 4791, who };
         let remedy = |address| owner(address, Owner::Kernel).remedy(false);
         let other_port = format!("stop that one, or {OTHER_PORT}");
@@ -432,14 +437,14 @@ mod tests {
         };
         let text = member(false).remedy(true);
         assert!(text.contains("(TRUNKLINE_RUNTIME_DIR), or stop that one, or set TRUNKLINE_PORT"), "{text}");
-        // The same directory does not help: the process's files in it are gone.
+        // The same runtime directory is no remedy, since the process's files in it are removed.
         let text = format!("{}: {}", member(true), member(true).remedy(true));
         assert!(text.contains("whose runtime directory is /run, emptied while the process ran"), "{text}");
         assert!(text.contains("restart that one") && !text.contains("give both programs"), "{text}");
     }
 
     #[test]
-    fn names_of_other_users_are_escaped() {
+    fn program_and_directory_names_of_port_owner_are_escaped() {
         let directory = |path: &str| Some(RuntimeDirectory { path: path.into(), is_emptied: false });
         let who = Owner::Process {
             pid: 7,

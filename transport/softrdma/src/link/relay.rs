@@ -1,18 +1,19 @@
 //! Datagrams of one address for several processes.
 //!
-//! Owns the forwarding of datagrams by the holder of port 4791 to other members, and their reception there.
-//! Datagrams are sent in bundles as messages between members, with their addresses and the holder's verdict
-//! on their senders; the receiver checks the rest as for datagrams from UDP. Only the UDP link calls this
-//! module. It examines a datagram only to determine its addressee, does not trust the content, and does not
-//! queue: datagrams without room in a member's socket are dropped and counted.
+//! Owns the forwarding of datagrams by the holder of port 4791 to other members, and the reception of
+//! forwarded datagrams by those members. Datagrams are sent in bundles as messages between members, with
+//! their addresses and the holder's verdict on their ICRCs; the receiver makes the other checks, as for
+//! datagrams from UDP. Only the UDP link calls this module. It parses a datagram only to determine its
+//! addressee, does not trust the content, and does not queue: datagrams for which a member's socket has no
+//! room are dropped and counted.
 //!
-//! | datagram for | goes to |
+//! | datagram for | is passed to |
 //! |---|---|
-//! | the peer of one of our connections of one flow | the holder, which sends it from the device's port |
-//! | a TGT that processes share | the member that executes it |
-//! | another QP | the member that owns its number |
-//! | QP 1, a REQ or SIDR_REQ | the member that listens for its service at its address |
-//! | QP 1, another message of the CM | the member whose slot is in our comm id in the message |
+//! | the peer of a connection of one flow of this member | the holder, which sends it from the device's port |
+//! | a TGT that processes share | the member that executes the TGT |
+//! | another QP | the member that owns the QP's number |
+//! | QP 1, with a REQ or SIDR_REQ | the member that listens for the service at the address |
+//! | QP 1, with another message of the CM | the member whose slot is in the local comm id in the message |
 //! | anything else | no other member: the holder receives and counts it |
 #![forbid(unsafe_code)]
 
@@ -28,12 +29,12 @@ use trunkline_roce::wire::cm::{CmMessage, ServiceId};
 use trunkline_roce::wire::{Bth, ICRC_LENGTH, Mad, Packet, QP1};
 use trunkline_verbs::{Counter, Time};
 
-/// Kind of the messages that carry datagrams; all other kinds are for the device.
+/// Kind of messages that contain datagrams. All other kinds are for the device.
 const DATAGRAMS: u8 = 1;
 /// Header of a datagram in a bundle: length 2, family 1, source port 2 and address 16, scope 4,
 /// destination port 2 and address 16, origin 1.
 const HEADER_BYTES: usize = 44;
-/// Bits of the origin: whether a member sent it, two of the verdict, and whether the network has marked it.
+/// Bits of the origin: 1 for the sender being a member, 2 for the verdict, 1 for the network's mark.
 const IS_MEMBER: u8 = 1;
 const IS_MARKED: u8 = 8;
 const VERDICTS: [Option<Verdict>; 4] = [
@@ -43,15 +44,16 @@ const VERDICTS: [Option<Verdict>; 4] = [
     Some(Verdict::Unsure),
 ];
 
-/// Maximum number of bundles being filled. All are sent when one more is needed.
+/// Maximum number of bundles that are filled at once. If another one is needed, all are sent.
 const MAX_BUNDLES: usize = 8;
 /// Maximum number of messages read at a time.
 const MESSAGES_IN_TURN: usize = 64;
 /// Maximum number of stored connection requests.
 const MAX_REQUESTS: usize = 1024;
-/// Number of receives between two polls of silent members. All members are polled before the device sleeps.
+/// Number of receives after which members without recent messages are polled. All members are polled before
+/// the device sleeps.
 const LOOK_EVERY: u32 = 8;
-/// Time after which they are polled at the next receive.
+/// Time after which these members are polled at the next receive.
 const LOOK_AFTER_NS: u64 = 1_000_000;
 
 /// A request for a connection: the initiator's address and comm id.
@@ -66,24 +68,24 @@ struct Counts {
     nonsense: u64,
 }
 
-/// Forwards datagrams to other members, and receives those that they forward.
+/// Forwards datagrams to other members, and receives the datagrams that they forward.
 #[derive(Debug)]
 pub(super) struct Relay {
     members: Arc<Members>,
-    /// TGTs whose executor may change.
+    /// Table of shared TGTs, whose executors can change.
     targets: Option<Arc<Targets>>,
     bundles: Vec<(MemberId, Vec<u8>)>,
-    /// Buffers of bundles that were sent, for reuse.
+    /// Buffers of sent bundles, for reuse.
     spare: Vec<Vec<u8>>,
-    /// A received bundle, consumed up to `at`.
+    /// The bundle that was received last; the bytes before `at` are handled.
     arrived: Vec<u8>,
     at: usize,
-    /// Member that got each request, and the service: the request may be repeated after its listener has
-    /// closed, and it may be withdrawn.
+    /// Service of each request, and the member that got the request. A request may be repeated after its
+    /// listener has closed, and may be withdrawn.
     requests: HashMap<Request, (ServiceId, MemberId)>,
     /// Number of receives since the last poll of the other members.
     looks: u32,
-    /// Time of that poll; `None` if the next `take` must poll them.
+    /// Time of the last poll of the other members; `None` if the next `take` must poll them.
     looked: Option<Time>,
     counts: Counts,
 }
@@ -112,7 +114,7 @@ impl Relay {
         &self.members
     }
 
-    /// Returns the member that a datagram is for, if that is another member.
+    /// Returns the member to which a datagram is addressed, if it is another member.
     pub(super) fn owner(&mut self, datagram: Datagram<'_>) -> Option<MemberId> {
         let bth = Bth::parse(datagram.bytes).ok()?;
         let owner = if bth.destination == QP1 {
@@ -144,8 +146,8 @@ impl Relay {
         write(datagram, origin, &mut self.bundles[place].1);
     }
 
-    /// Adds a datagram that leaves from the device's port to the bundle for the member that holds the port. Returns false
-    /// if no other member does.
+    /// Adds a datagram whose source is the device's port to the bundle for the member that holds the port.
+    /// Returns false if no other member holds it.
     pub(super) fn send_through_holder(&mut self, datagram: Datagram<'_>) -> bool {
         let PortHolder::Alive(holder) = self.host().port_holder(datagram.source.ip()) else { return false };
         let is_other = holder != self.host().me();
@@ -161,7 +163,7 @@ impl Relay {
             let datagrams = Pieces { bytes: &bundle }.count() as u64;
             match self.members.send(to, DATAGRAMS, &[&bundle]) {
                 Ok(()) => self.counts.handed_on += datagrams,
-                // The peer retransmits them.
+                // The peer retransmits the packets.
                 Err(_) => self.counts.not_handed_on += datagrams,
             }
             bundle.clear();
@@ -169,9 +171,10 @@ impl Relay {
         }
     }
 
-    /// Fills half of an empty batch with datagrams that other members forward to us and whose address is
-    /// open, and takes those that they send through us. Neither they nor datagrams that arrive by UDP starve the other kind. Returns true if a member
-    /// was lost. `now` is the time of the link's turn; without it the members are always polled.
+    /// Fills half of an empty batch with the datagrams that other members forward to this one at open
+    /// addresses, and takes the datagrams that they send through this one. The other half is left to UDP, so
+    /// that neither source starves the other. Returns true if a member was lost. `now` is the time of the
+    /// link's turn; if it is `None`, the other members are always polled.
     pub(super) fn take(&mut self, place: &mut RelayPlace<'_>, now: Option<Time>) -> bool {
         self.looks += 1;
         let is_recent = now.zip(self.looked).is_some_and(|(now, looked)| now.since(looked) < LOOK_AFTER_NS);
@@ -200,7 +203,8 @@ impl Relay {
         lost
     }
 
-    /// Returns true if `take` would find a message.
+    /// Returns true if `take` would read a message, and makes the next `take` poll the other members in that
+    /// case.
     pub(super) fn is_readable(&mut self) -> bool {
         let readable = self.has_arrivals();
         if readable {
@@ -214,7 +218,7 @@ impl Relay {
         self.at == self.arrived.len() && self.members.is_drained()
     }
 
-    /// Like [`Relay::is_readable`], but does not affect the next `take`.
+    /// Returns true if `take` would read a message. Does not affect the next `take`.
     pub(super) fn has_arrivals(&self) -> bool {
         self.at < self.arrived.len() || self.members.has_arrivals()
     }
@@ -230,7 +234,7 @@ impl Relay {
         self.members.counters(into);
     }
 
-    /// Returns the member that a datagram for QP 1 is for.
+    /// Returns the member to which a datagram for QP 1 is addressed.
     fn addressee(&mut self, datagram: Datagram<'_>) -> Option<MemberId> {
         let body = datagram.bytes.get(..datagram.bytes.len().checked_sub(ICRC_LENGTH)?)?;
         let mad = Mad::from_packet(&Packet::parse(body).ok()?)?;
@@ -240,7 +244,7 @@ impl Relay {
         match CmMessage::parse(&mad) {
             CmMessage::Req(req) => self.listening(datagram, req.local_id, req.service_id),
             CmMessage::SidrReq(req) => self.listening(datagram, req.request_id, req.service_id),
-            // The peer withdraws a request before it has received our id.
+            // The peer withdraws its request before it has received the comm id of this side.
             CmMessage::Rej(rej) if rej.remote_id == 0 => {
                 self.requests.get(&(datagram.source.ip(), rej.local_id)).map(|(_, owner)| *owner)
             }
@@ -248,8 +252,8 @@ impl Relay {
         }
     }
 
-    /// Returns the member that listens for the requested service, or that listened at the peer's first
-    /// request.
+    /// Returns the member that listens for the requested service, or the member that listened when the
+    /// request came first.
     fn listening(&mut self, datagram: Datagram<'_>, id: u32, service: ServiceId) -> Option<MemberId> {
         let request = (datagram.source.ip(), id);
         match self.host().service_owner(service.0, datagram.destination.ip()) {
@@ -263,7 +267,8 @@ impl Relay {
 
     fn remember(&mut self, request: Request, service: ServiceId, owner: MemberId) {
         if self.requests.len() >= MAX_REQUESTS && !self.requests.contains_key(&request) {
-            // Forged requests displace others; this matters only to requests whose listener has closed.
+            // Forged requests can displace others. This affects only repeated requests whose listener has
+            // closed.
             self.requests.clear();
         }
         self.requests.insert(request, (service, owner));
@@ -294,15 +299,15 @@ impl Relay {
     }
 }
 
-/// Destinations of datagrams that other members hand over.
+/// Destinations of the datagrams that other members hand over.
 pub(super) struct RelayPlace<'a> {
-    /// Those that were sent to us.
+    /// Receives the datagrams that other members forward to this one.
     pub(super) batch: &'a mut ReceiveBatch,
-    /// Those that they send from the device's port, which we hold.
+    /// Receives the datagrams that other members send from the device's port, which this one holds.
     pub(super) sent: &'a mut SendBatch,
-    /// Returns true if we receive at a local address and port.
+    /// Returns true if this member receives at a local address and port.
     pub(super) is_open: &'a dyn Fn(SocketAddr) -> bool,
-    /// Returns true if we hold the device's port there.
+    /// Returns true if this member holds the device's port at an address.
     pub(super) is_main: &'a dyn Fn(SocketAddr) -> bool,
 }
 
@@ -351,7 +356,7 @@ fn field(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Iterator over the datagrams of a bundle. Returns `None` in place of a malformed datagram, and ends there.
+/// Iterator over the datagrams of a bundle. Yields `None` for a malformed datagram, and ends there.
 struct Pieces<'a> {
     bytes: &'a [u8],
 }

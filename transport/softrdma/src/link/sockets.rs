@@ -1,7 +1,7 @@
 //! The interface between the UDP link and datagram sockets.
 //!
-//! Implemented by the operating system's sockets (`udp::system`) and by a simulated host. One call handles a
-//! batch of datagrams, never a single one.
+//! Implemented by the sockets of the operating system (`udp::system`) and of a simulated host. Each call
+//! handles a batch of datagrams.
 #![forbid(unsafe_code)]
 
 use super::{LinkError, ReceiveBatch, SendBatch};
@@ -17,22 +17,22 @@ use trunkline_verbs::UnreachableCause;
 pub(crate) struct Received {
     /// Number of datagrams that were too long for a slot and were dropped.
     pub(crate) too_long: usize,
-    /// True if the socket may hold more.
+    /// True if more datagrams may be waiting.
     pub(crate) may_have_more: bool,
-    /// Maximum number of datagrams that came as one message.
+    /// Maximum number of datagrams in one message.
     pub(crate) most_joined: usize,
-    /// Number of datagrams that came with others in one message.
+    /// Number of datagrams that came in messages of several.
     pub(crate) joined: usize,
 }
 
-/// A report by the network that a datagram was not delivered. Anyone can forge one.
+/// A report by the network that a datagram was not delivered. Such reports can be forged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IcmpError {
     /// Source of the datagram.
     pub source: SocketAddr,
     /// Destination of the datagram.
     pub destination: SocketAddr,
-    /// The packet in the datagram, as far as the report quotes it.
+    /// The part of the packet that the report quotes.
     pub packet: QuotedPacket,
     /// The cause.
     pub cause: UnreachableCause,
@@ -63,21 +63,21 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// Returns the socket's address, with the actual port.
     fn local(&self) -> SocketAddr;
 
-    /// Returns another handle on the socket, to send from. The port is free once all handles are dropped.
+    /// Returns another handle on the socket, for sending. The port becomes free when all handles are dropped.
     fn share(&self) -> Option<Box<dyn DatagramSocket>> {
         None
     }
 
-    /// Returns true if a message of several datagrams can be sent with one call.
+    /// Returns true if one call can send a message of several datagrams.
     fn can_segment(&self) -> bool {
         false
     }
 
-    /// Stops this, because the system has refused such a message.
+    /// Disables messages of several datagrams, since the system has refused one.
     fn stop_segmenting(&mut self) {}
 
     /// Sends at most `count` datagrams from the front of the batch, and leaves the batch unchanged. Returns
-    /// how many were sent, at least one if `count` is positive.
+    /// the number sent, at least 1 if `count` is positive.
     ///
     /// # Errors
     /// The reason why the first message could not be sent.
@@ -89,16 +89,17 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// [`io::ErrorKind::WouldBlock`] if the socket is empty, and other errors of the system.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received>;
 
-    /// Reads a bounded number of reports on datagrams that were not delivered, and appends those that name a cause.
-    /// Returns the number of reports. Call it after an error of `send` or `receive`, which may come from such a report
-    /// instead of the call, and before sleeping if [`DatagramSocket::is_readable`] returns true.
+    /// Reads a limited number of reports on datagrams that were not delivered, and appends the reports that
+    /// name a cause. Returns the number of reports. Call it after an error of `send` or `receive`, which may
+    /// come from such a report and not from the call, and before sleeping if [`DatagramSocket::is_readable`]
+    /// returns true.
     fn read_icmp_errors(&mut self, into: &mut Vec<IcmpError>) -> usize {
         let _ = into;
         0
     }
 
-    /// Returns true if [`DatagramSocket::receive`] would return something other than
-    /// [`io::ErrorKind::WouldBlock`], or if reports on datagrams that were not delivered wait.
+    /// Returns true if [`DatagramSocket::receive`] would not return [`io::ErrorKind::WouldBlock`], or if
+    /// there are reports on datagrams that were not delivered.
     fn is_readable(&self) -> bool;
 
     /// Returns the descriptor that becomes readable when a datagram arrives; `None` for simulated sockets.

@@ -1,9 +1,9 @@
-//! Stopped processes that hold the UDP port of the device at an address at which this member listens.
+//! Detection of stopped processes that hold the device's UDP port at an address at which this member listens.
 //!
-//! A stopped holder does not forward packets, so new clients cannot reach this member, and there is no packet
-//! that shows the reason. The background machine of the first shard checks the holders when it is about to
-//! sleep anyway: a check is never a reason to wake up. It reads the state of one process per second at most,
-//! and only while another member holds an address at which this one listens.
+//! A stopped holder does not forward packets, so new clients cannot reach this member, and no packet shows
+//! the reason. The background machine of the first shard checks the holders before it sleeps; it does not
+//! wake for a check. It reads the state of one process per second at most, and only while another member
+//! holds an address at which this one listens.
 #![forbid(unsafe_code)]
 
 use super::port_owner::is_stopped;
@@ -18,16 +18,16 @@ use trunkline_verbs::Time;
 /// Interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Periodic check of the holders, which logs stops and their ends.
+/// Periodic check of the holders, which logs when a holder is found stopped or running again.
 #[derive(Debug)]
 pub(crate) struct StoppedHolders {
-    /// Available during the device's membership.
+    /// Messages to the other members; gone once the device has left.
     members: Weak<Members>,
     /// Time of the next check.
     next: Time,
     /// Holder that was checked last.
     last: Option<MemberId>,
-    /// Process ids of the holders that were stopped at their last check.
+    /// Process ids of the holders that their last check found stopped.
     stopped: BTreeMap<MemberId, u32>,
 }
 
@@ -48,7 +48,7 @@ impl StoppedHolders {
         });
     }
 
-    /// Checks one of the holders. `state_of` returns the process of a holder, and true if it is stopped.
+    /// Checks one of the holders. `state_of` returns the pid of a holder, and true if it is stopped.
     fn look_at(
         &mut self,
         holders: &BTreeMap<MemberId, Vec<IpAddr>>,
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_check_per_second() {
+    fn stopped_holders_are_checked_once_per_second() {
         let mut check = StoppedHolders::new(Weak::new());
         let due = [1, 2, 1_000_000_000, 1_000_000_001, 1_999_999_999].map(|now_ns| {
             let before = check.next;

@@ -1,7 +1,8 @@
-//! The tap on a link: injects faults into sent datagrams, and captures the traffic on the wire.
+//! The tap on a link: injects faults into sent datagrams, and shows the traffic on the wire to observers.
 //!
-//! Owns the link, its faults, its recorder and its observer. Sent datagrams pass the faults first, so that the
-//! others see the traffic on the wire, faults included. Received datagrams pass untouched.
+//! Owns the link, its faults, its recorder and its observer. Sent datagrams pass the faults first, so that
+//! the recorder and the observer get the traffic on the wire, including the faults. Received datagrams are
+//! not changed.
 #![forbid(unsafe_code)]
 
 use super::capture::{Recorder, RecordingJudge};
@@ -11,30 +12,30 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use trunkline_verbs::{Counter, Time};
 
-/// Observes the traffic of a link, for example to count it.
+/// Observer of a link's traffic, for example to count datagrams.
 pub trait LinkObserver: Send + Sync + Debug {
-    /// Called for each datagram that the link is given to send.
+    /// Called for each datagram that is passed to the link.
     fn sent(&self, datagram: Datagram<'_>);
 
-    /// Called with the number of datagrams that were received at once.
+    /// Called with the number of datagrams of each received batch.
     fn received(&self, count: usize);
 }
 
-/// A link, with faults and views of its traffic.
+/// A link, with its faults, recorder and observer.
 #[derive(Debug)]
 pub(crate) struct Tap {
     pub(crate) faults: Option<Faults>,
     pub(crate) wire: Wire,
 }
 
-/// A link, with views of its traffic.
+/// A link, with its recorder and observer.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) link: Box<dyn Link>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) observer: Option<Arc<dyn LinkObserver>>,
-    /// Number of datagrams at the front of the next batch that were seen already, because the link had no room
-    /// for them.
+    /// Number of datagrams at the front of the next batch that were already recorded, when the link had no
+    /// room for them.
     seen: usize,
 }
 
@@ -65,12 +66,12 @@ impl Wire {
 }
 
 impl Tap {
-    /// Creates a tap without faults and views.
+    /// Creates a tap without faults, recorder and observer.
     pub(crate) fn new(link: Box<dyn Link>) -> Self {
         Self { faults: None, wire: Wire { link, recorder: None, observer: None, seen: 0 } }
     }
 
-    /// Like [`Link::send`].
+    /// Sends a batch through the faults. See [`Link::send`].
     pub(crate) fn send(&mut self, batch: &mut SendBatch, now: Time) {
         let Self { faults, wire } = self;
         match faults {
@@ -79,13 +80,13 @@ impl Tap {
         }
     }
 
-    /// Like [`Link::receive`].
+    /// Receives a batch. See [`Link::receive`].
     pub(crate) fn receive(&mut self, batch: &mut ReceiveBatch) -> usize {
         let count = self.wire.link.receive(batch);
         self.wire.note_received(batch, count)
     }
 
-    /// Like [`Link::receive_judged`].
+    /// Receives a batch, and has its datagrams judged. See [`Link::receive_judged`].
     pub(crate) fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
         let Wire { link, recorder, .. } = &mut self.wire;
         let count = match recorder {
@@ -95,13 +96,13 @@ impl Tap {
         self.wire.note_received(batch, count)
     }
 
-    /// Like [`Link::next_timeout`].
+    /// Returns the next timeout of the link or of the faults. See [`Link::next_timeout`].
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         let faults = self.faults.as_ref().and_then(Faults::next_timeout);
         faults.into_iter().chain(self.wire.link.next_timeout()).min()
     }
 
-    /// Like [`Link::poll`].
+    /// Does the timed work of the link and of the faults. See [`Link::poll`].
     pub(crate) fn poll(&mut self, now: Time) {
         let Self { faults, wire } = self;
         if let Some(faults) = faults {
@@ -110,7 +111,7 @@ impl Tap {
         wire.link.poll(now);
     }
 
-    /// Like [`Link::counters`].
+    /// Appends the counters of the link and of the tap. See [`Link::counters`].
     pub(crate) fn counters(&self, into: &mut Vec<Counter>) {
         if let Some(faults) = &self.faults {
             faults.counters(into);

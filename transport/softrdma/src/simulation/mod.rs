@@ -1,16 +1,15 @@
-//! Hosts of a simulation: several processes that share the addresses of one host, inside one real
-//! process.
+//! Hosts of a simulation: several processes that share the addresses of one host, within one real process.
 //!
-//! Owns a simulated host's ports and the processes that may bind them. A device that is opened with
+//! Owns a simulated host's ports, and the processes that may bind them. A device that is opened with
 //! [`LinkChoice::Simulated`](crate::device::LinkChoice::Simulated) is a member of its process's host.
 //! Binding, relaying, the take-over of port 4791 and shared TGTs work as on a real host, without files,
-//! sockets or threads. Called by simulations only.
+//! sockets or threads. Used by simulations only.
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`SimulatedHost`] | addresses, ports and shared memory |
-//! | [`SimulatedProcess`] | the process that a device is opened in; it can be killed, also between two stores |
-//! | [`Network`] | the carrier of datagrams from host to host, provided by the simulation |
+//! | [`SimulatedProcess`] | the process in which a device is opened; it can be killed, also between two stores |
+//! | [`Network`] | carries datagrams from host to host; the simulation provides it |
 #![forbid(unsafe_code)]
 
 mod ports;
@@ -29,8 +28,7 @@ use trunkline_verbs::Memory;
 /// them.
 pub trait Network: Send + Sync + Debug {
     /// Carries a datagram that a process has sent. The simulation passes it, now or later, to
-    /// [`SimulatedHost::deliver`] of the host that has the destination's address, which may be the sender's
-    /// own host.
+    /// [`SimulatedHost::deliver`] of the host with the destination address, which may be the sender's host.
     fn carry(&self, datagram: Datagram<'_>);
 }
 
@@ -54,8 +52,8 @@ impl SimulatedHost {
         Arc::new(SimulatedProcess { host: Arc::clone(self), life: Life::new() })
     }
 
-    /// Delivers a datagram, which the network may have marked (ECN): all sockets send such that it may. Returns false if
-    /// no socket is bound at its destination, or the socket's buffer is full.
+    /// Delivers a datagram. `is_marked` is true if the network has marked it (ECN); all sockets permit marks.
+    /// Returns false if no socket is bound at the destination, or if the socket's buffer is full.
     pub fn deliver(&self, datagram: Datagram<'_>, is_marked: bool) -> bool {
         self.ports.deliver(datagram, is_marked)
     }
@@ -95,19 +93,19 @@ impl SimulatedProcess {
         self.life.kill();
     }
 
-    /// Kills the process after a number of further stores to memory that it shares with other processes.
-    /// Later stores are dropped, so that a write may stay half done.
+    /// Kills the process after `stores` more stores to memory that it shares with other processes. Later
+    /// stores are dropped, so a write may be incomplete.
     pub fn kill_after_stores(&self, stores: u64) {
         self.life.kill_after_stores(stores);
     }
 
-    /// Overwrites a word of each area that the process shares with others, like a process with a bug.
-    /// `choose` gets the number of words, and returns the index and the value. Returns the number of areas.
+    /// Overwrites a word in each area that the process shares with others, like a faulty process. `choose`
+    /// gets the number of words in an area, and returns the index and the value. Returns the number of areas.
     pub fn scribble(&self, mut choose: impl FnMut(usize) -> (usize, u64)) -> usize {
         let areas = self.areas();
         for area in &areas {
             let (place, value) = choose(area.len() / 8);
-            // An index outside of the area has no effect.
+            // An index out of bounds has no effect.
             let _outside = area.write(place * 8, &value.to_ne_bytes());
         }
         areas.len()

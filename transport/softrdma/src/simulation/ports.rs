@@ -1,7 +1,7 @@
 //! The UDP ports of a simulated host.
 //!
-//! Owns the bound ports, their owners, and the datagrams queued there. A socket exists while its process
-//! lives: the port of a process that was killed is free.
+//! Owns the bound ports, their owners, and the datagrams queued at them. A socket exists while its process
+//! lives: the ports of a killed process are free.
 #![forbid(unsafe_code)]
 
 use super::Network;
@@ -41,12 +41,12 @@ struct Port {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: SendBatch,
-    /// Marks of those that wait.
+    /// Marks of the queued datagrams.
     marks: VecDeque<bool>,
     dropped: u64,
 }
 
-/// Locks a mutex, even if an earlier holder panicked: holders never leave the value half changed.
+/// Locks a mutex, even if a thread panicked while it held the lock: the value is always consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -109,7 +109,8 @@ impl Sockets for ProcessSockets {
         Ok(Box::new(ProcessSocket(Arc::new(bound))))
     }
 
-    // The hosts have addresses of loopback.
+    // The addresses of simulated hosts are loopback addresses, so a loopback address may belong to another
+    // host.
     fn is_between_hosts(&self, _from: IpAddr, to: IpAddr) -> bool {
         !self.ports.addresses.contains(&to)
     }
@@ -123,7 +124,7 @@ impl Sockets for ProcessSockets {
     }
 }
 
-/// A bound port, which is free once this is dropped.
+/// A bound port. Dropping it frees the port.
 #[derive(Debug)]
 struct BoundPort {
     ports: Arc<Ports>,
@@ -184,7 +185,7 @@ impl DatagramSocket for ProcessSocket {
 impl Drop for BoundPort {
     fn drop(&mut self) {
         let mut bound = lock(&self.ports.bound);
-        // Another process may have taken the port since this one was killed.
+        // Another process may have bound the port after this one was killed.
         if bound.get(&self.local).is_some_and(|port| Arc::ptr_eq(port, &self.port)) {
             bound.remove(&self.local);
         }

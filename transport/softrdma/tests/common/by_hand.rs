@@ -1,4 +1,4 @@
-//! A device, and on its network a sender whose packets the test builds itself.
+//! A device, and a sender on its network whose packets the test builds.
 
 use super::node::{Node, bring_up_with};
 use std::net::SocketAddr;

@@ -9,9 +9,9 @@ use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{Folder, Process};
 use trunkline_verbs::{CmId, Device, PortSpace, QpType, VerbsError};
 
-/// Environment variable that names the part of a process started by a test.
+/// Environment variable with the part that a process started by a test plays.
 const PART: &str = "TRUNKLINE_TEST_PART";
-/// Environment variable that names the runtime directory.
+/// Environment variable with the runtime directory.
 const RUNTIME: &str = "TRUNKLINE_RUNTIME_DIR";
 
 /// A directory of one test, which contains the runtime directory of its processes. Removed when dropped.
@@ -38,7 +38,7 @@ impl Host {
         SoftOptions { runtime_directory: Some(self.runtime()), ..super::udp() }
     }
 
-    /// Returns the directory of this network namespace in the runtime directory.
+    /// Returns the folder of this network namespace in the runtime directory.
     pub(crate) fn namespace_directory(&self) -> PathBuf {
         let mut inside = std::fs::read_dir(self.runtime()).unwrap();
         inside.next().unwrap().unwrap().path()
@@ -51,23 +51,24 @@ impl Host {
     }
 }
 
-/// Returns the part of this process; `None` in the test itself.
+/// Returns the part that this process plays; `None` in the test itself.
 pub(crate) fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// Returns the user that processes of this test prove to each other. The overflow uid proves nothing.
+/// Returns the user that processes of this test prove to each other; `None` for the overflow uid, which
+/// proves nothing.
 pub(crate) fn provable_user() -> Option<u32> {
     Some(geteuid().as_raw()).filter(|uid| *uid != 65534)
 }
 
-/// Returns the number of files whose names start with a prefix.
+/// Returns the number of files whose names begin with a prefix.
 pub(crate) fn count_files(folder: &Path, start: &str) -> usize {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_string_lossy().starts_with(start)).count()
 }
 
-/// Opens a device at an address: binds its port, or watches the holder of the port.
+/// Opens a device at an address. It either binds the port, or watches the holder of the port.
 pub(crate) fn open(
     options: SoftOptions,
     address: IpAddr,

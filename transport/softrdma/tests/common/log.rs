@@ -1,4 +1,4 @@
-//! A log that a test reads.
+//! A log for tests to read.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};

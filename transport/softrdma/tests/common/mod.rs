@@ -1,4 +1,4 @@
-//! Shared by the tests of the software device: devices at separate addresses, and objects on them.
+//! Common parts of the software device's tests: devices at separate addresses, and objects on them.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod by_hand;

@@ -18,7 +18,7 @@ use trunkline_verbs::{
     SrqInit, SrqKind, VerbsError, XrcDomain, XrcdFlags,
 };
 
-/// Time limit of every wait, for a loaded machine.
+/// Time limit of all waits, long enough for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 /// Number of outstanding READs and atomics of the connections, in each direction.
 pub(crate) const READS: u8 = 128;
@@ -134,7 +134,7 @@ impl Node {
     }
 }
 
-/// Connections through the connection manager, over XRC unless a type is named.
+/// Connections through the connection manager. They use XRC unless a type is given.
 impl Node {
     pub(crate) fn cm_channel(&self) -> Arc<dyn CmChannel> {
         self.device.connection_manager().create_channel().unwrap()
@@ -270,7 +270,7 @@ pub(crate) fn wait_readable(fd: &(impl AsFd + ?Sized)) {
     let raw = fd.as_fd().as_raw_fd();
     poll.registry().register(&mut SourceFd(&raw), Token(0), Interest::READABLE).unwrap();
     let mut events = Events::with_capacity(1);
-    // A stopped process is interrupted when it continues.
+    // A stopped process is interrupted when it continues, so repeat the wait.
     while poll.poll(&mut events, Some(BOUND)).is_err_and(|error| error.kind() == ErrorKind::Interrupted) {}
     assert!(!events.is_empty(), "the descriptor never became readable");
 }
@@ -316,8 +316,8 @@ fn bring_up_at(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) {
     }
 }
 
-/// Repeats a call that uses the port of an address until the port is free. A process that another test starts
-/// meanwhile has a copy of a closed socket until it runs its program.
+/// Repeats a call that binds the port of an address until the port is free. A process that another test is
+/// starting has a copy of a closed socket until it runs its program.
 pub(crate) fn when_free<T>(call: impl Fn() -> Result<T, VerbsError>) -> T {
     wait_until("the port is free", BOUND, || match call() {
         Err(error) if error.errno() == libc::EADDRINUSE => None,
@@ -340,7 +340,7 @@ pub(crate) fn post(
     post_to(ini, operation, SendData::Gather(scatter), to.number().unwrap());
 }
 
-/// Posts one signalled request to an SRQ known by its number.
+/// Posts one signalled request to the SRQ with a number.
 pub(crate) fn post_to(
     ini: &dyn QueuePair,
     operation: SendOperation,

@@ -1,4 +1,4 @@
-//! Puppets of the conformance suite: further processes of this program.
+//! Puppets of the conformance suite, which are further processes of this program.
 
 use super::host::Host;
 use std::io::{self, BufReader};
@@ -47,12 +47,12 @@ impl Soft {
         Self { test, host: Host::new(), faults: None, path: PathChoice::Udp, unknown_srq: None }
     }
 
-    /// Adds packet loss by this plan in all processes.
+    /// Makes all processes lose packets according to this plan.
     pub(crate) fn with_faults(self, plan: &'static str) -> Self {
         Self { faults: Some(plan), ..self }
     }
 
-    /// Uses shared memory in all processes.
+    /// Makes all processes use shared memory.
     pub(crate) fn by_memory(self) -> Self {
         Self { path: PathChoice::Shm, ..self }
     }
@@ -91,7 +91,7 @@ impl Bench for Soft {
     }
 
     fn xrc_violation(&self) -> &[CompletionStatus] {
-        // With loss, all of the few retries of such a send may be lost.
+        // With packet loss, all retries of such a send, which are few, may be lost.
         const STATUSES: [CompletionStatus; 2] =
             [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
         if self.faults.is_some() { &STATUSES } else { &STATUSES[..1] }

@@ -38,7 +38,7 @@ impl Bench for Soft {
     }
 
     fn xrc_violation(&self) -> &[CompletionStatus] {
-        // The default policy is NAK 0x64; with loss, all of the few retries of such a send may be
+        // The default policy is NAK 0x64. With packet loss, all retries of such a send, which are few, may be
         // lost.
         const STATUSES: [CompletionStatus; 2] =
             [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];

@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::suite::{Soft, open};
 use trunkline_softrdma::device::SoftOptions;
 
-/// A device with a non-default response to a message for a nonexistent SRQ (contract G7).
+/// A device whose response to a message for an SRQ that does not exist is not the default (contract G7).
 #[cfg(test)]
 mod policies {
     use super::open;
@@ -48,7 +48,7 @@ mod policies {
         let status = [CompletionStatus::RetryExceeded];
         let policy = Policy { choice: UnknownSrq::Drop, status };
         assert_item(&policy, "G7");
-        // The TGT survives, also for other senders (contract G8).
+        // The TGT continues to work, also for other senders (contract G8).
         assert_item(&policy, "G8");
     }
 }
@@ -82,7 +82,7 @@ mod without_xrc {
     }
 }
 
-/// One device that reaches itself from one address to another, through shared memory only.
+/// One device that reaches itself from one address to another through shared memory only.
 #[cfg(test)]
 mod two_addresses {
     use crate::common;

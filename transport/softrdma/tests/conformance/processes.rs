@@ -6,10 +6,10 @@ use crate::common;
 use crate::common::processes::{PUPPET, Soft};
 use trunkline_conformance::{PROCESS_ITEMS, assert_process_item};
 
-/// The faults of the lossy runs.
+/// Faults of the runs with packet loss.
 const PLAN: &str = "drop=0.03,reorder=0.03,duplicate=0.03,corrupt=0.01,seed=5";
 
-/// Entry point of a puppet. Without the variable it is a test that does nothing.
+/// Entry point of a puppet. Does nothing unless the variable is set.
 #[test]
 fn puppet() {
     if std::env::var_os(PUPPET).is_some() {

@@ -1,5 +1,5 @@
-//! The two ends of the interoperability test. The kernel lab runs one end on the kernel's device; here both
-//! are on the software device.
+//! The two sides of the interoperability test. The kernel lab runs one side on the kernel's device; here both
+//! sides are on the software device.
 
 use crate::common;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use trunkline_conformance::WireOrder;
 use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_verbs::Device;
 
-/// Output of an end, which also signals each line.
+/// Output of a side. Each line is also sent to a channel.
 struct Lines {
     text: Vec<u8>,
     sent: Sender<()>,
@@ -28,7 +28,7 @@ impl Write for Lines {
     }
 }
 
-/// Starts an end on a thread, which returns its verdict and its output.
+/// Starts a side on a thread, which returns the verdict and the output.
 fn start(
     options: &SoftOptions,
     role: &str,
@@ -48,7 +48,7 @@ fn start(
     (end, lines)
 }
 
-/// Runs both ends. Every check has to pass, and the output has to contain the named line.
+/// Runs both sides. All checks have to pass, and the output has to contain the given line.
 fn converse(roles: [&str; 2], how: &str, passed: &str) {
     let [near, far] = common::in_process();
     let (server, listening) = start(&far, roles[1], "4477");

@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn f5_depth_above_what_device_announces_is_refused() {
+    fn f5_depth_above_announced_limit_is_refused() {
         let nodes = nodes();
         let most = nodes[0].device.attributes().max_rd_atomic;
         let ini = nodes[0].qp(QpType::XrcIni);
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn write_of_no_bytes_counts_as_received_packet() {
+    fn empty_write_counts_as_received_packet() {
         let nodes = nodes();
         let (ini, tgt) = connect(&nodes[0], &nodes[1]);
         assert_eq!((tgt.received_packets(), ini.received_packets()), (Some(0), None));

@@ -1,5 +1,6 @@
-//! Datagrams for QP 1 that carry no valid message of the connection manager, and the addresses of their
-//! senders. The machine's own tests check the fields of messages (`transport/roce/src/cm/tests/nonsense.rs`).
+//! Datagrams for QP 1 that contain no valid message of the connection manager, and the addresses of their
+//! senders. The tests of the machine check the fields of messages
+//! (`transport/roce/src/cm/tests/nonsense.rs`).
 
 use crate::common::address;
 use crate::common::by_hand::ByHand;
@@ -53,7 +54,7 @@ fn counted(hands: &mut ByHand, bytes: Vec<u8>) -> Vec<&'static str> {
     counted_with(hands, bytes, |_| {})
 }
 
-/// Like [`counted`]; `headers` may change what the ICRC covers.
+/// Sends a packet as [`counted`] does; `headers` may change the headers that the ICRC covers.
 fn counted_with(hands: &mut ByHand, bytes: Vec<u8>, headers: impl FnOnce(&mut IpUdp)) -> Vec<&'static str> {
     let counts = |node: &Node| {
         let mut counters = node.device_counters();
@@ -72,7 +73,7 @@ fn counted_with(hands: &mut ByHand, bytes: Vec<u8>, headers: impl FnOnce(&mut Ip
 }
 
 #[test]
-fn wrong_lengths_and_wrong_packets_are_dropped() {
+fn mads_of_wrong_length_or_kind_are_dropped() {
     let mut hands = ByHand::new(ROCE_PORT);
     for length in (0..=MAD_BYTES + 64).chain([512, 1024, 2048, 4096]) {
         let mut payload = rtu().to_bytes().to_vec();
@@ -99,7 +100,7 @@ fn wrong_lengths_and_wrong_packets_are_dropped() {
 /// On one host, any program can send from any port of a peer's address, but only the peer has port 4791
 /// there.
 #[test]
-fn every_answer_goes_to_port_4791_wherever_message_came_from() {
+fn every_answer_goes_to_port_4791_for_any_source_port() {
     let mut hands = ByHand::new(40_000);
     let mad = rtu().to_bytes();
     assert_eq!(counted(&mut hands, bytes_of(&mad_packet(Psn::new(1), &mad))), ["cm_received"]);
@@ -147,7 +148,7 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
     let channel = node.cm_channel();
     let at = SocketAddr::new(node.address, PORT);
     let _listener = node.listen(at, &channel).unwrap();
-    // Requests stay undecided while their endpoints exist.
+    // Requests stay undecided as long as their endpoints exist.
     let mut undecided = Vec::new();
     let sockets = [(); 2].map(|()| UdpSocket::bind(SocketAddr::new(address(), ROCE_PORT)).unwrap());
     for number in 0..300 {
@@ -171,7 +172,7 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
     next_request(&*channel);
 }
 
-/// Behind an address translator a peer names other addresses than its packets.
+/// A peer behind an address translator names other addresses than the ones of its packets.
 #[test]
 fn request_for_one_flow_is_answered_at_its_source_despite_named_addresses() {
     let mut hands = ByHand::new(40_000);
@@ -200,7 +201,7 @@ fn request_for_one_flow_is_answered_at_its_source_despite_named_addresses() {
     assert_eq!(send(&rtu(), view), dropped, "of a connection that does not exist");
 }
 
-/// The TGT of a peer behind an address translator takes packets from the peer's address outside only.
+/// The TGT of a peer behind an address translator accepts packets only from the peer's translated address.
 #[test]
 fn view_of_peer_admits_only_its_own_address() {
     let mut hands = ByHand::new(40_000);
@@ -212,7 +213,8 @@ fn view_of_peer_admits_only_its_own_address() {
     let channel = hands.node.cm_channel();
     let _listener = hands.node.listen(SocketAddr::new(hands.node.address, PORT), &channel).unwrap();
     let view = IpUdp::new(named, dialled);
-    // Returns the destinations of answers, all of which have the view, and the first PSN of a REP among them.
+    // Returns the destinations of the answers, all of which have the view, and the first PSN of a REP among
+    // them.
     let answers = |hands: &mut ByHand| {
         let (mut received, mut to, mut starting_psn) = (ReceiveBatch::new(64), Vec::new(), None);
         hands.link.receive(&mut received);
@@ -259,7 +261,7 @@ fn view_of_peer_admits_only_its_own_address() {
     assert_eq!(send(&mut hands, stranger, view, &second), dropped);
     let plain = IpUdp::new(named, SocketAddr::new(hands.node.address, ROCE_PORT));
     assert_eq!(send(&mut hands, named, plain, &second), dropped, "the address that the peer names");
-    // Another program at the peer's address does not have the PSN: the answer goes to the peer.
+    // Another program at the peer's address does not get the PSN, since the answer goes to the peer.
     let elsewhere = SocketAddr::new(peer.ip(), 50_000);
     assert_eq!(send(&mut hands, elsewhere, view, &first), acknowledged);
     assert_eq!(send(&mut hands, peer, view, &second), acknowledged);

@@ -49,7 +49,7 @@ fn named(qp: &Arc<dyn QueuePair>, private_data: &[u8]) -> ConnectParameters {
 const ALL: [QpState; 3] = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
 
 #[test]
-fn program_that_modifies_its_own_qps_connects() {
+fn program_modifying_its_own_qps_connects() {
     let (near, far) = (Side::new(PortSpace::Ib), Side::new(PortSpace::Ib));
     let listener = far.listener(QpType::XrcTgt);
     let near_id = near.resolved(QpType::XrcIni, listener.local_address());
@@ -131,7 +131,7 @@ fn peer_of_unreachable_family_is_reported_as_event() {
     let id = near.id(QpType::XrcIni);
     id.resolve_address(None, "[::1]:9".parse().unwrap()).unwrap();
     assert!(matches!(near.next().kind, CmEventKind::AddressError(VerbsError::AddressNotAvailable(_))));
-    // The id can still try another address.
+    // The program can still try another address with the id.
     id.resolve_address(None, near.at(9)).unwrap();
     assert!(matches!(near.next().kind, CmEventKind::AddressResolved));
 }

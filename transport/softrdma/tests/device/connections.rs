@@ -1,4 +1,4 @@
-//! Connection endpoints: addresses, channels, and the state after one of them is dropped.
+//! Connection endpoints: addresses, channels, and the state after an object is dropped.
 
 use crate::common;
 use crate::common::node::{Node, exchange, join, next_event, next_request, wait_readable};
@@ -41,7 +41,7 @@ fn detached_qp_outlives_its_connection() {
 }
 
 #[test]
-fn dropping_initiators_end_disconnects_other() {
+fn dropping_initiator_id_disconnects_peer() {
     let [near, far] = common::in_process().map(|options| Node::open(options, 64));
     let joined = join(&near, &far);
     drop(joined.near_id);
@@ -96,7 +96,7 @@ fn wildcard_listener_accepts_requests_to_every_address() {
 
 #[test]
 fn client_uses_another_address_when_its_first_is_held_by_server() {
-    // Two unconfigured devices have the same addresses; the server came first.
+    // Two devices without named addresses have the same addresses. The server was opened first.
     let hub = Hub::new();
     let open = || {
         let link = LinkChoice::InProcess(Arc::clone(&hub));

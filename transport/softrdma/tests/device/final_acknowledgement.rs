@@ -8,7 +8,7 @@ use trunkline_roce::wire::{Opcode, Operation, Packet, ROCE_PORT, Service, Syndro
 use trunkline_softrdma::link::{Link, ReceiveBatch};
 use trunkline_verbs::{Psn, QpModify, QpState};
 
-/// A peer that builds its packets itself, so that only the test requests acknowledgements.
+/// A peer whose packets the test builds, so that only the test requests acknowledgements.
 struct Setup(ByHand);
 
 impl Setup {
@@ -29,7 +29,7 @@ impl Setup {
         assert_eq!(came, 1);
     }
 
-    /// Returns the number of acknowledgements of the message that wait. No other packet may wait.
+    /// Returns the number of waiting acknowledgements of the message. No other packet may be waiting.
     fn acknowledgements(&mut self) -> usize {
         let mut batch = ReceiveBatch::new(64);
         self.0.link.receive(&mut batch);
@@ -49,7 +49,7 @@ impl Setup {
 }
 
 #[test]
-fn qp_that_stops_repeats_its_last_acknowledgement() {
+fn stopping_qp_repeats_last_acknowledgement() {
     for end in ["destroyed", "reset", "in error"] {
         let mut setup = Setup::new();
         setup.exchange();
@@ -58,7 +58,7 @@ fn qp_that_stops_repeats_its_last_acknowledgement() {
             "reset" => setup.change(QpState::Reset),
             _ => setup.change(QpState::Error),
         }
-        // They have been sent when the call returns.
+        // The copies were sent when the call returns.
         assert_eq!(setup.acknowledgements(), 3, "{end}");
         let _destroyed_before = setup.0.tgt.destroy();
         assert_eq!(setup.acknowledgements(), 0, "{end}: once is enough");
@@ -66,7 +66,7 @@ fn qp_that_stops_repeats_its_last_acknowledgement() {
 }
 
 #[test]
-fn qp_without_received_packets_does_not_send_when_it_stops() {
+fn qp_without_received_packets_stops_silently() {
     let mut setup = Setup::new();
     setup.0.tgt.destroy().unwrap();
     assert_eq!(setup.acknowledgements(), 0);

@@ -1,4 +1,5 @@
-//! A sender that is not our device. The IPv4 identifications of its packets must be derived from the ICRC.
+//! A sender that is not a software device. The IPv4 identifications of its packets must be derived from the
+//! ICRC.
 
 use crate::common;
 use crate::common::by_hand::{ByHand, FIRST_PSN};
@@ -28,8 +29,8 @@ impl Setup {
         &self.hands.node
     }
 
-    /// Sends the packet at the present PSN and waits until the device has received it. Returns true if a
-    /// receive completed, in which case the PSN advances.
+    /// Sends the packet at the current PSN, and waits until the device has received it. Returns true if a
+    /// receive completed; the PSN then advances.
     fn send(&mut self, identification: u16) -> bool {
         let psn = self.psn;
         self.received(|hands| hands.send(psn, false, |headers| headers.v4_identification = identification));
@@ -90,7 +91,7 @@ fn fatal_nak_as_first_packet_of_foreign_peer_arrives() {
 }
 
 #[test]
-fn congestion_notification_of_connected_peer_is_taken() {
+fn congestion_notification_counts_only_for_connected_qp() {
     let mut setup = Setup::new();
     setup.send(0);
     for (number, taken) in [(0x00ab_cdef, 0), (setup.hands.tgt.number().get(), 1)] {
@@ -104,7 +105,7 @@ fn congestion_notification_of_connected_peer_is_taken() {
 /// A foreign sender over real sockets, to processes that share an address.
 struct Kernel {
     socket: UdpSocket,
-    /// Identification of the next packet. All packets to the address count.
+    /// Identification of the next packet. It counts all packets to the address.
     identification: u16,
 }
 
@@ -125,7 +126,7 @@ impl Kernel {
 }
 
 #[test]
-fn processes_at_one_address_know_foreign_peer_by_all_that_it_sends() {
+fn processes_at_one_address_recognize_foreign_peer_by_packets_to_all() {
     let host = Host::new();
     let busy = Node::open(host.options(), 4096);
     let options = SoftOptions { addresses: vec![busy.address], ..host.options() };
@@ -133,7 +134,7 @@ fn processes_at_one_address_know_foreign_peer_by_all_that_it_sends() {
     let address = common::address();
     let socket = UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).unwrap();
     let mut kernel = Kernel { socket, identification: 65_000 };
-    // In both orders: port 4791 belongs to the busy process or to the quiet one.
+    // Test both orders: port 4791 belongs to the busy process, or to the quiet one.
     for [often, seldom] in [[&busy, &quiet], [&quiet, &busy]] {
         let tgts = [often, seldom].map(|node| node.qp(QpType::XrcTgt));
         for (node, tgt) in [often, seldom].iter().zip(&tgts) {

@@ -20,7 +20,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// Creates a TGT that has taken one message from its peer.
+    /// Creates a TGT that has received one message from its peer.
     fn new() -> Self {
         let mut setup = Self { hands: ByHand::new(PEER), psn: Psn::new(FIRST_PSN) };
         let message = setup.hands.message(setup.psn, true);
@@ -56,7 +56,7 @@ impl Setup {
 }
 
 #[test]
-fn duplicates_do_not_move_route_and_are_answered_to_peer() {
+fn duplicates_are_acknowledged_to_peer_without_moving_route() {
     let mut setup = Setup::new();
     let live = setup.psn;
     for back in [1, 2, 1000, 1 << 20, (1 << 23) - 1] {
@@ -84,7 +84,7 @@ fn packets_out_of_order_are_refused_to_peer() {
 }
 
 #[test]
-fn refused_request_does_not_move_route_even_with_right_psn() {
+fn refused_request_with_expected_psn_does_not_move_route() {
     let mut setup = Setup::new();
     let read = Opcode::new(Service::XRC, Operation::READ_REQUEST);
     let mut forged = Packet::new(read, setup.hands.tgt.number(), setup.psn, &[]);
@@ -96,7 +96,7 @@ fn refused_request_does_not_move_route_even_with_right_psn() {
 }
 
 #[test]
-fn peer_that_moves_is_followed() {
+fn acknowledgements_follow_source_port_of_peer() {
     let mut setup = Setup::new();
     for port in [41_000, ROCE_PORT, PEER] {
         let message = setup.hands.message(setup.psn, true);

@@ -1,5 +1,5 @@
-//! Another user's program on the host, with all data of a connection: the program sends from the peer's
-//! address, with correct checksums and the very PSN that is expected. It cannot have the port of a member.
+//! Another user's program on the host that has all data of a connection. It sends from the peer's address,
+//! with correct checksums and the expected PSN. It cannot have the port of a member.
 
 use crate::common;
 use crate::common::by_hand::FIRST_PSN;
@@ -13,7 +13,7 @@ use trunkline_roce::wire::{
 use trunkline_testkit::wait_until;
 use trunkline_verbs::{Completion, CompletionStatus, Psn, QpNumber, QpType, QueuePair, SendOperation};
 
-/// A program with a separate socket at another's address.
+/// A program with a separate socket at the address of another.
 struct Forger(UdpSocket);
 
 impl Forger {
@@ -35,7 +35,7 @@ impl Forger {
     }
 }
 
-/// Builds every kind of packet that could do harm at PSN `psn`.
+/// Builds all kinds of packets that could do harm at PSN `psn`.
 fn packets(node: &Node, tgt: QpNumber, ini: QpNumber, psn: Psn) -> Vec<Packet<'static>> {
     let packet = |operation, to| {
         let mut packet = Packet::new(Opcode::new(Service::XRC, operation), to, psn, b"forged!!");
@@ -61,7 +61,7 @@ fn wait_for(node: &Node, name: &str, value: u64) {
     }
 }
 
-/// Sends one message, which proves the sources of both ends.
+/// Sends one message, which proves the sources of both sides.
 fn exchange(from: &Node, to: &Node, ini: &dyn QueuePair) {
     post(ini, SendOperation::RdmaWrite(to.remote(2048)), &[from.sge(0, 64)], &*to.srq);
     assert_eq!(from.completion().status, CompletionStatus::Success);
@@ -106,7 +106,7 @@ fn packets_of_other_programs_from_address_of_members_are_dropped() {
 }
 
 #[test]
-fn address_without_members_is_judged_by_its_packets() {
+fn packets_from_address_without_members_are_accepted() {
     let host = Host::new();
     let node = Node::open(host.options(), 4096);
     let (address, tgt) = (common::address(), node.qp(QpType::XrcTgt));
@@ -119,7 +119,7 @@ fn address_without_members_is_judged_by_its_packets() {
 }
 
 #[test]
-fn peer_of_member_stays_one_when_its_address_is_free() {
+fn forged_packets_from_freed_member_address_are_dropped() {
     let host = Host::new();
     let (near, far) = (Node::open(host.options(), 4096), Node::open(host.options(), 4096));
     let address = near.address;
@@ -127,9 +127,9 @@ fn peer_of_member_stays_one_when_its_address_is_free() {
     exchange(&near, &far, &*ini);
     let before = far.counter("requests_received");
     drop((ini, near));
-    // The other program has the same port that the peer had.
+    // The other program has the port that the peer had.
     let socket = wait_until("the port is free", BOUND, || {
-        // A process that another test starts meanwhile has a copy of the socket until it runs its program.
+        // A process that another test is starting has a copy of the socket until it runs its program.
         UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).ok()
     });
     let forger = Forger(socket);

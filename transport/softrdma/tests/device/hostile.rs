@@ -1,6 +1,6 @@
 //! A hostile peer that sends arbitrary packets with correct checksums, to valid QPs, from the right address.
 //!
-//! It must not be able to stop the device, to access memory without a right, or to disturb others.
+//! It must not be able to stop the device, to access memory without permission, or to disturb other peers.
 
 use crate::common;
 use crate::common::node::{BOUND, Node, bring_up_with, connect, post};
@@ -96,7 +96,7 @@ impl Attacker {
         }
         let mut mad = Mad { header: MadHeader::cm(self.random.next(), attribute), data };
         if let CmMessage::Req(mut req) = CmMessage::parse(&mad) {
-            // Often acceptable to a listener.
+            // Set a transport that the listener accepts.
             req.transport = trunkline_roce::wire::cm::TransportType::XRC;
             mad.data = CmMessage::Req(req).data();
         }
@@ -121,7 +121,7 @@ fn reconnect(qp: &dyn QueuePair, peer: IpAddr) {
 }
 
 #[test]
-fn hostile_peer_harms_only_itself() {
+fn hostile_peer_does_not_harm_other_connections() {
     let hub = Hub::new();
     let options = || SoftOptions { link: LinkChoice::InProcess(Arc::clone(&hub)), ..common::udp() };
     let node = Node::open(options(), 16_384);

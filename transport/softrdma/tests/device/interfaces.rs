@@ -15,8 +15,8 @@ use trunkline_verbs::{
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 1, 1));
 
-/// Returns true in a network namespace that has a pair of interfaces, `near` and `far`. Elsewhere it runs the
-/// test again in such a namespace, or skips it visibly.
+/// Returns true in a network namespace that has a pair of interfaces, `near` and `far`. Elsewhere, runs the
+/// test again in such a namespace, or reports that the test is skipped.
 fn is_inside(test: &str) -> bool {
     is_in_network_namespace(module_path!(), test, "ip link add near type veth peer name far")
 }
@@ -27,7 +27,7 @@ fn ip(words: &str) {
     assert!(output.status.success(), "ip {words}: {output:?}");
 }
 
-/// Opens a device at an address, without the paths within the host.
+/// Opens a device at an address, without paths within the host.
 fn at(address: IpAddr) -> Node {
     let options = SoftOptions { addresses: vec![address], path: PathChoice::Udp, ..SoftOptions::default() };
     Node::open(options, 1 << 20)
@@ -42,14 +42,14 @@ fn path_mtus(near: &Node, far: &Node) -> [Mtu; 2] {
 }
 
 #[test]
-fn addresses_belong_to_this_user_while_member_has_them() {
-    if !is_inside("addresses_belong_to_this_user_while_member_has_them") {
+fn addresses_belong_to_this_user_while_held_by_member() {
+    if !is_inside("addresses_belong_to_this_user_while_held_by_member") {
         return;
     }
     ip("link set near up");
     ip("link set far up");
     ip(&format!("addr add {NEAR}/24 dev near"));
-    // Any program may send from an address of a local route.
+    // Any program may send from an address in a local route.
     ip("route add local 10.8.0.0/24 dev lo");
     let listen = |node: &Node| {
         let channel = node.cm_channel();
@@ -86,7 +86,7 @@ fn path_mtu_is_smaller_of_both_interfaces() {
     let [near, far] = [NEAR, FAR].map(at);
     assert_eq!(path_mtus(&near, &far), [Mtu::Mtu1024; 2], "the passive side has the smaller MTU");
     assert_eq!(path_mtus(&far, &near), [Mtu::Mtu1024; 2], "the active side has it");
-    // Each new connection has the MTU of that time.
+    // Each new connection has the MTU at the time of its creation.
     ip("link set far mtu 600");
     assert_eq!(path_mtus(&near, &far), [Mtu::Mtu256; 2]);
     ip("link set far mtu 9000");
@@ -127,8 +127,8 @@ fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
 
 /// An address from DHCP, or a floating address of several hosts.
 #[test]
-fn wildcard_listener_follows_addresses_that_come_and_go() {
-    if !is_inside("wildcard_listener_follows_addresses_that_come_and_go") {
+fn wildcard_listener_follows_added_and_removed_addresses() {
+    if !is_inside("wildcard_listener_follows_added_and_removed_addresses") {
         return;
     }
     ip("link set near up");
@@ -150,7 +150,7 @@ fn wildcard_listener_follows_addresses_that_come_and_go() {
     reach(&from, SocketAddr::new(NEAR, port), &arrivals);
 }
 
-/// Services may start before the network.
+/// A service may start before the network.
 #[test]
 fn wildcard_listener_starts_without_address_of_its_family() {
     if !is_inside("wildcard_listener_starts_without_address_of_its_family") {
@@ -167,8 +167,8 @@ fn wildcard_listener_starts_without_address_of_its_family() {
 
 /// Addresses of containers, or temporary IPv6 addresses.
 #[test]
-fn sockets_of_addresses_that_were_replaced_are_closed() {
-    if !is_inside("sockets_of_addresses_that_were_replaced_are_closed") {
+fn sockets_of_removed_addresses_are_closed() {
+    if !is_inside("sockets_of_removed_addresses_are_closed") {
         return;
     }
     let (node, _arrivals, _listener, _port) = wildcard();
@@ -187,17 +187,17 @@ fn sockets_of_addresses_that_were_replaced_are_closed() {
         each("add");
         wait_until("the device has the addresses", BOUND, || has_all(net).then_some(()));
         each("del");
-        // The sockets of addresses that are still in the table stay open.
+        // The sockets of addresses in the table stay open.
         let sockets = || std::fs::read_to_string("/proc/net/udp").unwrap().matches(":12B7 ").count();
         let is_closed = || (sockets() <= 128).then_some(());
         wait_until("sockets at the addresses before are closed", BOUND, is_closed);
     }
 }
 
-/// Another user may have port 4791 at 127.0.0.1 all the time.
+/// Another user may always hold port 4791 at 127.0.0.1.
 #[test]
-fn clients_share_address_that_stands_in_for_one_of_another_program() {
-    if !is_inside("clients_share_address_that_stands_in_for_one_of_another_program") {
+fn clients_share_substitute_for_occupied_loopback_address() {
+    if !is_inside("clients_share_substitute_for_occupied_loopback_address") {
         return;
     }
     let _other = UdpSocket::bind("127.0.0.1:4791").unwrap();

@@ -17,7 +17,7 @@ fn refused<T: Debug>(result: Result<T, LegacyError>) {
 fn b3_device_without_xrc_returns_enosys() {
     let [options, other] = common::in_process();
     let without_xrc = SoftDevice::open(SoftOptions { without_xrc: true, ..other }).unwrap();
-    // Objects of a device with XRC, so that nothing else is missing.
+    // Use the objects of a device with XRC, so that only XRC is missing.
     let node = Node::open(options, 4096);
     let domain = &node.xrcd;
     let (none, number) = (LegacyXrc::new(without_xrc), QpNumber::new(5));

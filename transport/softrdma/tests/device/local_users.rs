@@ -21,7 +21,7 @@ fn devices_of_one_registry_prove_their_user() {
 }
 
 #[test]
-fn device_proves_its_user_to_itself_and_on_network_in_process() {
+fn device_proves_user_to_itself_and_on_in_process_network() {
     let host = Host::new();
     let alone = Node::open(host.options(), 4096);
     let [near, far] = common::in_process().map(|options| Node::open(options, 4096));

@@ -10,7 +10,7 @@ use trunkline_verbs::{
     SendOperation, SendRequest, VerbsError, XrcdFlags,
 };
 
-/// Opens two devices, of which the first can be removed.
+/// Opens two devices. The first is in the returned slot, from which it can be removed.
 fn pair(options: [SoftOptions; 2]) -> (Slot, SoftOptions, Node, Node) {
     let slot = Slot::new();
     let [near, far] = options;
@@ -86,7 +86,7 @@ fn i5_calls_on_removed_device_return_gone() {
 }
 
 #[test]
-fn every_endpoint_gets_one_event_when_its_device_is_removed() {
+fn every_endpoint_gets_one_event_on_device_removal() {
     for options in links() {
         let (slot, again, near, far) = pair(options);
         let manager = near.device.connection_manager();
@@ -140,7 +140,7 @@ fn every_endpoint_gets_one_event_when_its_device_is_removed() {
 
 /// Tests the operation of `trunkctl device`.
 #[test]
-fn operator_can_take_removable_device_away() {
+fn operator_can_remove_removable_device() {
     let host = common::host::Host::new();
     let runtime = host.runtime();
     let options = SoftOptions { removable: true, ..host.options() };

@@ -58,7 +58,7 @@ fn ask_and_answer(near: &Side, far: &Side) {
 }
 
 #[test]
-fn requests_and_replies_reach_right_member_of_address() {
+fn sidr_requests_and_replies_reach_addressed_member() {
     let address = common::address();
     // The first member holds port 4791 and forwards datagrams to the second.
     let (holder, other) = (at(address), at(address));
@@ -73,7 +73,7 @@ fn requests_and_replies_reach_right_member_of_address() {
 
 /// The rule is the one of `cma_check_port` in Linux, for the ids of one process and of two.
 #[test]
-fn taken_service_is_not_available_if_one_of_both_ids_is_at_every_address() {
+fn taken_service_gives_addrnotavail_if_either_id_is_wildcard() {
     let address = common::address();
     let (one, two) = (at(address), at(address));
     let everywhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);

@@ -98,13 +98,13 @@ fn pollers(node: &Node) -> Vec<Poller> {
 }
 
 #[test]
-fn messages_reach_every_group_in_order_whichever_shard_takes_them() {
+fn messages_reach_every_group_in_order_through_any_shard() {
     let [near, far] = open();
     every_group_sends_to_every_group(&near, &far);
     assert!(far.counter("handed_to_shards") > 0, "first packets come to port 4791");
 }
 
-/// A QP belongs to the shard in its number, so every two shards have separate shared memory.
+/// The number of a QP names its shard, so each pair of shards has separate shared memory.
 #[test]
 fn shards_of_two_devices_share_memory() {
     let [near, far] = open_with(PathChoice::Shm);
@@ -190,7 +190,7 @@ fn srq_limit_counts_lent_receives() {
         assert_eq!(receivers[0].completions(count).len(), count);
         senders[0].completions(count);
     };
-    // Some receives are lent now.
+    // Some receives are lent at this point.
     exchange(0..4);
     receivers[0].srq.arm_limit(50).unwrap();
     exchange(4..14);

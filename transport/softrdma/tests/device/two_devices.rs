@@ -1,4 +1,5 @@
-//! Two devices and their threads: which thread does the work while a program polls, sleeps or does neither.
+//! Two devices and their threads: the thread that does the work while a program polls, sleeps, or does
+//! neither.
 //!
 //! The conformance suite covers the verbs themselves. These tests cover the parts that only a device with its
 //! own threads has.
@@ -35,8 +36,8 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| u8::try_from((index * 7 + index / 251) % 256).unwrap()).collect()
 }
 
-/// As many as the kernel's soft RoCE and common NICs accept: programs negotiate the depth from the values
-/// that both ends report.
+/// The depth that the kernel's soft RoCE and common NICs accept: programs negotiate the depth from the values
+/// that both sides report.
 #[test]
 fn hundred_and_twenty_eight_reads_are_outstanding_at_once() {
     for (link, options) in links() {
@@ -61,7 +62,7 @@ fn hundred_and_twenty_eight_reads_are_outstanding_at_once() {
     }
 }
 
-/// Outstanding data fits into the socket's buffer: without pacing a tenth of it is lost.
+/// Outstanding data fits in the socket's buffer. Without pacing, a tenth of it would be lost.
 #[test]
 fn bulk_transfers_fit_into_default_receive_buffer_of_linux() {
     for mtu in [Mtu::Mtu256, Mtu::Mtu1024, Mtu::Mtu4096] {
@@ -77,7 +78,7 @@ fn bulk_transfers_fit_into_default_receive_buffer_of_linux() {
                 assert_eq!(near.completion().status, CompletionStatus::Success, "{mtu:?}");
             }
             let of_both = |name| [&near, &far].map(|node| node.counter(name));
-            // A receiver that has no CPU for long is sent everything again.
+            // All packets are retransmitted to a receiver that has no CPU for long.
             if of_both("ack_timeouts") == [0, 0] {
                 let full = of_both("drop_receive_queue_full");
                 assert_eq!(full, [0, 0], "{mtu:?} {operation:?}: lost at either end");
@@ -148,8 +149,8 @@ fn one_sided_work_is_served_while_target_does_not_poll() {
 }
 
 #[test]
-fn losses_of_sender_that_never_polls_are_repaired() {
-    // The background threads do all of it: timers of the sender, responses of the target.
+fn losses_of_sender_without_polling_are_repaired() {
+    // The background threads do all work: the sender's timers, and the target's responses.
     let plan = "drop=0.2,seed=11".parse().unwrap();
     let [near, far] = nodes([SoftOptions { faults: Some(plan), ..common::udp() }, common::udp()], 4096);
     let (ini, _tgt) = connect(&near, &far);
@@ -198,7 +199,7 @@ fn messages_from_many_threads_all_arrive() {
 }
 
 #[test]
-fn packets_with_right_numbers_from_wrong_address_are_dropped() {
+fn packets_with_valid_qpn_and_psn_from_wrong_address_are_dropped() {
     // A third device uses QPN and PSN of a connection between two others.
     let [near, far] = nodes([common::udp(), common::udp()], 4096);
     let stranger = Node::open(common::udp(), 4096);
@@ -242,7 +243,7 @@ fn listen(node: &Node) -> Result<(), VerbsError> {
 }
 
 #[test]
-fn ipv6_carries_traffic() {
+fn messages_are_exchanged_over_ipv6() {
     let hub = trunkline_softrdma::link::Hub::new();
     let options = ["fd00::71", "fd00::72"].map(|address| SoftOptions {
         addresses: vec![address.parse().unwrap()],

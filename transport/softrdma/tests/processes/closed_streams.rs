@@ -19,7 +19,7 @@ use trunkline_testkit::{same_test, wait_until};
 use trunkline_verbs::{Device, PortSpace, QpInit, QpType, XrcdFlags};
 
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
-/// Environment variable of the closed streams, as digits.
+/// Environment variable with the numbers of the closed streams.
 const CLOSED: &str = "TRUNKLINE_TEST_CLOSED";
 /// Output of a program.
 const PRINTED: &[u8] = b"printed by the program\n";
@@ -58,7 +58,7 @@ fn use_device() {
             open_and_check(address, &|| {
                 print();
                 for stream in streams.iter().filter(is_closed) {
-                    // A placeholder exists for a moment only.
+                    // A placeholder exists only for a moment.
                     wait_until("the stream to be closed", BOUND, || {
                         fcntl(stream.as_fd(), FcntlArg::F_GETFD).err()
                     });
@@ -106,7 +106,7 @@ fn contains(file: &Path, text: &[u8]) -> bool {
 #[test]
 fn no_descriptor_takes_number_of_closed_stream() {
     let (host, address) = (Host::new(), common::address());
-    // The others have connections with it, and it with them.
+    // The other members have connections with this one, and this one has connections with them.
     let _holder = SoftDevice::open(SoftOptions { addresses: vec![address], ..host.options() }).unwrap();
     for closed in ["", "0", "1", "2", "01", "02", "12", "012"] {
         let mut test = same_test(module_path!(), "play");

@@ -23,7 +23,7 @@ const LOCAL: &str = "TRUNKLINE_TEST_LOCAL";
 const TRIES: usize = 5_000;
 const BOTH: XrcdFlags = XrcdFlags::CREATE.union(XrcdFlags::EXCLUSIVE);
 
-/// Entry point of a further process. Without a part it is a test that does nothing.
+/// Entry point of a further process. Does nothing unless a part is given.
 #[test]
 fn play() {
     let Some(part) = part() else { return };
@@ -68,7 +68,7 @@ fn race(device: &dyn Device, path: &Path) -> usize {
     made
 }
 
-/// Changes the registry in every way until it is killed.
+/// Makes all kinds of changes to the registry until it is killed.
 fn churn(device: &Arc<SoftDevice>) {
     for round in 0_u64.. {
         let domain = open(&**device, Path::new(&variable(FILE)), XrcdFlags::CREATE).unwrap();
@@ -202,7 +202,7 @@ fn process_killed_at_any_point_leaves_no_state() {
         for _ in 0..=rounds % 3 {
             process.after("ROUND ").unwrap();
         }
-        // The process may be anywhere by now: in a change, with or without the lock.
+        // The process may be at any point: within a change, with or without the lock.
         (0..rounds * 1_000).for_each(|_| std::hint::spin_loop());
         process.kill().unwrap();
         open(&*device, &path, BOTH).expect("the domain died with its holder").close().unwrap();

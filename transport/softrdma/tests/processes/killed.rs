@@ -28,11 +28,12 @@ const CONNECTIONS: usize = 150;
 const NEVER: u8 = 31;
 /// Length of the messages that a peer sends, in bytes: several packets.
 const LENGTH: u32 = 12_000;
-/// Number of receives for them.
+/// Number of receives posted for these messages.
 const RECEIVES: usize = 16;
 
-/// Entry point of a peer: it connects to the address in the variable, and accepts connection requests until its input
-/// ends. A line of the input is the number of an SRQ: the peer sends messages to it from then on.
+/// Entry point of a peer. It connects to the address in the variable, and accepts connection requests until
+/// its input ends. A line of the input is the number of an SRQ, to which the peer sends messages from then
+/// on.
 #[test]
 fn peer() {
     if part().as_deref() != Some("connected") {
@@ -74,10 +75,10 @@ fn peer() {
     }
 }
 
-/// A peer, the connections to it, and the connection that it has opened.
+/// A peer, the connections to it, and the connection that it opened.
 struct Peer {
     process: Process,
-    /// Address of its listener.
+    /// Address of the peer's listener.
     remote: SocketAddr,
     srq: SrqNumber,
     channel: Arc<dyn CmChannel>,
@@ -129,13 +130,13 @@ impl Peer {
     }
 }
 
-/// Kills a peer while a message is in transit to it.
+/// Kills a peer while it is receiving a message.
 fn peer_is_killed(near: PathChoice, path: &str) {
     let host = Host::new();
     let node = Node::open(options(&host, near), 1 << 16);
     let mut peer = Peer::start(&host, &node, path, CONNECTIONS);
     assert!(!peer.has_events());
-    // A message for which the peer has no receive, and which it cannot answer.
+    // The peer has no receive for this message and cannot answer it.
     peer.process.signal(Signal::SIGSTOP);
     post_to(&*peer.made[0].1, SendOperation::Send, SendData::Gather(&[node.sge(0, 64)]), peer.srq);
     peer.process.kill().unwrap();
@@ -153,8 +154,8 @@ fn killed_process_disconnects_its_peers_with_shared_memory() {
     peer_is_killed(PathChoice::Auto, "auto");
 }
 
-/// Receives a message of a peer that sends them; it must be the next of its sender and complete. Counts the messages
-/// by the QP that they arrive at.
+/// Receives a message from a peer. It must be complete and the next one of its sender. Counts the messages by
+/// the QP at which they arrive.
 fn receive_next(node: &Node, counts: &mut BTreeMap<QpNumber, u64>) {
     let completion = node.completion();
     let count = counts.entry(completion.qp_number).or_default();
@@ -214,7 +215,8 @@ fn messages_continue_when_another_sender_is_killed_with_shared_memory() {
     sender_is_killed(PathChoice::Auto, "auto");
 }
 
-/// Returns true if an address refuses a request because nothing listens there; false if there is no answer.
+/// Returns true if an address refuses a request because nothing listens there; false if the request is not
+/// answered.
 fn refuses(channel: &dyn CmChannel) -> bool {
     match next_event(channel).kind {
         CmEventKind::Unreachable(UnreachableCause::Port) => true,
@@ -229,14 +231,15 @@ fn refuses_another(node: &Node, remote: SocketAddr, channel: &Arc<dyn CmChannel>
     refuses(&**channel)
 }
 
-/// Otherwise the next call of a client waits until all repetitions of its request are unanswered.
+/// Without the refusal, the next call of a client would wait until all repetitions of its request have timed
+/// out.
 #[test]
 fn request_to_address_of_killed_process_is_refused() {
     let host = Host::new();
     let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
     let mut peer = Peer::start(&host, &node, "auto", 1);
     let (remote, [before, after]) = (peer.remote, [(); 2].map(|()| node.cm_channel()));
-    // The first one has left when its peer dies.
+    // The first member has left when its peer dies.
     peer.process.signal(Signal::SIGSTOP);
     let _asked = node.ask_with(remote, &before, NEVER);
     peer.process.kill().unwrap();
@@ -251,9 +254,9 @@ fn request_to_address_of_killed_process_is_refused() {
     let service = node.device.connection_manager().create_endpoint(&request, &after).unwrap();
     service.connect(&ConnectParameters::default()).unwrap();
     assert!(refuses(&*after));
-    // A program that is no member, such as one of another user.
+    // A program that is not a member, such as a program of another user.
     let other = UdpSocket::bind((remote.ip(), ROCE_PORT)).unwrap();
-    // The host's sockets are listed ten times a second at most.
+    // The host's sockets are listed at most ten times per second.
     while refuses_another(&node, remote, &after) {}
     drop(other);
     let options = SoftOptions { addresses: vec![remote.ip()], ..options(&host, PathChoice::Auto) };
@@ -265,7 +268,7 @@ fn request_to_address_of_killed_process_is_refused() {
 }
 
 #[test]
-fn request_to_address_of_process_that_has_exited_is_refused() {
+fn request_to_address_of_exited_process_is_refused() {
     let host = Host::new();
     let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
     let mut peer = Peer::start(&host, &node, "auto", 1);
@@ -273,7 +276,7 @@ fn request_to_address_of_process_that_has_exited_is_refused() {
     assert!(peer.process.wait(BOUND).is_some_and(|status| status.success()));
     let channel = node.cm_channel();
     assert!(refuses_another(&node, peer.remote, &channel));
-    // A server that starts again is found, although requests were refused.
+    // A server that starts again is found even after requests were refused.
     let options = SoftOptions { addresses: vec![peer.remote.ip()], ..options(&host, PathChoice::Auto) };
     let successor = Node::open(options, 1 << 16);
     let requests = successor.cm_channel();
@@ -283,7 +286,7 @@ fn request_to_address_of_process_that_has_exited_is_refused() {
 }
 
 #[test]
-fn stopped_process_is_not_dead() {
+fn stopped_process_is_not_reported_as_dead() {
     let host = Host::new();
     let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
     let [mut stopped, mut killed] = [(); 2].map(|()| Peer::start(&host, &node, "auto", 2));

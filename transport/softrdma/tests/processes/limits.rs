@@ -48,7 +48,7 @@ fn limit(descriptors: u64) {
     setrlimit(Resource::RLIMIT_NOFILE, descriptors, hard).unwrap();
 }
 
-/// Opens an address, and can get no further descriptor from "fill" to "free".
+/// Opens an address. Between "fill" and "free", the process can get no further descriptor.
 fn hold_while_full() {
     let _held = open(SoftOptions::default(), address()).unwrap();
     let input = Input::open();
@@ -196,7 +196,7 @@ fn open_without_threads() {
 fn processor_time(process: u32) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let times = tasks.filter_map(|task| {
-        // A thread may end meanwhile.
+        // A thread may end in the meantime.
         let text = std::fs::read_to_string(task.unwrap().path().join("schedstat")).ok()?;
         text.split(' ').next().unwrap().parse::<u64>().ok()
     });
@@ -224,7 +224,7 @@ fn connection_waiting_at_descriptor_limit_does_not_use_processor() {
     holder.after("READY").unwrap();
     holder.ask("fill").unwrap();
     let full = descriptors(holder.id());
-    // Its connection with the holder waits.
+    // The member's connection with the holder waits.
     let _member = open(host.options(), address).unwrap();
     wait_until_idle(holder.id());
     assert_eq!(descriptors(holder.id()), full);
@@ -235,7 +235,7 @@ fn connection_waiting_at_descriptor_limit_does_not_use_processor() {
 #[test]
 fn member_without_descriptors_uses_no_processor_time_and_does_not_take_holder_for_dead() {
     let (host, address) = (Host::new(), common::address());
-    // Here the other process is the one that must connect.
+    // Here the other process has to open the connection.
     let first = open(host.options(), address).unwrap();
     let mut member = start(&host, "full", address);
     member.after("READY").unwrap();
@@ -308,6 +308,6 @@ fn without_room_for_registry_device_is_refused_with_remedy() {
 }
 
 #[test]
-fn without_room_for_shared_targets_only_they_are_refused() {
+fn lack_of_room_refuses_only_shared_targets() {
     run_on_small_file_system("room for one", 4096);
 }

@@ -33,8 +33,8 @@ fn play() {
     while Input::open().wait().is_some() {}
 }
 
-/// Connects to a process. Returns the user that this process sees at the other end, and the user that the other process
-/// sees here. `None` if the process cannot be as its part wants.
+/// Connects to a process. Returns the user of that process as seen by this one, and the user of this process
+/// as seen by that one. `None` if the process cannot play its part.
 fn users(part: &str, path: PathChoice, wrap: impl FnOnce(Command) -> Command) -> Option<[String; 2]> {
     let (host, address) = (Host::new(), common::address());
     let link = if path == PathChoice::Shm { "shm" } else { "udp" };

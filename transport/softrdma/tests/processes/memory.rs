@@ -25,12 +25,13 @@ pub(super) fn options(host: &Host, path: PathChoice) -> SoftOptions {
     SoftOptions { path, ..host.options() }
 }
 
-/// Returns the place of a message in a node's memory.
+/// Returns the offset of a message in a node's memory.
 fn place(index: u64) -> usize {
     usize::try_from(index).unwrap() * SIZE as usize
 }
 
-/// Entry point of the peer: an SRQ for which it sleeps, and a TGT for the INI that the variable names.
+/// Entry point of the peer. It has an SRQ, on which it waits for messages, and a TGT for the INI that the
+/// variable names.
 #[test]
 fn peer() {
     if part().as_deref() != Some("peer") {
@@ -122,8 +123,8 @@ impl PeeredNode {
         }
     }
 
-    /// Returns true if a stopped peer takes as many messages after it has been resumed. On a loaded machine
-    /// it may continue too late, since the sender abandons the path after half a second.
+    /// Returns true if a stopped peer receives as many messages as before after it is resumed. On a loaded
+    /// machine it may continue too late, since the sender leaves the path after half a second.
     fn continues(&self, messages: usize) -> bool {
         for _ in 0..messages {
             match self.node.completion().status {
@@ -150,7 +151,7 @@ impl PeeredNode {
 }
 
 #[test]
-fn two_processes_leave_network_as_soon_as_both_share_memory() {
+fn two_processes_send_only_through_memory_once_shared() {
     // After a time-out the sender repeats by UDP. A loaded machine may stop the peer for that long, but not
     // in each attempt.
     wait_until("an attempt without a time-out", || {
@@ -181,7 +182,7 @@ fn process_set_to_udp_keeps_peers_on_udp_and_reports_reason() {
 }
 
 #[test]
-fn device_that_is_to_use_memory_refuses_others() {
+fn memory_only_device_refuses_udp_peers() {
     let pair = pair(PathChoice::Shm, "udp");
     pair.send(0);
     assert_eq!(pair.node.completion().status, CompletionStatus::WorkRequestFlushed);
@@ -194,7 +195,7 @@ fn device_that_is_to_use_memory_refuses_others() {
 
 /// The faults apply to packets, so a device with faults uses UDP, although shared memory is the default.
 #[test]
-fn faults_keep_packets_on_wire() {
+fn device_with_faults_uses_udp() {
     let host = Host::new();
     let faulty = |path| SoftOptions { faults: "delay=1us,seed=3".parse().ok(), ..options(&host, path) };
     let refused = SoftDevice::open(faulty(PathChoice::Shm)).unwrap_err().to_string();
@@ -215,9 +216,9 @@ fn faults_keep_packets_on_wire() {
     drop(tgt);
 }
 
-/// Writing beyond the limit on file size kills the process by SIGXFSZ.
+/// Writing beyond the limit on file sizes kills the process with SIGXFSZ.
 #[test]
-fn process_that_may_have_no_files_of_that_size_stays_on_network() {
+fn process_with_small_file_size_limit_stays_on_udp() {
     let pair = pair(PathChoice::Auto, "small files");
     pair.exchange(0..20);
     wait_until("the peer has refused", || {
@@ -230,7 +231,7 @@ fn process_that_may_have_no_files_of_that_size_stays_on_network() {
 
 /// The ring is not full, so the sender does not wait for room. Time-outs show that the peer does not read.
 #[test]
-fn ring_without_reader_is_replaced_by_network() {
+fn unread_ring_is_replaced_by_udp() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);
@@ -252,14 +253,14 @@ fn ring_without_reader_is_replaced_by_network() {
 }
 
 #[test]
-fn resumed_process_continues_where_it_stopped() {
+fn resumed_process_receives_messages_sent_while_stopped() {
     wait_until("a peer that continues before it is given up", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..50);
         wait_until("the path is memory", || pair.path().0 == "shm");
         pair.exchange(50..60);
         pair.peer.stop();
-        // More than the ring holds, so that some go by UDP meanwhile.
+        // Send more than the ring holds, so that some messages go by UDP.
         for number in 60..60 + 40 {
             pair.send(number);
         }
@@ -301,7 +302,7 @@ fn killed_process_is_reported_and_its_memory_released() {
         pair.node.cq.poll(&mut nothing);
         pair.pairs() == 0
     });
-    // A successor follows at once.
+    // Another process takes its place at once.
     let (ini, peer, srq) = start_peer(&pair.host, &pair.node, "auto");
     let next = PeeredNode { ini, peer, srq, ..pair };
     next.exchange(0..20);
@@ -309,9 +310,9 @@ fn killed_process_is_reported_and_its_memory_released() {
     next.exchange(20..30);
 }
 
-/// Its socket file is gone, so offers of shared memory are rare, and messages go by UDP.
+/// The peer's socket file is gone, so shared memory is offered rarely, and messages go by UDP.
 #[test]
-fn process_that_messages_do_not_reach_is_offered_memory_seldom() {
+fn unreachable_process_is_offered_memory_at_limited_rate() {
     let host = Host::new();
     let nodes = [(); 2].map(|()| Node::open(options(&host, PathChoice::Auto), 1 << 16));
     for entry in std::fs::read_dir(host.namespace_directory()).unwrap() {

@@ -1,4 +1,5 @@
-//! Several members at one address: each is reachable, whichever holds port 4791 and whether or not it runs.
+//! Several members at one address. Each can be reached, whichever member holds port 4791, and whether the
+//! holder runs or not.
 //!
 //! The members are devices of this process, except for a holder that is stopped.
 
@@ -77,7 +78,7 @@ fn talk_all_to_all(nodes: &[Node]) -> Vec<Joined> {
     connections.into_iter().map(|(_, _, joined)| joined).collect()
 }
 
-/// Posts a receive for a message of a connection. Its id is its offset in the node's memory.
+/// Posts a receive for a message of a connection. The id of the receive is its offset in the node's memory.
 fn receive(node: &Node, joined: &Joined, offset: usize) {
     let scatter = [node.sge(offset, u32::try_from(ROOM).unwrap())];
     let request = [ReceiveRequest { wr_id: offset as u64, scatter: &scatter }];
@@ -109,8 +110,8 @@ fn three_members_talk_all_to_all_and_connect_again() {
 
 #[test]
 fn several_members_share_ipv6_loopback() {
-    // Other tests and programs of this machine may hold the port. Only a member's own attempt shows this: a
-    // probe would be out of date at once, and would block others meanwhile.
+    // Other tests and programs of this machine may hold the port. Only a member's own attempt shows this. A
+    // probe would be out of date at once, and would keep the port from others while it runs.
     match three_talk_at("::1".parse().unwrap()) {
         Err(VerbsError::AddressInUse(why)) => eprintln!("SKIPPED: [::1]:4791: {why}"),
         done => done.unwrap(),
@@ -136,12 +137,12 @@ fn stopped_holder_does_not_delay_connected_members() {
 }
 
 #[test]
-fn holder_whose_program_never_polls_forwards_datagrams() {
+fn holder_with_idle_program_forwards_datagrams() {
     let (host, address) = (Host::new(), common::address());
     let nodes = devices(&host, &[address], 3);
     let channel = nodes[0].cm_channel();
     let _holder = nodes[0].listen(SocketAddr::new(address, 0), &channel).unwrap();
-    // From here on the first device is used only to read its counters.
+    // After this, the first device is only used for reading its counters.
     let joined = join(&nodes[1], &nodes[2]);
     exchange(&*joined.ini, &nodes[1], &nodes[2], 64);
     let handed_on = nodes[0].counter("relayed_to_members");
@@ -172,7 +173,7 @@ fn capture_of_receiver_has_forwarded_datagrams_with_port_4791() {
     let _held = join(&holder, &holder);
     let joined = join(&near, &far);
     exchange(&*joined.ini, &near, &far, 64);
-    // Its endpoints keep the device open, and an open device may still be appending a record.
+    // The member's endpoints keep the device open, and an open device may still be appending a record.
     drop((joined, far));
     let bytes = std::fs::read(&file).unwrap();
     let _gone = std::fs::remove_file(&file);
@@ -193,7 +194,7 @@ fn capture_of_receiver_has_forwarded_datagrams_with_port_4791() {
 }
 
 #[test]
-fn wildcard_listener_is_reachable_at_every_address_held_by_others() {
+fn wildcard_listener_is_reachable_at_addresses_held_by_another_device() {
     let (host, addresses) = (Host::new(), [common::address(), common::address()]);
     let holder = devices(&host, &addresses, 1).remove(0);
     let held = addresses.map(|address| join_at(&holder, &holder, address, address));

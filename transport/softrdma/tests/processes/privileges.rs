@@ -1,6 +1,6 @@
 //! Programs that change their user, their root directory or their umask.
 //!
-//! Each of these belongs to a whole process, so the tests start this binary again (`play`).
+//! Each of these settings belongs to a whole process, so the tests start this binary again (`play`).
 
 use crate::common;
 use crate::common::host::{Host, listen, open, part};
@@ -115,7 +115,7 @@ fn sessions_are_created_after_change_of_user() {
 }
 
 #[test]
-fn member_that_dies_after_user_has_changed_is_found_dead() {
+fn dead_member_is_detected_after_change_of_user() {
     let (host, address) = (Host::new(), common::address());
     let mut watcher = start(&host, "watch", [address; 2]);
     watcher.after("READY").unwrap();
@@ -133,7 +133,7 @@ fn member_that_dies_after_user_has_changed_is_found_dead() {
 }
 
 #[test]
-fn holder_that_has_changed_its_user_serves_members_that_come_later() {
+fn holder_with_changed_user_serves_later_members() {
     let (host, address) = (Host::new(), common::address());
     let mut holder = start(&host, "watch", [address; 2]);
     holder.after("READY").unwrap();
@@ -152,7 +152,7 @@ fn holder_that_has_changed_its_user_serves_members_that_come_later() {
 }
 
 #[test]
-fn processes_meet_although_another_user_has_taken_default_directory() {
+fn processes_meet_despite_default_directory_of_another_user() {
     let (host, address) = (Host::new(), common::address());
     let parent = host.path("tmp");
     fs::create_dir(&parent).unwrap();
@@ -166,7 +166,7 @@ fn processes_meet_although_another_user_has_taken_default_directory() {
     let variables =
         [default[0], default[1], default[2], (ADDRESSES[0], &*address), (ADDRESSES[1], &*address)];
     let start = || host.start("hold as another user", &mut same_test(module_path!(), "play"), &variables);
-    // Two processes share an address only in one runtime directory.
+    // Two processes can share an address only if they have the same runtime directory.
     let mut holders = [start(), start()];
     for holder in &mut holders {
         println!("port {}", holder.after("PORT ").unwrap());
@@ -175,7 +175,7 @@ fn processes_meet_although_another_user_has_taken_default_directory() {
 }
 
 #[test]
-fn processes_that_start_at_once_share_directory_under_any_umask() {
+fn concurrent_processes_share_directory_under_any_umask() {
     for part in ["umask", "umask of another user"] {
         for _ in 0..4 {
             let host = Host::new();
@@ -198,7 +198,7 @@ fn sessions_are_created_after_change_of_root() {
 }
 
 #[test]
-fn umask_does_not_deny_own_user() {
+fn runtime_files_have_private_modes_despite_umask() {
     let host = Host::new();
     run(&host, "umask");
     let directory = host.namespace_directory();

@@ -1,6 +1,6 @@
-//! A TGT that processes share: one process executes it, and its messages go to the SRQs of all.
+//! A TGT that processes share. One process executes it, and its messages go to the SRQs of all.
 //!
-//! The test sends; the processes of the domain are actors that it starts and commands.
+//! The test sends. The processes of the domain are actors, which it starts and commands.
 
 mod actor;
 mod deaths;
@@ -13,7 +13,7 @@ use sender::Sender;
 use std::fs::File;
 use trunkline_verbs::{CompletionStatus, SrqNumber};
 
-/// Entry point of an actor's process. Without the variable it is a test that does nothing.
+/// Entry point of an actor's process. Does nothing unless the variable is set.
 #[test]
 fn play() {
     if std::env::var_os(PUPPET).is_some() {
@@ -60,7 +60,7 @@ fn incomplete_message_is_flushed_when_its_target_fails() {
     assert_eq!(sender.completed(), CompletionStatus::Success);
     assert_eq!(actors[1].taken().word, 1);
     sender.send_first_packet_only(srq);
-    // Its receive is consumed but not completed; the error flushes it (contract I2).
+    // The receive of the message is consumed but not completed; the error flushes it (contract I2).
     actors[1].until("counter local_received", |count| count != "0" && count != "1");
     actors[0].ask("set t error");
     assert_eq!(actors[1].taken().status, "WorkRequestFlushed");
@@ -68,7 +68,7 @@ fn incomplete_message_is_flushed_when_its_target_fails() {
 }
 
 #[test]
-fn target_survives_when_packets_for_dead_process_are_dropped() {
+fn target_stays_usable_after_dropped_packets_for_dead_process() {
     let mut cast = Cast::new(3, soft().dropping_unknown());
     let (doomed, other) = (cast.srq(2), cast.srq(1));
     let Cast { sender, actors, .. } = &mut cast;

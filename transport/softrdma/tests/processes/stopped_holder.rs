@@ -1,4 +1,5 @@
-//! A stopped process that holds port 4791: the log of a process that it keeps new clients from.
+//! A stopped process that holds port 4791, and the log of a process that new clients cannot reach because of
+//! it.
 //!
 //! The test starts this binary again as the holder.
 
@@ -40,8 +41,8 @@ pub(super) fn start_holder(host: &Host, address: IpAddr) -> Process {
 }
 
 #[test]
-fn listening_process_logs_that_holder_is_stopped_and_runs_again() {
-    if !runs_alone(module_path!(), "listening_process_logs_that_holder_is_stopped_and_runs_again") {
+fn listening_process_logs_stop_and_continuation_of_holder() {
+    if !runs_alone(module_path!(), "listening_process_logs_stop_and_continuation_of_holder") {
         return;
     }
     let log = Log::new(Level::INFO);
@@ -58,7 +59,7 @@ fn listening_process_logs_that_holder_is_stopped_and_runs_again() {
     let pid = format!(" pid={}", holder.id());
     let node = Node::open(SoftOptions { addresses: vec![address], ..host.options() }, 4096);
     let _listener = node.listen(SocketAddr::new(address, 0), &node.cm_channel()).unwrap();
-    // As the poller of an idle node does: the device's thread has only its slow ticks.
+    // Wait as the poller of an idle node does, so that the device's thread has only its slow ticks.
     let wait = node.cq.device_wait(Arc::new(|| ())).unwrap();
     while wait.prepare(true) == Prepared::Ready {}
 

@@ -25,7 +25,7 @@ impl Setting {
         let mut world = World::new(seed);
         let host = world.host(HOST);
         let [victim, peer] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
-        // No packet goes by the network.
+        // No packet passes the network.
         let hostile = world.process_with(&host, PathChoice::Shm);
         let door = Node::with_device(Arc::clone(&victim.node.device), victim.node.address, 1 << 16);
         let own = way(&hostile.node, &door);
@@ -50,7 +50,8 @@ fn has_completed(node: &Node) -> bool {
     node.cq.poll(&mut [Completion::default()]) > 0
 }
 
-/// Makes the hostile process send a request to the TGT of another connection, before the peer's first one.
+/// Makes the hostile process send a request to the TGT of another connection, before the first request of the
+/// TGT's peer.
 fn request_is_forged(seed: u64) {
     let mut setting = Setting::new(seed);
     let remote = setting.victim.node.remote(IN);
@@ -72,7 +73,7 @@ fn request_is_forged(seed: u64) {
         until_dropped(world, &victim.node, || {
             bytes_at(&victim.node, IN, BYTES as usize) == [1; BYTES as usize] && !has_completed(&victim.node)
         });
-        // The PSN still belongs to the peer.
+        // The peer's request with this PSN is still accepted.
         post(&*attacked.ini, SendOperation::Send, &[peer.node.sge(OUT, BYTES)], &*victim.node.srq);
         let received = world.completion(&victim.node);
         assert_eq!((received.wr_id, received.status), (number, CompletionStatus::Success));

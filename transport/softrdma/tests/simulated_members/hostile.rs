@@ -21,7 +21,8 @@ const SHARED_AFTER: usize = 2000;
 const ANSWERED_WITHIN: usize = 100;
 /// Length of the victim's receives.
 const RECEIVE: u32 = 4000;
-/// Offset in both memories from which, and to which, the victim READs, and the length: more than one answer.
+/// Offset in both memories of the data of the victim's READs, and their length, which takes more than one
+/// response.
 const TARGET: (usize, u32) = (16_000, 20_000);
 /// Content of the memory of the hostile process.
 const THEIRS: u8 = 7;
@@ -58,7 +59,7 @@ impl Hostile {
         Self { process, door, ways }
     }
 
-    /// Checks that the victim's memory has been written only where the victim has requested it.
+    /// Checks that the victim's memory was written only where the victim requested it.
     fn check_memory(&self) {
         let bytes = bytes_at(&self.door, 0, self.door.memory.len());
         let (receive, (start, length)) = (RECEIVE as usize, TARGET);
@@ -105,14 +106,14 @@ impl Hostile {
     }
 }
 
-/// Posts as many requests as the queue has room for.
+/// Posts as many requests as fit in the queue.
 fn post(ini: &dyn QueuePair, operation: SendOperation, data: &[trunkline_verbs::Sge], remote_srq: SrqNumber) {
     let (data, flags) = (SendData::Gather(data), SendFlags::SIGNALED);
     let _full = ini.post_send(&[SendRequest { wr_id: 1, operation, data, flags, remote_srq }]);
 }
 
 #[test]
-fn random_words_in_shared_memory_harm_only_their_writer() {
+fn random_words_in_shared_memory_affect_only_writer() {
     let mut world = World::new(31);
     let host = world.host(HOST);
     let [victim, bystander, process] = [(); 3].map(|()| world.process_with(&host, PathChoice::Auto));

@@ -1,5 +1,5 @@
-//! Processes of one host that reach each other through shared memory, which is scribbled over, and in which a
-//! process may die between two stores.
+//! Processes of one host that reach each other through shared memory. Arbitrary words are written into the
+//! memory, and a process may die between two stores.
 
 use super::world::{Process, World};
 use crate::common::log::Log;
@@ -56,7 +56,7 @@ pub(super) fn bytes_at(node: &Node, offset: usize, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Executes an operation, and proves that it happened once and as intended.
+/// Executes an operation, and checks that it took effect once and as intended.
 pub(super) fn operate(world: &mut World, way: &Way, from: &Process, to: &Process, number: u64) {
     let (near, far) = (&from.node, &to.node);
     let succeeds = |world: &mut World, what: &str| {
@@ -85,7 +85,7 @@ pub(super) fn operate(world: &mut World, way: &Way, from: &Process, to: &Process
             assert_eq!(near.memory.load(OUT), Ok(before));
         }
         _ => {
-            // The receive may be posted late.
+            // The receive may be posted after the message is sent.
             let is_late = world.below(8) == 0;
             let sent = fill(world, near, length);
             let post = || far.receive(number, IN, u32::try_from(LONGEST).unwrap());
@@ -137,7 +137,7 @@ fn operations_of_all_kinds_go_through_memory() {
 
 /// The bytes of the first piece are in the ring already when the second is refused.
 #[test]
-fn gather_list_that_is_refused_half_way_leaves_nothing_in_ring() {
+fn gather_list_with_invalid_element_leaves_target_memory_unchanged() {
     let mut world = World::new(1);
     let host = world.host(HOST);
     let [one, two] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
@@ -157,12 +157,12 @@ fn gather_list_that_is_refused_half_way_leaves_nothing_in_ring() {
     assert!(one.node.counter("shm_packets_sent") > 30);
 }
 
-/// The devices run on this thread, so the log has no errors of other tests.
+/// The devices run on this thread, so that the log has no errors of other tests.
 #[test]
-fn error_of_qp_that_may_only_use_memory_names_peers_address() {
+fn error_of_memory_only_qp_names_peer_address() {
     let errors = Log::new(Level::ERROR);
-    // With one subscriber, the thread that reaches a line first decides whether the line is enabled, and threads of other
-    // tests have none. With two, `tracing` asks both.
+    // With one subscriber, the thread that reaches a line first decides if the line is enabled, and threads
+    // of other tests have no subscriber. With two subscribers, `tracing` checks both.
     let _other = Dispatch::new(Log::new(Level::ERROR));
     tracing::subscriber::with_default(errors.clone(), || {
         let mut world = World::new(1);
@@ -219,7 +219,7 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
     ["shm_packets_sent", "shm_peers_ended"].map(|name| one.node.counter(name) + two.node.counter(name))
 }
 
-/// The sender sleeps until its receiver answers, and its device has no timer that would send.
+/// The sender sleeps until its receiver answers, and no timer of its device would send.
 #[test]
 fn message_goes_over_network_if_sender_finds_invalid_words() {
     let mut world = World::new(1);
@@ -295,7 +295,7 @@ fn peer_dies(seed: u64, stores: u64) -> bool {
 }
 
 #[test]
-fn process_killed_between_any_two_stores_harms_its_own_connections_only() {
+fn process_killed_between_any_two_stores_ends_only_its_connections() {
     let mut deaths = 0;
     for stores in (0..900).step_by(13) {
         deaths += u32::from(peer_dies(11 + stores, stores));
@@ -303,7 +303,8 @@ fn process_killed_between_any_two_stores_harms_its_own_connections_only() {
     assert!(deaths > 40, "{deaths}");
 }
 
-/// A connection to another process whose sender completes in the second shard of its device, while the first detects deaths.
+/// A connection to another process. The sender's CQ belongs to the second shard of its device, while the
+/// first shard detects deaths.
 fn way_of_second_shard(from: &Node, to: &Node) -> (Way, Arc<dyn CompletionQueue>) {
     let init = CqInit { capacity_cqe: 256, group: 1, ..CqInit::default() };
     let cq = from.device.create_cq(init).unwrap();
@@ -316,7 +317,7 @@ fn way_of_second_shard(from: &Node, to: &Node) -> (Way, Arc<dyn CompletionQueue>
     (Way { ini, tgt }, cq)
 }
 
-/// Lets a process acknowledge a message and end, by its death or by a word, before its peer runs.
+/// Lets a process acknowledge a message and then end, by dying or by leaving, before its peer runs.
 fn acknowledges_and_ends(seed: u64, dies: bool) {
     let mut world = World::new(seed);
     let host = world.host(HOST);
@@ -355,7 +356,7 @@ fn acknowledges_and_ends(seed: u64, dies: bool) {
 }
 
 #[test]
-fn acknowledgement_that_process_left_in_memory_is_taken_after_its_end() {
+fn acknowledgement_left_in_memory_by_ended_process_is_accepted() {
     for seed in 0..60 {
         acknowledges_and_ends(seed, true);
         acknowledges_and_ends(seed, false);

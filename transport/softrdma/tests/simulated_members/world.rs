@@ -24,7 +24,7 @@ struct Wire {
     under_way: Mutex<BTreeMap<(Time, u64), SendBatch>>,
     carried: Mutex<u64>,
     hosts: Mutex<BTreeMap<IpAddr, Weak<SimulatedHost>>>,
-    /// True if datagrams between sockets of one host arrive at once and are never lost.
+    /// True if datagrams between sockets of one host arrive at once and are not lost.
     has_loopback: AtomicBool,
     /// True if the network marks all datagrams (ECN).
     is_marking: AtomicBool,
@@ -116,7 +116,7 @@ impl World {
         self.process_with(host, PathChoice::Udp)
     }
 
-    /// Starts a process with a node on a host, whose QPs reach others of the host by this path.
+    /// Starts a process with a node on a host. Its QPs reach other QPs of the host by this path.
     pub(crate) fn process_with(&mut self, host: &Arc<SimulatedHost>, path: PathChoice) -> Process {
         let process = host.process();
         self.processes += 1;
@@ -142,7 +142,8 @@ impl World {
         Process { node, process, number }
     }
 
-    /// Takes the machines requested since the last call. They belong to this process, or to none if it is 0.
+    /// Takes the machines that were requested since the last call. They belong to the process with this
+    /// number; 0 stands for none.
     fn add_machines(&mut self, process: usize) {
         let machines = self.stepped.take().into_iter();
         self.tasks.extend(machines.map(|(_, make)| (process, Task::new(make).unwrap())));
@@ -158,7 +159,7 @@ impl World {
         self.wire.is_marking.store(true, Ordering::Relaxed);
     }
 
-    /// Kills a process: its machines never run again.
+    /// Kills a process. Its machines do not run again.
     pub(crate) fn kill(&mut self, process: &Process) {
         process.process.kill();
         self.tasks.retain(|(owner, _)| *owner != process.number);
@@ -184,7 +185,8 @@ impl World {
         self.log
     }
 
-    /// Runs a turn of an awake machine. If all sleep, the clock advances to the earliest deadline.
+    /// Runs a turn of a machine that is awake. If all machines sleep, advances the clock to the earliest
+    /// deadline.
     pub(crate) fn turn(&mut self) {
         self.add_machines(0);
         if self.stepped.below(2) == 0 {

@@ -504,7 +504,7 @@ fn server_refuses_other_protocols_and_sends_no_hello_retry_request() {
 }
 
 #[test]
-fn exchange_that_waits_times_out() {
+fn waiting_exchange_times_out() {
     let credentials = pair();
     let [mut client, mut server] = begun(&credentials);
     assert_eq!(server.handle_timer(NOW), Ok(()));

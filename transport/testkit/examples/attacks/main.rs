@@ -34,7 +34,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Names the attacks, and what each does.
+    /// Lists the attacks with their descriptions.
     List,
     /// Runs one attack.
     Run {
@@ -57,13 +57,14 @@ enum Command {
     Exchange(garbage::Side),
 }
 
-/// The size of an attack, and how it is reported.
+/// The size of an attack, and the form of its report.
 #[derive(Debug, Clone, Args)]
 struct Plan {
     /// Packets that are forged against live sessions, or sent as garbage.
     #[arg(long, default_value_t = 100_000)]
     packets: u64,
-    /// Duration of a flood; half of it again goes to a port without a receiver, for comparison.
+    /// Duration of a flood in seconds. Half of this time again, the flood goes to a port without a
+    /// receiver, for comparison.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Forged connection requests a second.
@@ -72,14 +73,14 @@ struct Plan {
     /// Connections of the nodes: xrc or rc.
     #[arg(long, default_value = "xrc")]
     connections: Connections,
-    /// Pollers of the attacked node.
+    /// Number of pollers of the attacked node.
     #[arg(long, default_value_t = 1)]
     pollers: u16,
-    /// Judges the ratios of 99th percentiles and of throughput too. Without it, they are only printed, because they are
-    /// unreliable on a busy machine.
+    /// Also judges the ratios of 99th percentiles and of throughput. Without it, they are only printed, because they
+    /// are unreliable on a busy machine.
     #[arg(long)]
     strict: bool,
-    /// Program that runs the nodes instead of this one, and obeys the lines of the attack.
+    /// Program that runs the nodes instead of this one, and implements the same lines on its input.
     #[arg(long)]
     nodes: Option<PathBuf>,
     /// Gives the nodes identities.
@@ -102,7 +103,7 @@ impl Plan {
         Duration::from_secs(self.seconds)
     }
 
-    /// Returns an unused address of this process's namespace, or of the servers'.
+    /// Returns an unused address in this process's namespace, or in the servers' namespace if `is_far`.
     fn address(&self, is_far: bool) -> IpAddr {
         let [a, b, c, d] = fresh_ip().octets();
         match (&self.far, is_far) {

@@ -121,9 +121,9 @@ type Dialled = (Arc<dyn CmId>, Arc<dyn QueuePair>);
 /// A device at one address that dials nodes.
 #[derive(Debug)]
 pub struct HandMadePeer {
-    /// Its device.
+    /// Device of the peer.
     pub device: Arc<dyn Device>,
-    /// Its address.
+    /// Address of the device.
     pub host: IpAddr,
     /// Channel of the dials.
     pub channel: Arc<dyn CmChannel>,
@@ -145,7 +145,7 @@ impl HandMadePeer {
         Ok(Self { device, host, channel, cq, pd })
     }
 
-    /// Listens on a port, or on any for 0.
+    /// Listens on a port, or on any free port for 0.
     ///
     /// # Errors
     /// The error of the device.
@@ -207,8 +207,8 @@ pub fn post_frame(qp: &dyn QueuePair, srq: SrqNumber, data: SendData<'_>) -> Res
     qp.post_send(&[SendRequest { wr_id: 1, operation: SendOperation::Send, data, flags, remote_srq: srq }])
 }
 
-/// A host that listens on many ports, dials a node from each, returns the cookies that it gets, and never
-/// answers a dial-back.
+/// A host that listens on many ports, dials a node from each, returns the cookies that it receives, and
+/// never answers a dial-back.
 #[derive(Debug)]
 pub struct Crowd {
     peer: HandMadePeer,
@@ -272,7 +272,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// Returns the next decision, and sends the frames of an accepted session. `None` if there is none yet.
+    /// Returns the next decision, and sends the frames of an accepted session. Returns `None` if no
+    /// decision has arrived yet.
     ///
     /// # Errors
     /// The error of the device.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 const HEADER: usize = 8;
 /// Kind of a frame that gives credit.
 pub const CREDIT: u8 = 1;
-/// Kind of a frame that ends large messages.
+/// Kind of a frame that reports large messages as READ.
 pub const FIN: u8 = 2;
 /// Kind of the first frame of each lane.
 pub const SETTINGS: u8 = 3;
@@ -36,10 +36,10 @@ const ADDRESS: usize = 16;
 const RKEY: usize = 24;
 /// Number of bytes that a prying peer READs beside those announced to it.
 const BESIDE: u64 = 64;
-/// Credit taken beyond the grant: no more than a node could grant.
+/// Number of credits taken beyond the grant: at most the number that a node could grant.
 const BEYOND: u16 = 200;
-/// Number of frames that a garbling peer leaves unchanged before its first change: fewer than it sends in any
-/// case.
+/// Number of frames that a garbling peer leaves unchanged before its first change. Every peer sends more
+/// frames than that.
 const HONEST: u64 = 10;
 
 /// Builds a frame with a correct header before its payload.
@@ -111,8 +111,8 @@ impl HostilePeer {
                 payload[4..6].copy_from_slice(&first);
             }
             Hostility::Unfinished if payload[0] == FIN => {
-                // Send an ignored frame instead of the FIN: it uses a credit too, so the hostile peer does
-                // not run out of credit.
+                // Send an ignored frame instead of the FIN. It uses a credit as the FIN does, so the
+                // hostile peer does not run out of credit.
                 payload.truncate(HEADER);
                 payload[0] = IGNORED;
             }

@@ -23,7 +23,7 @@ use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Operation, Packet, icrc, pad_for}
 pub enum Hostility {
     /// Never grants credit again, and so takes no replies.
     Stingy,
-    /// Sends more than its grant.
+    /// Sends more messages than its grant allows.
     Beyond,
     /// Never reports that it has READ a large message.
     Unfinished,
@@ -87,15 +87,15 @@ impl Announcement {
     }
 }
 
-/// Returns true if a packet begins a message of a session. QP 1 carries the connection manager's messages,
-/// whose datagrams have another service.
+/// Returns true if `packet` is the first of a session's message. Packets with a DETH are UD datagrams of
+/// the connection manager.
 fn begins_message(packet: &Packet<'_>) -> bool {
     let begins = [Operation::SEND_FIRST, Operation::SEND_ONLY].contains(&packet.bth.opcode.operation());
     begins && packet.deth.is_none()
 }
 
-/// Returns the packet with its payload changed and its ICRC corrected, if it begins a message and anything
-/// was changed.
+/// Returns the packet with its payload changed and its ICRC corrected, if it begins a message and the
+/// payload was changed.
 fn change(
     bytes: &[u8],
     source: SocketAddr,

@@ -18,7 +18,7 @@ pub struct ReadSource {
 }
 
 impl ReadSource {
-    /// Returns the memory that a datagram asks for, if it is a READ request.
+    /// Returns the memory that a datagram requests, if it is a READ request.
     #[must_use]
     pub fn requested_by(datagram: &[u8]) -> Option<Self> {
         let packet = parse(datagram)?;
@@ -32,7 +32,8 @@ fn parse(datagram: &[u8]) -> Option<Packet<'_>> {
     Packet::parse(datagram.get(..datagram.len().checked_sub(ICRC_LENGTH)?)?).ok()
 }
 
-/// A guess at memory, from the memory that a READ request names and from known memory of another peer.
+/// A guess at the key and address of memory, relative to the memory in a READ request and to known memory
+/// of another peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guess {
     /// True for the other peer's key.
@@ -58,14 +59,15 @@ impl Guess {
     }
 }
 
-/// Replaces the READ requests of a node by guesses, all at once: a refused READ ends the session of the others.
+/// Replaces the READ requests of a node by guesses, all at once: a refused READ ends the session, and with it
+/// the other READs.
 #[derive(Debug)]
 pub struct GuessedReads {
     other: ReadSource,
     guesses: Vec<Guess>,
     /// Number of requests to wait for.
     awaited: usize,
-    /// Guesses without an answer, and the packets, by PSN.
+    /// Guesses without an answer, with their packets, by PSN.
     asked: BTreeMap<u32, (Guess, Vec<u8>)>,
     /// Number of requests that the node refused.
     pub refused: usize,
@@ -83,7 +85,7 @@ impl GuessedReads {
         Self { other, guesses, awaited, asked, refused: 0, served: 0, bytes }
     }
 
-    /// Returns the packets that leave in place of a READ request; `None` for a datagram that leaves unchanged.
+    /// Returns the packets to send in place of a READ request; `None` for a datagram that is sent unchanged.
     pub fn outgoing(
         &mut self,
         source: SocketAddr,

@@ -50,13 +50,14 @@ pub fn same_test(module: &str, test: &str) -> Command {
     command
 }
 
-/// Runs a test once more, in its own process, and fails if it fails there. Returns true in that process.
+/// Runs a test once more, in a separate process, and fails if the test fails there. Returns true in that
+/// process.
 ///
 /// Used by tests that inspect or count resources of the whole process: threads, descriptors, heap. `module`
 /// is the test's `module_path!()`.
 ///
 /// # Panics
-/// When the test does not pass in its own process.
+/// When the test does not pass in the separate process.
 #[must_use]
 pub fn runs_alone(module: &str, test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
@@ -79,7 +80,8 @@ pub fn same_program() -> Command {
     Command::new(std::env::current_exe().expect("the path of this program"))
 }
 
-/// Runs a command to its end with this input. Input that the command does not read is dropped.
+/// Runs a command with this input, and waits until it ends. Input that the command does not read is
+/// dropped.
 ///
 /// # Errors
 /// The operating system's, when it does not start or its output cannot be read.
@@ -129,8 +131,8 @@ impl Process {
         }
     }
 
-    /// Takes over a child. Its streams that are pipes are used, and its standard error is also shown on this
-    /// test's.
+    /// Takes over a child process. Its streams that are pipes are used, and its standard error is also shown
+    /// on the standard error of this test.
     pub fn adopt(name: impl Into<String>, mut child: Child) -> Self {
         let (sender, output) = channel();
         if let Some(stream) = child.stdout.take() {
@@ -210,7 +212,7 @@ impl Process {
         }
     }
 
-    /// Returns the next line that `is_wanted` accepts, if one comes in time. Lines before it are dropped.
+    /// Returns the next line that `is_wanted` accepts, if one arrives in time. Lines before it are dropped.
     pub fn find(&mut self, within: Duration, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
         let end = Instant::now() + within;
         loop {
@@ -273,8 +275,8 @@ impl Process {
         kill(Pid::from_raw(id), signal).expect("a child of this process takes signals");
     }
 
-    /// Stops the process by SIGSTOP, and waits until it has stopped: its threads run on for a moment after
-    /// the signal.
+    /// Stops the process by SIGSTOP, and waits until it has stopped: its threads continue to run for a
+    /// moment after the signal.
     ///
     /// # Panics
     /// When it does not stop within its bound.
@@ -327,7 +329,7 @@ impl Process {
     /// Closes its input, and waits until the process has ended by itself.
     ///
     /// # Errors
-    /// When it is still there after the bound, or ended with a failure.
+    /// When the process is still running after the bound, or ended with a failure.
     pub fn finish(mut self) -> Result<(), ProcessError> {
         self.close_input();
         match self.wait(self.bound) {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 const WORD: usize = size_of::<u64>();
 
 /// Returns the number of leading bytes that are copied one by one, so that the rest is aligned. Miri refuses
-/// accesses of several sizes to one place, so with Miri or `relaxed-copies` all bytes are.
+/// accesses of several sizes to one place, so with Miri or `relaxed-copies` it returns `length`.
 fn head(shared: *const u8, length: usize) -> usize {
     if cfg!(any(miri, feature = "relaxed-copies")) { length } else { shared.align_offset(WORD).min(length) }
 }

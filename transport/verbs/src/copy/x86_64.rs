@@ -32,7 +32,7 @@ pub(super) unsafe fn between(from: *const u8, to: *mut u8, length: usize) {
     unsafe { copy(from, to, length) }
 }
 
-/// Copies from the first byte on. If the ranges overlap, the written bytes are unspecified.
+/// Copies in ascending order. If the ranges overlap, the written bytes are unspecified.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `length` bytes.

@@ -12,7 +12,7 @@ pub enum LegacyError {
     /// `EEXIST`: this process is registered already; the creator is from the start (contract B9).
     #[error("this process is registered with the XRC receive QP already")]
     Registered,
-    /// The error of the present call that it maps to.
+    /// Error of the current call that replaces the older one.
     #[error(transparent)]
     Verbs(#[from] VerbsError),
 }

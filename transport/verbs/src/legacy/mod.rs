@@ -1,10 +1,11 @@
-//! The XRC calls of OFED 1.x, which upstream libibverbs never had, on present objects (contract B).
+//! The XRC calls of OFED 1.x, which upstream libibverbs never had, by means of the current calls (contract
+//! B).
 //!
 //! Owns the table of XRC receive QPs that this process is registered with. Programs written for the older
 //! interface call it, and the drop-in library offers the same calls to C. It works with any [`Device`] and
 //! must never depend on a particular one.
 //!
-//! | OFED 1.x | here | present call |
+//! | OFED 1.x | here | current call |
 //! |---|---|---|
 //! | `ibv_open_xrc_domain` | [`LegacyXrc::open_xrc_domain`] | [`Device::open_xrcd`] |
 //! | `ibv_close_xrc_domain` | [`LegacyXrc::close_xrc_domain`] | [`XrcDomain::close`] |
@@ -34,12 +35,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The older XRC calls on one device, for one process. Create one per device and keep it.
 ///
-/// A receive QP is identified by its number only. Dropping this, or the end of the process, unregisters from
-/// all.
+/// A receive QP is identified by its number only. Dropping this value, or the end of the process, ends all
+/// registrations.
 #[derive(Debug)]
 pub struct LegacyXrc {
     device: Arc<dyn Device>,
-    /// A handle of each receive QP that this process is registered with.
+    /// Handles of the receive QPs that this process is registered with, by number.
     registered: Mutex<HashMap<QpNumber, Arc<dyn QueuePair>>>,
 }
 
@@ -58,7 +59,7 @@ const NOT_REGISTERED: VerbsError =
     VerbsError::Invalid("this process is not registered with an XRC receive QP of that number");
 
 impl LegacyXrc {
-    /// Creates the older calls on a device. A device without XRC refuses each of them.
+    /// Provides the older calls on a device. A device without XRC refuses these calls.
     #[must_use]
     pub fn new(device: Arc<dyn Device>) -> Self {
         Self { device, registered: Mutex::default() }
@@ -116,8 +117,8 @@ impl LegacyXrc {
     /// Modifies a receive QP: RESET to INIT to RTR is enough to receive (contract B6).
     ///
     /// # Errors
-    /// EINVAL when this process is not registered with it, the domain is another, or the transition is not
-    /// allowed, as for the loser of two racing processes (contract B10).
+    /// EINVAL when this process is not registered with the QP, the QP belongs to another domain, or the
+    /// transition is not allowed, as for the slower of two racing processes (contract B10).
     pub fn modify_xrc_rcv_qp(
         &self,
         domain: &Arc<dyn XrcDomain>,
@@ -130,7 +131,7 @@ impl LegacyXrc {
     /// Returns the state and attributes of a receive QP.
     ///
     /// # Errors
-    /// EINVAL when this process is not registered with it, or the domain is another.
+    /// EINVAL when this process is not registered with the QP, or the QP belongs to another domain.
     pub fn query_xrc_rcv_qp(
         &self,
         domain: &Arc<dyn XrcDomain>,
@@ -163,7 +164,7 @@ impl LegacyXrc {
     /// Ends the registration; the last one of all processes destroys the QP (contract B5).
     ///
     /// # Errors
-    /// EINVAL when this process is not registered with it, or the domain is another.
+    /// EINVAL when this process is not registered with the QP, or the QP belongs to another domain.
     pub fn unreg_xrc_rcv_qp(&self, domain: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<(), LegacyError> {
         let mut registered = self.registered();
         self.checked(&registered, domain, number)?;
@@ -189,8 +190,8 @@ impl LegacyXrc {
         self.checked(&self.registered(), domain, number)
     }
 
-    /// This process's handle, if the QP is in that domain. Domains cannot be compared, so the check opens the
-    /// QP once more for a moment.
+    /// Returns this process's handle, if the QP belongs to that domain. Domains cannot be compared, so the
+    /// check opens the QP once more for a moment.
     fn checked(
         &self,
         registered: &HashMap<QpNumber, Arc<dyn QueuePair>>,

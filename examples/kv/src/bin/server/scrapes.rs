@@ -7,7 +7,7 @@ use trunkline::Node;
 
 /// Maximum length of a scrape's request in bytes.
 const MOST_BYTES: usize = 4096;
-/// Time for a client to send its request, and to take each part of the answer. Others wait in the meantime.
+/// Time for a client to send its request, and to take each part of the answer. Other clients wait during this time.
 const LIMIT: Duration = Duration::from_millis(500);
 
 /// Answers scrapes, one at a time, and never returns.

@@ -11,7 +11,7 @@ pub struct Name {
 /// A greeting.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Greeting {
-    /// Its text.
+    /// The text of the greeting.
     #[prost(string, tag = "1")]
     pub text: String,
 }
@@ -30,10 +30,10 @@ pub struct Point {
 /// A place with a name.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Landmark {
-    /// Its name.
+    /// The name of the landmark.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its place.
+    /// The position of the landmark.
     #[prost(message, optional, tag = "2")]
     pub place: Option<Point>,
 }
@@ -41,10 +41,10 @@ pub struct Landmark {
 /// A rectangle of the map.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Area {
-    /// Its south-western corner.
+    /// The south-western corner.
     #[prost(message, optional, tag = "1")]
     pub low: Option<Point>,
-    /// Its north-eastern corner.
+    /// The north-eastern corner.
     #[prost(message, optional, tag = "2")]
     pub high: Option<Point>,
 }
@@ -52,10 +52,10 @@ pub struct Area {
 /// The summary of a journey.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Journey {
-    /// Number of its points.
+    /// Number of points.
     #[prost(uint32, tag = "1")]
     pub points: u32,
-    /// Its length, in metres.
+    /// Length, in metres.
     #[prost(double, tag = "2")]
     pub metres: f64,
 }

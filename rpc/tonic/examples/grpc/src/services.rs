@@ -1,4 +1,4 @@
-//! The two services, as a server of tonic implements them. Nothing here knows the transport.
+//! The two services, as a server of tonic implements them. The code does not depend on the transport.
 
 use crate::generated::greeter_server::{Greeter, GreeterServer};
 use crate::generated::route_guide_server::{RouteGuide, RouteGuideServer};
@@ -83,7 +83,7 @@ impl RouteGuide for Guide {
 
     async fn talk(&self, request: Request<Streaming<Note>>) -> Result<Response<Self::TalkStream>, Status> {
         let notes = Arc::clone(&self.notes);
-        // Each note is answered with the one that was at its point before.
+        // The answer to each note is the previous note at the same point.
         let answers = request.into_inner().map(move |note| {
             let Note { at, text } = note?;
             let point = at.ok_or_else(|| Status::invalid_argument("expected the point of a note"))?;

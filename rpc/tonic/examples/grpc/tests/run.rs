@@ -34,11 +34,11 @@ fn client_prints_the_answers(options: &[&str]) {
 }
 
 #[test]
-fn answers_come_over_trunkline() {
+fn client_prints_answers_over_trunkline() {
     client_prints_the_answers(&[]);
 }
 
 #[test]
-fn answers_come_over_tcp() {
+fn client_prints_answers_over_tcp() {
     client_prints_the_answers(&["--tcp"]);
 }

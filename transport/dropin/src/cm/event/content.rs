@@ -14,7 +14,7 @@ use trunkline_verbs::ConnectParameters;
 pub(super) struct EventContent<'a> {
     /// The kind, `RDMA_CM_EVENT_*`.
     pub(super) event: c_uint,
-    /// 0, a negative error number, or the reason that a peer gave.
+    /// 0, a negative error number, or the peer's reason.
     pub(super) status: c_int,
     pub(super) private_data: Vec<u8>,
     pub(super) parameters: Option<ConnectParameters>,
@@ -25,7 +25,7 @@ pub(super) struct EventContent<'a> {
 }
 
 impl EventContent<'_> {
-    /// Creates an event that reports its kind only.
+    /// Creates an event without content other than its kind.
     pub(super) fn plain(event: c_uint) -> Self {
         let address = ibv_ah_attr::default();
         Self { event, status: 0, private_data: Vec::new(), parameters: None, address, new: None }

@@ -1,8 +1,8 @@
 //! Events, as programs take and acknowledge them.
 //!
-//! An event counts as outstanding on the id that it is for (a request on its listener) until the program
-//! acknowledges it. `translate` creates it from an event of the endpoint, and performs librdmacm's own steps
-//! at that moment; `content` converts it to C.
+//! An event counts as outstanding on its id (for a request, on the listener) until the program acknowledges
+//! it. `translate` creates it from an event of the endpoint, and performs librdmacm's own steps at that
+//! moment; `content` converts it to C.
 
 mod content;
 mod translate;

@@ -21,7 +21,7 @@ use trunkline_verbs::{
 /// Converts an endpoint's event to the program's event; `None` if the program gets none.
 pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     let Some(id) = host().report(event.id) else {
-        // The program has destroyed the id in the meantime. If it was a listener and this is a request, the
+        // The program has destroyed the id since. If the id was a listener and the event is a request, the
         // new endpoint is dropped here, which rejects it.
         return None;
     };
@@ -101,7 +101,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
         }
         CmEventKind::Disconnected { is_answered } => {
             facts.is_disconnected = true;
-            // The status of the kernel's event when the peer never answered the DREQ.
+            // The status of the kernel's event when the peer did not answer the DREQ.
             let errno = if is_answered { 0 } else { libc::ETIMEDOUT };
             Some(EventContent::failed(RDMA_CM_EVENT_DISCONNECTED, errno))
         }
@@ -149,7 +149,7 @@ fn request(
         ready = migrate(id, None);
     }
     if ready.is_err() {
-        // SAFETY: the id was made above, and the program does not have it yet. This rejects the peer.
+        // SAFETY: the id was created above, and the program does not have it yet. This rejects the peer.
         unsafe { destroy(id) };
         return None;
     }

@@ -90,7 +90,7 @@ impl AddressThread {
         let (remote, source) =
             (CAddress::from(way.0), way.1.map(|ip| CAddress::from(SocketAddr::new(ip, 0))));
         let from = source.as_ref().map_or(null_mut(), CAddress::pointer);
-        // SAFETY: only this thread has the id; the addresses are local. The id is not synchronous, so
+        // SAFETY: only this thread uses the id, and the addresses are local. The id is not synchronous, so
         // the call does not wait.
         let begun = check(Asked::Resolve, unsafe {
             rdma_resolve_addr(raw.pointer(), from.cast(), remote.pointer().cast(), RESOLVE_MS)
@@ -119,7 +119,7 @@ impl AddressThread {
 
     fn end(&mut self, number: u64) {
         if let Some((raw, _)) = self.ids.remove(&number) {
-            // SAFETY: only this thread has the id, and it has acknowledged the id's events.
+            // SAFETY: only this thread uses the id, and it has acknowledged the id's events.
             unsafe { raw.destroy() };
         }
     }
@@ -129,7 +129,7 @@ impl Drop for AddressThread {
     fn drop(&mut self) {
         #[expect(clippy::iter_over_hash_type, reason = "the ids do not depend on each other")]
         for (_, (raw, _)) in self.ids.drain() {
-            // SAFETY: only this thread has the id, and it has acknowledged the id's events.
+            // SAFETY: only this thread uses the id, and it has acknowledged the id's events.
             unsafe { raw.destroy() };
         }
         // SAFETY: its ids are destroyed.

@@ -1,4 +1,4 @@
-//! The makers: threads that call `rdma_create_ep` for peers whose addresses are resolved.
+//! Maker threads, which call `rdma_create_ep` for peers whose addresses are resolved.
 
 use super::super::endpoint;
 use super::{Inner, Job, MAKERS, Work};
@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use trunkline_verbs::{VerbsError, internal_thread};
 
 impl Inner {
-    /// Starts as many makers as are needed. Fails only if there is not a single one.
+    /// Starts as many makers as are needed. Fails only if there is none at all.
     pub(super) fn start_makers(self: &Arc<Self>, work: &mut Work) -> Result<(), VerbsError> {
         let missing = work.ready.len().saturating_sub(work.idle_makers).min(MAKERS - work.makers.len());
         for _ in 0..missing {
@@ -24,7 +24,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes endpoints until the manager is dropped. Runs on a maker's thread.
+    /// Creates endpoints until the manager is dropped. Runs on a maker's thread.
     fn make(self: Arc<Self>) {
         let mut work = self.work();
         while !work.has_ended {

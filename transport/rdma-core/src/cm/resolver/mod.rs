@@ -12,11 +12,11 @@
 //!          ready ─► a maker: rdma_create_ep, now quick   the error, to the caller's `done`
 //! ```
 //!
-//! Dead addresses never reach the makers. A route that cannot be found (on RoCE none must be found)
-//! occupies one maker for 2 s at most, because a peer has only one endpoint in the making at a time.
+//! Dead addresses never reach the makers. A route that cannot be found (on RoCE a route need not be found)
+//! occupies one maker for 2 s at most, because only one endpoint to a peer is created at a time.
 //!
 //! The threads start when they are first needed. When the manager is dropped, requests that no maker has
-//! begun fail with [`VerbsError::Gone`], and the drop waits for the threads, including a maker inside of
+//! begun fail with [`VerbsError::Gone`]. The drop waits for the threads, including a maker that is inside
 //! `rdma_create_ep`.
 //!
 //! `address_thread` holds the first step, `makers` the second.
@@ -41,7 +41,7 @@ const MAKERS: usize = 4;
 /// Maximum number of pending requests for endpoints.
 const REQUESTED: usize = 4096;
 
-/// The peer's address, and the local one if the request names it.
+/// The peer's address, and the local address if the request names one.
 type Way = (SocketAddr, Option<IpAddr>);
 
 /// A request for an endpoint.
@@ -80,7 +80,7 @@ struct Inner {
 
 /// The resolver of a manager.
 pub(super) struct Resolver {
-    /// Made when the first endpoint is requested.
+    /// Created when the first endpoint is requested.
     inner: Mutex<Option<Arc<Inner>>>,
     shared: Arc<CmState>,
 }
@@ -96,7 +96,7 @@ impl Resolver {
         Self { inner: Mutex::new(None), shared }
     }
 
-    /// Resolves the peer, creates the endpoint and calls `done` with it, all in other threads. Never waits.
+    /// Resolves the peer, creates the endpoint and calls `done` with it, on other threads. Never waits.
     pub(super) fn begin(
         &self,
         request: EndpointRequest,
@@ -162,7 +162,7 @@ impl Inner {
     }
 
     fn wake_address_thread(&self) {
-        // This fails only if the counter is full, and then the thread is awake.
+        // Fails only if the counter is full, and then the thread is awake.
         let _ = self.for_addresses.write(1);
     }
 

@@ -18,7 +18,7 @@ fn ended(network: &Network, node: usize, id: ConnectionId) -> bool {
 }
 
 #[test]
-fn either_side_disconnects() {
+fn disconnect_by_either_side_ends_both() {
     for transport in [Transport::Rc, Transport::Xrc] {
         for first in [A, B] {
             let (mut network, active, passive) = connected(Network::new(), transport);
@@ -36,7 +36,7 @@ fn either_side_disconnects() {
 }
 
 #[test]
-fn peer_that_died_ends_its_connection_once_and_silently() {
+fn death_of_peer_ends_connection_once_without_messages() {
     for transport in [Transport::Rc, Transport::Xrc] {
         for node in [A, B] {
             let (mut network, active, passive) = connected(Network::new(), transport);
@@ -58,7 +58,7 @@ fn peer_that_died_ends_its_connection_once_and_silently() {
 }
 
 #[test]
-fn both_sides_disconnect_at_once() {
+fn simultaneous_disconnects_end_both_sides() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Rc);
     let now = network.now;
     network.nodes[A].machine.disconnect(now, active, &[]).unwrap();
@@ -101,7 +101,7 @@ fn end_of(network: &mut Network, node: usize, id: ConnectionId) -> (u64, bool) {
 }
 
 #[test]
-fn unanswered_dreq_ends_after_kernel_s_time_outs() {
+fn unanswered_dreq_ends_after_timeouts_of_kernel() {
     // contract rocev2 12.1, 12.6: 16 times 6.144 s on the active side, 4.096 s on the passive one.
     for (side, due_ms) in [(A, 98_304), (B, 65_536)] {
         for lost in [Attribute::DREQ, Attribute::DREP] {
@@ -133,7 +133,7 @@ fn answered_dreq_is_reported_as_answered() {
 }
 
 #[test]
-fn program_that_does_not_wait_frees_its_connection_soon() {
+fn released_connection_is_freed_within_2500_ms() {
     for wait_ms in [0, 50_000] {
         let (mut network, active, _) = connected(Network::losing(Attribute::DREQ, u32::MAX), Transport::Rc);
         network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
@@ -146,7 +146,7 @@ fn program_that_does_not_wait_frees_its_connection_soon() {
 }
 
 #[test]
-fn timewait_lasts_as_long_as_packet_may_travel() {
+fn timewait_lasts_about_100_ms() {
     let (mut network, active, _) = connected(Network::new(), Transport::Rc);
     network.nodes[A].machine.disconnect(network.now, active, &[]).unwrap();
     network.run(milliseconds(90));
@@ -184,7 +184,7 @@ fn releasing_target_sends_no_dreq() {
 }
 
 #[test]
-fn released_target_is_forgotten_and_still_answers() {
+fn released_target_is_forgotten_and_still_answers_dreq() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     network.nodes[B].machine.release(network.now, passive);
     network.run(milliseconds(40_000));
@@ -291,8 +291,8 @@ fn forged_requests_draw_hardly_more_than_one_answer_each() {
 
 #[test]
 fn second_request_of_qp_ends_its_first_connection() {
-    // contract J11: the requesting side ends the connection, since only that side can tell that the second request is its
-    // own.
+    // contract J11: the requesting side ends the connection, since only that side can tell that it sent the second
+    // request.
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let second = network.connect(Transport::Xrc, 0x17);
     network.settle();
@@ -307,7 +307,7 @@ fn another_address_cannot_end_connection_by_its_ids() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let mut impostor = CmMachine::new(network::config(A));
     let elsewhere = "10.0.0.66".parse().unwrap();
-    // The same GUID and QP number, even the same ids, from another address.
+    // The same GUID, QP number and ids, from another address.
     let mut connect = connect_to(B, Transport::Xrc, 0x17);
     connect.local.set_ip(elsewhere);
     let id = impostor.connect(0, &connect).unwrap();

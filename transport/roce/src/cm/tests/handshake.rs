@@ -60,7 +60,7 @@ fn rc_connects_with_attributes_of_each_side_mirrored() {
             qpn: QpNumber::new(0x101),
             send_psn: Psn::new(0x22),
             mtu: Mtu::Mtu2048,
-            // The acceptor asked for 9, but only 3 are served.
+            // The acceptor requested 9, but only 3 are served.
             responder_resources: 3,
             initiator_depth: 5,
             retry_count: 6,
@@ -237,7 +237,7 @@ fn calls_in_wrong_state_have_no_effect() {
 }
 
 #[test]
-fn comm_ids_name_slot_that_they_belong_to() {
+fn comm_ids_contain_their_slot() {
     let of_host = CommIds::new([5, 6]);
     let mut machine = CmMachine::new(CmConfig { comm_ids: of_host.of_slot(1023), ..CmConfig::new(1, 1) });
     let mut tops = std::collections::BTreeSet::new();
@@ -250,7 +250,8 @@ fn comm_ids_name_slot_that_they_belong_to() {
     assert!(tops.len() > 5, "others cannot tell the slot");
 }
 
-/// A listener whose interface carries less than the other's proposes its own MTU, whatever is lost or doubled.
+/// A listener whose interface has a smaller MTU than the peer's proposes its own MTU, whatever is lost or
+/// doubled.
 #[test]
 fn path_mtu_is_smaller_of_both_ends() {
     let (usual, doubled) = (vec![milliseconds(1)], vec![milliseconds(1), milliseconds(90)]);
@@ -286,7 +287,7 @@ fn lost_mtu_proposal_is_repeated() {
 
 /// A peer that refuses the MTU without naming another, or names a larger one, has refused the connection.
 #[test]
-fn refusal_that_proposes_no_smaller_mtu_is_final() {
+fn mtu_refusal_without_smaller_mtu_is_final() {
     for info in [None, Some(Mtu::Mtu4096.code()), Some(0), Some(77)] {
         let mut network = Network::new();
         network.nodes[B].accepts = false;
@@ -337,12 +338,12 @@ fn answers_to_request_for_one_flow_use_its_pair_of_ports() {
     assert_eq!(forms(OneFlow::No, 4791), [PORTS; 4]);
     assert_eq!(forms(OneFlow::No, 5000), [UdpPorts::new(5000); 4]);
     assert_eq!(forms(OneFlow::Yes, 4791), [one_flow; 4]);
-    // A firewall that takes the refusal of the plain form for an answer would prove nothing.
+    // A firewall that treats the refusal of the plain form as an answer would prove nothing.
     let elsewhere = UdpPorts { own: Some(UdpPorts::OTHER), ..PORTS };
     assert_eq!(forms(OneFlow::Try, 4791), [elsewhere, one_flow, elsewhere, one_flow]);
 }
 
-/// The view of a peer behind an address translator, which has the address of A outside.
+/// The view of a peer behind an address translator, whose outside address is the address of A.
 fn view() -> PeerView {
     PeerView { own: ([192, 0, 2, 7], 5001).into(), peer: ([192, 168, 0, 5], 4791).into() }
 }
@@ -394,7 +395,7 @@ fn request_for_one_flow_may_name_other_addresses_than_its_packet() {
 }
 
 #[test]
-fn stranger_that_names_addresses_of_peer_reaches_only_its_own_connection() {
+fn stranger_naming_peer_addresses_reaches_only_its_own_connection() {
     let mad = translated(OneFlow::Yes);
     let mut network = Network::new();
     let machine = &mut network.nodes[B].machine;
@@ -415,7 +416,7 @@ fn stranger_that_names_addresses_of_peer_reaches_only_its_own_connection() {
     let CmMessage::Req(crate::wire::cm::Req { local_id, .. }) = CmMessage::parse(&mad) else { panic!() };
     let rtu = CmMessage::Rtu(Ids { local_id, ..ids }).mad(1);
     assert!(matches!(handle(machine, address(A), &rtu), Some(Event::Established(..))));
-    // The same request, and an end of the peer's connection.
+    // The same request again, and a DREQ of the peer's connection.
     let Some(Event::ConnectRequest(other, again)) = handle(machine, stranger, &mad) else { panic!() };
     assert_ne!(other, of_peer);
     assert_eq!((request.remote.ip(), again.remote.ip()), (address(A), stranger));

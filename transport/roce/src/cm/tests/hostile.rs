@@ -31,7 +31,7 @@ fn listening() -> CmMachine {
 }
 
 #[test]
-fn endless_timeout_is_cut() {
+fn peer_ack_timeout_is_limited() {
     for (asked, given) in [(0, 19), (31, 21), (14, 14)] {
         let mut machine = listening();
         machine.handle_mad(0, address(A), address(B), &spoiled(|req| req.primary.ack_timeout = asked));
@@ -64,13 +64,13 @@ fn one_host_can_not_fill_table() {
     assert_eq!(machine.connections(), 10);
     flood("10.0.0.3", 0, &mut machine);
     assert_eq!(machine.connections(), 15);
-    // Accepted ones count as long as the peer does not confirm.
+    // Accepted requests count until the peer confirms.
     while let Some(event) = machine.poll_event() {
         machine.accept(0, event.connection(), &accept_with(event.connection().0)).unwrap();
     }
     flood("10.0.0.4", 0, &mut machine);
     assert_eq!(machine.connections(), 15);
-    // Without answers they expire and free their room.
+    // Unanswered requests expire and no longer count.
     while let Some(at) = machine.next_timeout() {
         machine.handle_timeout(at);
     }
@@ -137,8 +137,8 @@ fn full_queue_drops_and_counts() {
 }
 
 #[test]
-fn any_bytes_at_any_state() {
-    // A fixed seed, so that a failure repeats.
+fn random_bytes_in_any_state_do_not_panic() {
+    // A fixed seed, so that a failure is reproducible.
     let mut random = 0x1234_5678_9abc_def1_u64;
     for round in 0..2_000 {
         let data: Vec<u8> = std::iter::repeat_with(|| {

@@ -1,5 +1,5 @@
 //! Interoperation with the kernel, tested with captured connections between two kernels at 10.77.0.2 (active)
-//! and 10.77.0.1. Our messages equal the captured ones, and the captured ones are understood.
+//! and 10.77.0.1. Messages of the machine equal the captured ones, and the machine accepts the captured ones.
 
 use super::*;
 use crate::vectors::mads;
@@ -138,7 +138,7 @@ fn active_side_speaks_like_kernel() {
         machine.disconnect(2, id, &[]).unwrap();
         for kernel in kernels {
             let mut ours = next(&mut machine);
-            // Only the own comm id differs.
+            // Only the machine's own comm id differs.
             assert_eq!(ours.data[..4], id.0.to_be_bytes());
             ours.data[..4].copy_from_slice(&captured.local_id.to_be_bytes());
             assert_eq!(ours.data, kernel.data);

@@ -116,7 +116,7 @@ fn mra_extends_wait_for_bounded_time() {
 }
 
 #[test]
-fn slow_confirmation_is_waited_for() {
+fn connection_waits_for_slow_confirmation() {
     let mut network = Network::new();
     network.nodes[A].confirms = false;
     let id = network.connect(Transport::Rc, 0x17);
@@ -151,7 +151,7 @@ fn missing_rtu_ends_connection_at_both_sides() {
 }
 
 #[test]
-fn late_rtu_to_peer_that_is_gone_ends_connection() {
+fn delayed_rtu_to_restarted_peer_ends_connection() {
     let mut network = Network::with_fate(Box::new(|_, attribute, _| {
         vec![milliseconds(if attribute == Attribute::RTU { 50 } else { 1 })]
     }));
@@ -175,7 +175,7 @@ fn retransmissions_are_same_message() {
 }
 
 #[test]
-fn giving_up_withdraws_request() {
+fn timed_out_request_is_withdrawn_at_peer() {
     let mut network = Network::losing(Attribute::MRA, u32::MAX);
     network.nodes[B].accepts = false;
     let id = network.connect(Transport::Rc, 0x17);

@@ -137,7 +137,7 @@ impl Node {
         self.machine.listen(&listen).unwrap().0
     }
 
-    /// Acts as the program does on an event.
+    /// Reacts to an event as a program does.
     fn react(&mut self, now: u64, event: &Event) {
         match event {
             Event::ConnectRequest(id, request) if self.mtu < request.peer.mtu => {
@@ -145,7 +145,7 @@ impl Node {
             }
             Event::ConnectRequest(id, _) if self.accepts => {
                 self.next_qpn += 1;
-                // The request may have been withdrawn since.
+                // The peer may have withdrawn the request in the meantime.
                 let _ = self.machine.accept(now, *id, &accept_with(self.next_qpn));
             }
             Event::ServiceRequest(id, _) if self.accepts => {

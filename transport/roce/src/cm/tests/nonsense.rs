@@ -1,8 +1,8 @@
 //! Invalid values in every field of the connection manager's messages.
 //!
-//! Each field in turn is set to its boundary values and to random values, with all others valid. Each message
-//! must have exactly one effect: it is accepted, refused for a named reason, or dropped for a named cause.
-//! The counters must show which.
+//! Each field in turn is set to its boundary values and to random values, with all other fields valid. Each
+//! message must have exactly one effect: it is accepted, refused for a named reason, or dropped for a named
+//! cause. The counters must show the effect.
 
 use super::fields::{self, REP, REQ, Verdict, at, values};
 use super::network::{PORT, accept_with, address, config};
@@ -64,7 +64,7 @@ impl Target {
         Req { local_id: 0x5000_0000 | self.next, qpn: QpNumber::new(self.next), ..self.template }
     }
 
-    /// Makes the machine request a connection. Returns its id and the peer's valid REP.
+    /// Makes the machine request a connection. Returns its id and a valid REP of the peer.
     fn asked(&mut self) -> (ConnectionId, Rep) {
         self.next += 1;
         let id = self.machine.connect(0, &connect_to(A, Transport::Xrc, self.next)).unwrap();
@@ -286,7 +286,7 @@ fn invalid_values_in_every_attribute_and_header_field_are_dropped() {
 }
 
 #[test]
-fn messages_of_strangers_and_in_wrong_state_are_dropped() {
+fn messages_from_unknown_peers_and_in_wrong_state_are_dropped() {
     let mut target = Target::new();
     let unknown = 0x7777_7777;
     let (req, id) = target.half_made();
@@ -313,7 +313,7 @@ fn messages_of_strangers_and_in_wrong_state_are_dropped() {
     }
     assert_eq!(target.send(rtu(peer, own)), Took::Established, "it was not disturbed");
     assert_eq!(target.send(rtu(peer, own)), counted(&["cm_duplicate"]));
-    // Another request from its QP ends the old connection.
+    // Another request from the same QP ends the old connection.
     let again = Req { qpn: req.qpn, ..target.request() };
     assert_eq!(target.send(CmMessage::Req(again)), counted(&["cm_refused", "cm_refused_stale"]));
     // Messages before the program has accepted or refused.

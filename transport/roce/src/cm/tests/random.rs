@@ -61,15 +61,15 @@ fn run(seed: u64) {
         }
         network.drain();
     }
-    // The last messages of a lossy network may all be lost: there the protocol ends and keepalive begins. So
-    // the network heals, and a node without its peer tries again.
+    // The last messages may all be lost, and then the machine sends nothing further: only keepalives would
+    // detect the difference. So the network becomes lossless, and a node without its peer tries again.
     network.set_fate(Box::new(|_, _, _| vec![milliseconds(1)]));
     network.settle();
     judge(&network, seed);
 }
 
-/// Checks that a node with an established connection has a peer that has it too, or that could not report its
-/// end and answers a DREQ.
+/// Checks that a node with an established connection has a peer that also has the connection, or a peer that
+/// could not report its end and answers a DREQ.
 fn judge(network: &Network, seed: u64) {
     for node in &network.nodes {
         for event in &node.events {
@@ -94,10 +94,10 @@ fn connections_end_or_establish_over_lossy_networks() {
     }
 }
 
-/// Without restarts, and with a network that is rough but never cut, both sides agree in the end: connected,
-/// or not.
+/// Without restarts, and with a network that loses packets but is never cut, both sides agree in the end:
+/// connected, or not.
 #[test]
-fn both_sides_agree() {
+fn both_sides_agree_on_connection_over_lossy_network() {
     let mut established = 0;
     for seed in 0..3_000_u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);

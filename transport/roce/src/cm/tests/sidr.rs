@@ -113,7 +113,7 @@ fn repeated_sidr_request_is_reported_once() {
 }
 
 #[test]
-fn program_that_does_not_decide_refuses() {
+fn unanswered_service_request_ends_as_unreachable() {
     let mut network = Network::new();
     network.nodes[B].accepts = false;
     network.ask();
@@ -218,7 +218,7 @@ fn sidr_replies_from_other_hosts_are_ignored() {
     let CmMessage::SidrRep(rep) = CmMessage::parse(&answer) else { panic!("not a SIDR_REP") };
     let other = CmMessage::SidrRep(SidrRep { request_id: rep.request_id ^ 1, ..rep }).mad(1);
     machine.handle_mad(0, address(B), address(A), &other);
-    // Nor is a REP taken for one.
+    // A REP is not taken for a SIDR_REP either.
     let mut rep = answer;
     rep.header.attribute = Attribute::REP;
     machine.handle_mad(0, address(B), address(A), &rep);

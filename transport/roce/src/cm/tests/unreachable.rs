@@ -16,7 +16,7 @@ fn transaction(machine: &CmMachine, id: crate::cm::ConnectionId) -> u64 {
 }
 
 #[test]
-fn report_that_quotes_request_ends_it_at_once() {
+fn unreachable_report_quoting_request_ends_request_at_once() {
     let mut network = Network::losing(Attribute::REQ, u32::MAX);
     let [first, second] = [0x17, 0x18].map(|qpn| network.connect(Transport::Xrc, qpn));
     let now = network.now;

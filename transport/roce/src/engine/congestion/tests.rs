@@ -198,7 +198,7 @@ fn ours(count: usize) -> Vec<Box<dyn Sender>> {
 }
 
 #[test]
-fn senders_fill_link_share_it_and_lose_little() {
+fn senders_fill_and_share_link_with_less_than_0_3_percent_loss() {
     for (count, link) in [
         (1, LINK),
         (4, LINK),
@@ -216,7 +216,7 @@ fn senders_fill_link_share_it_and_lose_little() {
 }
 
 #[test]
-fn sender_that_joins_behind_full_queue_gets_its_share() {
+fn sender_joining_behind_full_queue_gets_fair_share() {
     for count in [2, 4, 16] {
         let outcome = run(LINK, ours(count), Time(1_000_000_000), 6);
         assert!(outcome.joined.is_some_and(|after| after < Duration::from_secs(2)), "{count}: {outcome:?}");
@@ -225,7 +225,7 @@ fn sender_that_joins_behind_full_queue_gets_its_share() {
 }
 
 #[test]
-fn senders_that_fill_queue_leave_share() {
+fn congestion_control_shares_link_with_reno() {
     for (link, most) in [(LINK, 3.0), (Link { packet_ns: 8_800, queue: 450, ..LINK }, 3.0)] {
         let senders: Vec<Box<dyn Sender>> = vec![Box::new(Congestion::new(1024)), Box::new(Reno::default())];
         let outcome = run(link, senders, Time(0), 20);
@@ -235,7 +235,7 @@ fn senders_that_fill_queue_leave_share() {
 }
 
 #[test]
-fn random_losses_cost_less_than_half() {
+fn one_percent_random_loss_keeps_half_of_throughput() {
     let link = Link { packet_ns: 8_800, queue: 300, lost_of: 100, ..LINK };
     let outcome = run(link, ours(1), Time(0), 3);
     assert!(outcome.used > 0.5, "{outcome:?}");

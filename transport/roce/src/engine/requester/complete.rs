@@ -18,9 +18,9 @@ enum Position {
 
 /// Outcome of a check for requests before a response's PSN that lack their own response.
 enum Implied {
-    /// Everything before it is acknowledged.
+    /// All requests before the response's PSN are acknowledged.
     Clear,
-    /// The answer to a READ or atomic before it was lost (contract rocev2 7.18).
+    /// The response to an earlier READ or atomic was lost (contract rocev2 7.18).
     Lost,
 }
 
@@ -233,8 +233,8 @@ impl Requester {
         Response::Progress
     }
 
-    /// Takes an answer as an acknowledgement of everything before it, so that its request becomes the front of
-    /// the queue. The request must be of `kind`.
+    /// Takes a response as an acknowledgement of everything before it, so that its request becomes the front
+    /// of the queue. The request must be of `kind`.
     fn reach(&mut self, now: Time, psn: Psn, kind: RequestKind) -> Result<Implied, Response> {
         match self.position(psn) {
             Position::Past => return Err(Response::Stale),
@@ -309,7 +309,7 @@ impl Requester {
         self.complete(wqe, CompletionStatus::Success);
     }
 
-    /// Sends again from `una` if an answer acknowledges the probed packet only: everything sent after that
+    /// Sends again from `una` if a response acknowledges only the probed packet: everything sent after that
     /// packet was lost.
     fn after_probe(&mut self, now: Time, answered: Psn) {
         let Some(probed) = self.retry.probed else { return };
@@ -333,8 +333,8 @@ impl Requester {
         }
     }
 
-    /// Ends all requests: number `failing` with `status`, all others as flushed, unsignalled ones too (contract
-    /// I1, rocev2 7.26).
+    /// Ends all requests: number `failing` with `status`, all others as flushed, including unsignalled ones
+    /// (contract I1, rocev2 7.26).
     pub(super) fn fail(&mut self, failing: usize, status: CompletionStatus) {
         self.fail_with(failing, status, CompletionFlags::empty());
     }

@@ -1,14 +1,14 @@
 //! READ responses that arrive before an earlier one, and the requests for the missing ones.
 //!
-//! Networks lose and reorder packets. A response beyond a gap is placed at once and noted, and `una` jumps over it when
-//! the gap is filled. A missing response counts as lost when one arrives that was sent three packets later, as in
-//! RFC 9002, or when nothing has arrived beyond the gap for a while. Then the missing range is requested again, as a
-//! part of the piece that covers it. If a packet of it arrives twice, it was late, not lost: the distance and the wait
-//! double, as the window of RACK grows (RFC 8985 §6.2).
+//! Networks lose and reorder packets. A response beyond a gap is placed at once and recorded, and `una` moves over it
+//! when the gap is filled. A missing response counts as lost when another response arrives that was sent three packets
+//! later, as in RFC 9002, or when for a while nothing has arrived beyond the gap. Then the missing range is requested
+//! again, as a part of the piece that covers it. If a packet of the range arrives twice, it was late, not lost: the
+//! distance and the wait double, as the window of RACK grows (RFC 8985 §6.2).
 //!
-//! Only the first missing range of a piece is requested again, and the next one when that has arrived. The kernel's soft RoCE
-//! moves the start of a saved READ to the start of each repeat (contract rocev2 7.24), so it could not repeat an
-//! earlier range again.
+//! Only the first missing range of a piece is requested again, and the next one when the first has arrived. The kernel's soft
+//! RoCE moves the start of a saved READ to the start of each repeat (contract rocev2 7.24), so it could not repeat an earlier
+//! range again.
 
 use super::queue::is_end;
 use super::{Requester, Response};
@@ -22,13 +22,15 @@ use trunkline_verbs::{CompletionStatus, Psn};
 pub(super) const KEPT_SPAN: u32 = 1024;
 /// Number of later packets after which a missing response counts as lost (RFC 9002 §6.1.1).
 const REORDERED_PACKETS: u32 = 3;
-/// Part of the smoothed round trip, and its minimum in nanoseconds, without a response beyond a gap after which the gap is a loss.
+/// Divisor of the smoothed round trip, and minimum in nanoseconds, of the time without a response beyond a gap after which the gap
+/// counts as lost.
 const REORDERED_PART: u64 = 4;
 const REORDERED_FLOOR_NS: u64 = 250_000;
 /// Maximum number of doublings of the distance and of the wait, which is at most a round trip.
 const MAX_DOUBLINGS: u32 = 5;
 const MAX_WAIT_DOUBLINGS: u32 = 2;
-/// Number of ranges requested again, none of them needlessly, after which distance and wait are the first ones (RFC 8985 §7.2).
+/// Number of ranges requested again, all of them needed, after which distance and wait have their initial values again (RFC
+/// 8985 §7.2).
 const NEEDED_REPEATS: u32 = 16;
 const WORD_BITS: u32 = u64::BITS;
 
@@ -47,9 +49,10 @@ pub(super) struct Kept {
     repeats: Vec<Range<Psn>>,
     /// One past the last PSN that an acknowledgement beyond a gap covers.
     acked_end: Option<Psn>,
-    /// The last range that was requested again, unless it was needless.
+    /// The last range that was requested again, unless the repeat was needless.
     last_repeat: Option<Range<Psn>>,
-    /// Doublings of the distance and the wait, and ranges requested again since the last one.
+    /// Doublings of the distance and the wait, and number of ranges requested again since the last
+    /// doubling.
     doublings: u32,
     needed: u32,
     /// End of the round trip in which further losses are the same event.
@@ -91,7 +94,7 @@ impl Kept {
         }
     }
 
-    /// Notes a response that arrives again.
+    /// Records a response that arrives again.
     pub(super) fn arrived_again(&mut self, psn: Psn) {
         let is_repeated = |range: &Range<Psn>| psn.after(range.start) >= 0 && psn.after(range.end) < 0;
         if self.last_repeat.take_if(|range| is_repeated(range)).is_some() {
@@ -100,7 +103,7 @@ impl Kept {
         }
     }
 
-    /// Notes an acknowledgement of everything before `end` but READs and atomics.
+    /// Records an acknowledgement of everything before `end`, except READs and atomics.
     pub(super) fn acknowledged(&mut self, end: Psn) {
         if self.acked_end.is_none_or(|before| end.after(before) > 0) {
             self.acked_end = Some(end);
@@ -117,7 +120,7 @@ impl Kept {
         self.words.get(index).copied().unwrap_or(0)
     }
 
-    /// Adds a PSN less than [`KEPT_SPAN`] after `una`. Returns false if it is there.
+    /// Adds a PSN less than [`KEPT_SPAN`] after `una`. Returns false if it was added before.
     fn insert(&mut self, una: Psn, psn: Psn, now: Time) -> bool {
         if self.count == 0 {
             self.words.resize(usize::try_from(KEPT_SPAN / WORD_BITS).unwrap_or(0), 0);
@@ -151,7 +154,8 @@ impl Kept {
         }
     }
 
-    /// Returns the number of successive PSNs from `from` on, at most `most`, that are kept, or that are not.
+    /// Returns the number of successive PSNs from `from` on, at most `most`, that are all kept, or all
+    /// missing if `is_kept` is false.
     pub(super) fn run(&self, from: Psn, most: u32, is_kept: bool) -> u32 {
         let known = if self.count == 0 { 0 } else { self.end.after(from).max(0).cast_unsigned().min(most) };
         let mut length = 0;
@@ -235,7 +239,7 @@ impl Requester {
         Response::Progress
     }
 
-    /// Notes the responses with these numbers of a READ.
+    /// Records the responses with these numbers of a READ.
     fn keep(&mut self, now: Time, index: usize, range: Range<u32>) {
         let Some(wqe) = self.queue.get(index) else { return };
         let mut fresh = 0;
@@ -382,8 +386,8 @@ impl Requester {
         true
     }
 
-    /// Returns the first lost range that was not requested again, and the index of its READ. What the cursor has not passed is
-    /// requested again anyway.
+    /// Returns the first lost range that was not requested again, and the index of its READ. The cursor requests later PSNs
+    /// again anyway.
     fn next_lost(&self) -> Option<(usize, Range<Psn>)> {
         let kept = &self.kept;
         let mut at = self.una;
@@ -444,7 +448,7 @@ impl Requester {
         if wqe.piece_end(packet) > packet + 1 {
             wqe.is_repeated = true;
             wqe.split = packet + 1;
-            // The peer may have taken each part for a request.
+            // The peer may have counted each part as a request.
             self.cursor.reads += 1;
         }
     }

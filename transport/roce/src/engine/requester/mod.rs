@@ -11,15 +11,15 @@
 //! timeout), when the packets between the two are sent again.
 //!
 //! # Pieces of a READ
-//! The response to a READ comes as fast as the peer can send, and the protocol has no way to slow it down
-//! except to request less. So a READ is requested in pieces, each a separate READ request to the peer, and
-//! the outstanding pieces are bounded ([`Pace`]). They begin at fixed distances from the request's first PSN:
+//! The response to a READ arrives as fast as the peer can send, and the protocol can only slow it down by
+//! smaller requests. So a READ is requested in pieces, each a separate READ request to the peer, and
 //! the range that is requested again when a response is lost is part of a piece, and so of an answer that the
 //! peer has saved (contract rocev2 7.24).
 //!
 //! # Requests for an acknowledgement
-//! The last packet of a message requests one only if it is needed. Otherwise a later packet does, at the
-//! latest a quarter of the window or half of the send queue later, or the tail-loss probe. A probe after
+//! The last packet of a message requests an acknowledgement only if it is needed. Otherwise a later packet
+//! requests it, at the latest a quarter of the window or half of the send queue later, or the tail-loss
+//! probe. A probe after
 //! packets without such a request does not indicate a loss.
 //!
 //! # Lost responses to READs
@@ -33,11 +33,12 @@
 //! is dead.
 //!
 //! # Large packets that vanish
-//! A network that carries less than the interfaces at its ends may drop large packets without a word. A peer that
-//! died, and losses at random, must not look like that. So each ACK timeout of a packet with more payload than the
-//! smallest path MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it as a
-//! duplicate, whatever it has of later packets. If retries are exhausted, and the peer has answered two of them
-//! without the packet, the work completes with [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
+//! A network with a smaller MTU than the interfaces at its ends may drop large packets without a report. The death
+//! of a peer, and random losses, must be distinguished from this. So each ACK timeout of a packet with more
+//! payload than the smallest path MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it
+//! as a duplicate, whichever later packets it has received. If retries are exhausted, and the peer has answered
+//! two of them without the packet, the work completes with
+//! [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
 
 mod complete;
 mod gaps;
@@ -81,9 +82,9 @@ pub struct Tuning {
     pub max_message: u32,
     /// Shortest wait before a tail-loss probe, in nanoseconds; 0 turns probes off.
     pub probe_floor_ns: u64,
-    /// Minimum ACK timeout, in nanoseconds. It applies within the range that the standard leaves, from the
-    /// nominal value to four times that (contract rocev2 7.22). Probes find losses long before. The timeout
-    /// decides when a peer counts as dead, which a peer that waits for a processor must not.
+    /// Minimum ACK timeout, in nanoseconds. It applies within the range that the standard allows, from the
+    /// nominal value to four times that (contract rocev2 7.22). Probes detect losses much earlier. The
+    /// timeout decides when a peer counts as dead, so it must be longer than a peer waits for a processor.
     pub ack_floor_ns: u64,
     /// Minimum ACK timeout until the peer has responded for the first time, since it may still be starting.
     pub first_ack_floor_ns: u64,
@@ -92,8 +93,8 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Self {
         Self {
-            // Three quarters of what Linux gives without privileges, 2 * 212,992. The rest is for packets
-            // that were read but not given back yet, and for acknowledgements.
+            // Three quarters of the buffer that Linux allows without privileges, 2 * 212,992. The rest is
+            // for packets that were read but not freed yet, and for acknowledgements.
             buffer_bytes: 312 << 10,
             window: 192,
             ack_every: 64,
@@ -142,20 +143,20 @@ pub enum RequesterEvent {
     Drained,
 }
 
-/// Outcome of an answer.
+/// Outcome of handling a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Response {
-    /// The answer acknowledged something, or was a NAK for an outstanding packet.
+    /// The response acknowledged something, or was a NAK for an outstanding packet.
     Progress,
-    /// The answer is for an acknowledged packet, or repeats a NAK; it is ignored.
+    /// The response is for an acknowledged packet, or repeats a NAK; it is ignored.
     Stale,
-    /// The answer is for a packet that was never sent, or malformed, and is ignored; or it does not match its
-    /// request, and the QP has failed.
+    /// The response is for a packet that was never sent, or malformed, and is ignored; or it does not match
+    /// its request, and the QP has failed.
     Unexpected,
 }
 
 impl Response {
-    /// Returns true if the answer proves where the peer sends from: it answered an outstanding PSN.
+    /// Returns true if the response proves the peer's source address: it answered an outstanding PSN.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Progress
@@ -171,7 +172,7 @@ pub struct RequesterCounters {
     pub retransmits: u64,
     /// Nominal local ACK timeouts.
     pub timeouts: u64,
-    /// Tail-loss probes, without those for packets that had requested no acknowledgement.
+    /// Tail-loss probes, except probes for packets that had not requested an acknowledgement.
     pub probes: u64,
     /// RNR NAKs received.
     pub rnr_naks: u64,
@@ -179,9 +180,9 @@ pub struct RequesterCounters {
     pub sequence_naks: u64,
     /// Lost responses concluded from a later acknowledgement (contract rocev2 7.18).
     pub implied_losses: u64,
-    /// Number of answers for packets acknowledged before.
+    /// Number of responses for packets acknowledged before.
     pub stale: u64,
-    /// Number of answers that were for packets never sent, malformed, or received in a wrong state.
+    /// Number of responses that were for packets never sent, malformed, or received in a wrong state.
     pub unexpected: u64,
 }
 
@@ -314,7 +315,7 @@ impl Requester {
         self.report_drained();
     }
 
-    /// Returns the current state: the one of the last `modify`, or ERR after a failure.
+    /// Returns the current state: the state of the last `modify`, or ERR after a failure.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.state

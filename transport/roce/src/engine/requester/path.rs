@@ -60,8 +60,8 @@ impl Requester {
         self.allowance = allowance;
     }
 
-    /// Returns true if there was no answer since the last ACK timeout, or on this path at all. The peer may
-    /// be dead, so such a QP's packets do not use the room of other QPs.
+    /// Returns true if the peer has not answered since the last ACK timeout, or never on this path. The
+    /// peer may be dead, so the packets of such a QP must not use the window of other QPs.
     #[must_use]
     pub fn is_on_trial(&self) -> bool {
         !self.retry.is_path_proven()
@@ -91,7 +91,7 @@ impl Requester {
         InFlight { requests: self.unanswered_requests(), responses: self.missing_responses() }
     }
 
-    /// Returns the amount that new READs may request if the path admits `room` packets.
+    /// Returns the number of packets that new READs may request if the path admits `room` packets.
     #[must_use]
     pub fn read_allowance(&self, room: u32) -> ReadAllowance {
         let unsent = self.queue.range(self.cursor.index.min(self.queue.len())..);
@@ -142,7 +142,7 @@ impl Requester {
         asked <= allowance.responses || allowance.is_idle && allowance.responses > 0
     }
 
-    /// Subtracts a packet that was sent, or the responses that it requests.
+    /// Subtracts a sent packet, or the responses that it requests, from the allowance.
     pub(super) fn spend(&mut self, kind: RequestKind, packets: u32) {
         let Some(allowance) = &mut self.allowance else { return };
         if kind == RequestKind::Read {

@@ -16,7 +16,7 @@ pub(super) fn is_end(packet: &Packet<'_>) -> bool {
     matches!(packet.bth.opcode.operation(), Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY)
 }
 
-/// Bytes of an entry, or their location. Lists and buffers go back to the queue.
+/// Bytes of an entry, or their location. Lists and buffers return to the queue for reuse.
 #[derive(Debug)]
 pub(super) enum Data {
     /// A gather list with a single SGE.
@@ -106,7 +106,7 @@ impl Wqe {
         piece_end(packet, self.psns, self.piece)
     }
 
-    /// Returns the packets of a READ, from number `first` on, that are in a response; `None` if the peer may not answer so.
+    /// Returns the packets of a READ, from number `first` on, that are in a response; `None` if such a response is invalid.
     #[inline]
     pub(super) fn covered_by(
         &self,
@@ -134,7 +134,8 @@ impl Wqe {
         u32::try_from(ends).unwrap_or(u32::MAX) + u32::from(packet + packets == self.psns)
     }
 
-    /// Returns true if it is answered by data, not by an acknowledgement, and counts against `max_rd_atomic`.
+    /// Returns true if the request is answered by data, not by an acknowledgement, and counts against
+    /// `max_rd_atomic`.
     pub(super) fn is_read_or_atomic(&self) -> bool {
         matches!(self.kind, RequestKind::Read | RequestKind::Atomic)
     }
@@ -169,7 +170,7 @@ impl Wqe {
         Ok(())
     }
 
-    /// Writes `bytes` to its gather list from `offset` on.
+    /// Writes `bytes` to the request's gather list from `offset` on.
     pub(super) fn scatter(
         &self,
         memory: &mut impl LocalMemory,

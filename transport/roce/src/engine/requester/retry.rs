@@ -1,4 +1,4 @@
-//! Timers, and going back: when packets are sent again, and when a peer counts as dead.
+//! Timers and retransmission, and when a peer counts as dead.
 
 use super::{Requester, Tuning};
 use crate::engine::segment::RequestKind;
@@ -10,8 +10,9 @@ const RARE_LOSS_FACTOR: u64 = 16;
 /// Maximum number of times that a probe's wait is doubled.
 const PROBE_DOUBLINGS_MAX: u32 = 8;
 
-/// Number of retries of one packet that the peer has answered without the packet, if packets of that size vanish. At most one
-/// of them is for a reported loss; the others are ACK timeouts, each after several probes of the packet.
+/// Number of retries of one packet that the peer has answered without receiving the packet, after which large packets count
+/// as lost. At most one of these retries is for a reported loss; the others are ACK timeouts, each after several probes of
+/// the packet.
 const ANSWERED_RETRIES: u8 = 2;
 
 /// The value of `rnr_retry` that means no limit (contract rocev2 7.21).
@@ -25,7 +26,7 @@ pub(super) struct Retry {
     timeouts_ns: Option<[u64; 2]>,
     /// True if the peer has answered.
     has_answered: bool,
-    /// True if the peer has answered on the present path.
+    /// True if the peer has answered on the current path.
     is_path_proven: bool,
     /// One past the last packet that requested an acknowledgement.
     asked_end: Psn,
@@ -46,8 +47,8 @@ pub(super) struct Retry {
     pub(super) probe_due: bool,
     /// The packet that was probed, until it is acknowledged.
     pub(super) probed: Option<Psn>,
-    /// PSN and time of the last concluded loss: the same conclusion is not drawn twice from one burst of
-    /// answers.
+    /// PSN and time of the last concluded loss, so that one burst of responses does not cause the same
+    /// conclusion twice.
     went_back: Option<(Psn, Time)>,
     /// True if the next `poll_transmit` must send a duplicate that the peer answers.
     pub(super) duplicate_due: bool,
@@ -71,7 +72,7 @@ impl Retry {
         self.rnr_left = self.rnr_retry;
     }
 
-    /// Returns true if the peer has answered on the present path.
+    /// Returns true if the peer has answered on the current path.
     pub(super) fn is_path_proven(&self) -> bool {
         self.is_path_proven
     }
@@ -83,17 +84,18 @@ impl Retry {
         }
     }
 
-    /// Starts at this PSN.
+    /// Starts with this PSN as `una`.
     pub(super) fn start(&mut self, una: Psn) {
         self.asked_end = una;
     }
 
-    /// Returns true if a packet from `una` on has requested an acknowledgement, so that silence means a loss.
+    /// Returns true if a packet from `una` on has requested an acknowledgement, so that silence indicates a
+    /// loss.
     fn has_asked(&self, una: Psn) -> bool {
         self.asked_end.after(una) > 0
     }
 
-    /// Returns the present ACK timeout.
+    /// Returns the current ACK timeout.
     fn timeout_ns(&self) -> Option<u64> {
         self.timeouts_ns.map(|of| of[usize::from(self.has_answered)])
     }
@@ -103,13 +105,13 @@ impl Retry {
         self.timeout_ns().map(|timeout_ns| now.plus_ns(timeout_ns))
     }
 
-    /// Returns true if the wait after an RNR NAK is not over.
+    /// Returns true if the wait after an RNR NAK is still running.
     pub(super) fn is_pausing(&self, now: Time) -> bool {
         self.rnr_until.is_some_and(|until| now < until)
     }
 
     /// Records that a packet was sent. `oldest` is true for the oldest outstanding packet. Later packets do
-    /// not delay a probe: otherwise a trickle of new packets after a lost one would hide the loss.
+    /// not delay a probe: otherwise new packets after a lost one would delay its probe again and again.
     pub(super) fn sent(&mut self, now: Time, oldest: bool) {
         self.rnr_until = None;
         if oldest {
@@ -127,8 +129,8 @@ impl Retry {
         self.left = self.retry_count;
         self.rnr_left = self.rnr_retry;
         // Keep the probe timeout doubled until a round trip is measured (the second half of Karn's rule). A
-        // probe cancels the measurement of its packet, so with a short timeout a peer that has become slow
-        // would be probed forever and never measured.
+        // probe cancels the measurement of its packet. So with a short timeout, each packet to a peer that
+        // has become slow would be probed and never measured.
         if measured {
             self.probe_doublings = 0;
         }
@@ -146,7 +148,7 @@ impl Retry {
         }
     }
 
-    /// Forgets the timeouts that answers have followed, because the packet at `una` has arrived.
+    /// Resets the count of answered timeouts, because the packet at `una` has arrived.
     fn forget_answers(&mut self) {
         (self.duplicate_due, self.is_answer_awaited) = (false, false);
         (self.answered_timeouts, self.is_reported_lost) = (0, false);
@@ -158,14 +160,14 @@ impl Retry {
 }
 
 impl Requester {
-    /// Sets whether packets take a reliable path, which loses packets only when it ends. Probes for losses
-    /// then wait 16 times as long.
+    /// Sets if packets take a reliable path, which loses packets only when it ends. Probes for losses then
+    /// wait 16 times as long.
     pub fn set_loss_rare(&mut self, is_rare: bool) {
         self.retry.is_loss_rare = is_rare;
     }
 
-    /// Handles the timers that have expired at `now`. Pass in the packets that have arrived first: an answer
-    /// that waits in a socket is better than a timeout.
+    /// Handles the timers that have expired at `now`. Pass in the packets that have arrived first: a
+    /// response in a socket may acknowledge the packets whose timer has expired.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.retry.is_pausing(now) {
             return;
@@ -195,7 +197,7 @@ impl Requester {
                 self.retry.activity = now;
                 if self.is_large_packet_missing() {
                     (self.retry.duplicate_due, self.retry.is_answer_awaited) = (true, true);
-                    // The answer may imply the loss of a READ response that is requested again already.
+                    // The response may imply the loss of a READ response that is already requested again.
                     self.retry.went_back = Some((self.una, now));
                 }
             }
@@ -295,9 +297,9 @@ impl Requester {
         }
     }
 
-    /// Sends from `una` again, because an answer to a later packet implies that the one at `una` was lost
-    /// (contract rocev2 7.18). After two requests, a peer may send many such answers before the missing one,
-    /// so this happens once per PSN. Timeouts and probes handle the other cases.
+    /// Sends from `una` again, because a response to a later packet implies that the response at `una` was
+    /// lost (contract rocev2 7.18). After two requests, a peer may send many such responses before the
+    /// missing one, so this happens once per PSN. Timeouts and probes handle the other cases.
     pub(super) fn go_back_implied(&mut self, now: Time) {
         self.counters.implied_losses += 1;
         if !self.has_gone_back() {
@@ -328,7 +330,7 @@ impl Requester {
         }
     }
 
-    /// Charges a retry for the packet at `una`, which an answer reports lost. Returns false if the retries
+    /// Charges a retry for the packet at `una`, which a response reports lost. Returns false if the retries
     /// are used up.
     fn charge_loss(&mut self, now: Time) -> bool {
         let is_charged = self.charge_retry();
@@ -376,7 +378,7 @@ impl Requester {
     }
 
     /// Moves the cursor back to the oldest unacknowledged packet. Retransmissions request an acknowledgement,
-    /// and count as sent with one: if they cannot leave, the ACK timeout reports it.
+    /// and count as sent with such a request: if they cannot be sent, the ACK timeout reports it.
     pub(super) fn rewind(&mut self) {
         self.retry.asked_for(self.sent_end);
         self.round_trip.cancel();

@@ -16,16 +16,17 @@ pub(super) struct Cursor {
     /// Number of the packet in the entry.
     pub(super) packet: u32,
     pub(super) psn: Psn,
-    /// Number of atomics and pieces of READs between `una` and the cursor. The peer keeps as many of the last ones, so
-    /// those beyond a gap count until it is filled: otherwise the peer could not repeat an answer in the gap.
+    /// Number of atomics and pieces of READs between `una` and the cursor. The peer saves as many of the last ones, so
+    /// requests beyond a gap count until the gap is filled: otherwise the peer could not repeat a response in the gap.
     pub(super) reads: u32,
-    /// Number of their responses that have not arrived. They count in the window of READs only.
+    /// Number of response packets of these requests that have not arrived. They count against the window of
+    /// READs only.
     pub(super) missing: u32,
-    /// Number of their responses that have arrived.
+    /// Number of response packets of these requests that have arrived.
     pub(super) kept: u32,
     /// Number of packets since the last one that requested an acknowledgement.
     since_ack_request: u32,
-    /// Number of requests that ended since then.
+    /// Number of requests whose last packet was sent since then.
     ends_since_ack_request: u32,
 }
 
@@ -206,8 +207,8 @@ impl Requester {
         Some(Transmit { psn: self.una, retransmission: true })
     }
 
-    /// Sends an empty SEND before the oldest unacknowledged packet. The probe differs from the packet that
-    /// had its PSN before. A peer does not store packets, so it acknowledges the probe as a duplicate
+    /// Sends an empty SEND with the PSN before the oldest unacknowledged packet. It differs from the packet
+    /// that had this PSN, but a peer does not store packets, so it acknowledges the SEND as a duplicate
     /// (contract rocev2 7.5).
     #[cold]
     fn send_duplicate(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
@@ -221,7 +222,7 @@ impl Requester {
         Some(Transmit { psn, retransmission: true })
     }
 
-    /// Returns true if the packet at the cursor has to wait for something.
+    /// Returns true if the packet at the cursor may not be sent yet.
     #[inline]
     fn is_blocked(&self, wqe: &Wqe) -> bool {
         let cursor = &self.cursor;
@@ -286,7 +287,7 @@ impl Requester {
         }
     }
 
-    /// Reports in SQD, once per stay, that everything begun is acknowledged.
+    /// Reports that everything begun is acknowledged, once after each transition to SQD.
     #[inline]
     pub(super) fn report_drained(&mut self) {
         let drained =

@@ -23,16 +23,16 @@ impl ResponderState {
         self.handle(packet, self.mtu(), target)
     }
 
-    /// Like [`ResponderState::handle_request`], for a packet of [`Requester::poll_joined`]. A packet of which
-    /// a part was taken before counts as a duplicate: the requester continues after that part when it has its
-    /// answer.
+    /// Like [`ResponderState::handle_request`], for a packet of [`Requester::poll_joined`]. A packet whose
+    /// first part was accepted before counts as a duplicate: the requester continues after that part when it
+    /// receives the response.
     ///
     /// [`Requester::poll_joined`]: crate::engine::Requester::poll_joined
     pub fn handle_joined(&mut self, packet: &Packet<'_>, target: &mut impl Target) -> Handled {
         self.handle(packet, JOINED_BYTES, target)
     }
 
-    /// Takes a request of at most the given bytes of payload.
+    /// Takes a request with at most `most` bytes of payload.
     #[inline]
     fn handle(&mut self, packet: &Packet<'_>, most: u32, target: &mut impl Target) -> Handled {
         if let Some(payload) = self.next_send(packet, most) {
@@ -52,7 +52,8 @@ impl ResponderState {
         }
     }
 
-    /// Returns the payload's length of a SEND ONLY that is expected and passes all checks; `None` if the checks decide.
+    /// Returns the payload's length if the packet is the expected SEND ONLY and passes all checks; `None` if the
+    /// general path must decide.
     #[inline]
     fn next_send(&self, packet: &Packet<'_>, most: u32) -> Option<u32> {
         let bth = &packet.bth;
@@ -142,7 +143,7 @@ impl ResponderState {
     }
 
     /// Repeats the NAK for a failure of this side. If the NAK was lost, the peer sends its request again and
-    /// need not wait for its retries to run out. To a peer this looks like a duplicated NAK.
+    /// need not wait for its retries to run out. A peer receives the repeat as a duplicate of the NAK.
     fn repeat_fatal(&mut self, psn: Psn) {
         if self.phase == PHASE_ERROR && self.refusal.syndrome != 0 && psn.get() == self.refusal.psn {
             self.refusal.due = 1;
@@ -217,7 +218,7 @@ impl ResponderState {
                     _ => return Err(NakCode::INVALID_REQUEST),
                 };
                 let end = self.received(class).checked_add(payload).ok_or(NakCode::INVALID_REQUEST)?;
-                // contract rocev2 7.9: the bytes must be those that RETH announced.
+                // contract rocev2 7.9: the bytes must match the length in RETH.
                 if length > self.max_message
                     || (class.last && end != length)
                     || (!class.last && end >= length)

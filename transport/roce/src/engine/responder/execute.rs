@@ -1,4 +1,4 @@
-//! Execution of a checked packet, at once or when its placement is answered.
+//! Execution of a checked packet, at once or when the outcome of its placement arrives.
 
 use super::saved::Saved;
 use super::{EVENT_FAILED, Handled, Message, PHASE_ERROR, Pending, Refusal, ResponderState, count};
@@ -46,9 +46,10 @@ impl ResponderState {
         self.finish(pending, class, placement)
     }
 
-    /// Answers the waiting placement. Ignored if none waits, or if the answer is `Later`. Afterwards feed the
-    /// queued packets. If the QP left its receiving states in between, the placement is cancelled. Returns
-    /// the outcome of the packet, [`Handled::Dropped`] without a waiting placement.
+    /// Passes in the outcome of the waiting placement. Ignored if no placement waits, or if the outcome is
+    /// `Later`. Afterwards pass in the queued packets. If the QP left its receiving states in between, the
+    /// placement is cancelled. Returns the outcome of the packet; [`Handled::Dropped`] without a waiting
+    /// placement.
     pub fn answer(&mut self, placement: Placement) -> Handled {
         if !self.is_waiting() || placement == Placement::Later {
             return Handled::Dropped;
@@ -79,8 +80,8 @@ impl ResponderState {
                 self.fail(NakCode::REMOTE_OPERATIONAL, psn);
             }
             Placement::Rnr => {
-                // contract rocev2 7.10, G9. What follows in this burst is later than expected and
-                // dropped silently: the peer sends it again anyway.
+                // contract rocev2 7.10, G9. Later packets of this burst have PSNs beyond the expected one
+                // and are dropped silently: the peer sends them again anyway.
                 self.nak_sent = 1;
                 count(&mut self.counters.rnr_naks);
                 self.refuse(Syndrome::Rnr { timer: RnrTimer(self.min_rnr_timer) }, psn);
@@ -94,7 +95,7 @@ impl ResponderState {
         Handled::Refused
     }
 
-    /// Moves past a placed packet, and stores the answer that it requires.
+    /// Moves past a placed packet, and stores the response that it requires.
     #[inline]
     fn accept(&mut self, pending: &Pending, class: Class, old: u64) {
         let psns = match class.kind {
@@ -154,8 +155,8 @@ impl ResponderState {
         self.refusal = Refusal { due: 1, syndrome: syndrome.byte(), psn: psn.get() };
     }
 
-    /// Moves the QP to ERR and sets a fatal NAK. Answers to earlier requests still go out first (contract
-    /// rocev2 7.8).
+    /// Moves the QP to ERR and sets a fatal NAK. Responses to earlier requests are still sent first
+    /// (contract rocev2 7.8).
     pub(super) fn fail(&mut self, code: NakCode, psn: Psn) {
         self.phase = PHASE_ERROR;
         self.failure = code.0;

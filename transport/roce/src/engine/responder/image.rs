@@ -68,8 +68,8 @@ impl ResponderState {
         }
     }
 
-    /// Returns the state that was written, with `number` as the QP's own. Answers in progress continue. A
-    /// placement that was waiting does not: its packet is accepted again when the peer repeats it, with the
+    /// Returns the state that was written, with `number` as the QP's own. Responses in progress continue. A
+    /// waiting placement does not continue: its packet is accepted again when the peer repeats it, with the
     /// same [`ResponderState::serial`].
     #[must_use]
     pub fn from_image(number: QpNumber, words: &[u64]) -> Self {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn image_survives_round_trip() {
+    fn responder_image_round_trips() {
         let state = full(128);
         let mut out = Vec::new();
         state.write_image(&mut out);
@@ -262,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn words_without_saved_reads_are_few() {
+    fn responder_image_without_reads_has_only_head_words() {
         let mut out = Vec::new();
         ResponderState::new(QpNumber::new(7)).write_image(&mut out);
         assert_eq!(out.len(), HEAD_WORDS);
     }
 
     #[test]
-    fn missing_words_are_tolerated() {
+    fn truncated_responder_image_is_accepted() {
         for length in 0..IMAGE_WORDS {
             let words = vec![u64::MAX; length];
             let state = ResponderState::from_image(QpNumber::new(7), &words);

@@ -1,13 +1,13 @@
 //! The responder of an RC or TGT queue pair.
 //!
-//! Owns the protocol state of the side that is written to: the expected PSN, the message in progress, saved
-//! READs and atomics, and pending responses. The device calls it. It reaches memory and receive queues only
+//! Owns the protocol state of the receiving side: the expected PSN, the message in progress, saved READs
+//! and atomics, and pending responses. The device calls it. It reaches memory and receive queues only
 //! through [`super::Target`].
 //!
 //! The state is integers and the list of saved READs and atomics, as long as the negotiated depth.
-//! [`ResponderState::write_image`] writes it as words into memory that the processes of an XRC
-//! domain share, and any words are safe to read back: torn ones may produce wrong answers, but never
-//! a panic or a list without bound.
+//! [`ResponderState::write_image`] writes it as words into memory that the processes of an XRC domain
+//! share. Any words are safe to read back: partly written ones may cause wrong responses, but never a panic
+//! or an unbounded list.
 
 mod check;
 mod execute;
@@ -36,19 +36,20 @@ pub enum Handled {
     Waiting,
     /// The expected packet, refused: an RNR NAK, a fatal NAK or silence follows.
     Refused,
-    /// A placement is waiting: the packet was not processed, feed it again after the answer.
+    /// A placement is waiting: the packet was not processed; pass it in again after
+    /// [`ResponderState::answer`].
     Busy,
     /// A duplicate; the response is repeated where the protocol requires it.
     Duplicate,
-    /// Later than expected: a packet before it is missing.
+    /// The packet's PSN is beyond the expected one: an earlier packet is missing.
     OutOfOrder,
     /// Ignored: wrong state, wrong service, not a request, malformed.
     Dropped,
 }
 
 impl Handled {
-    /// Returns true if the packet proves the peer's source address: it was expected and valid. Duplicates are
-    /// no proof: half of all PSNs are duplicates.
+    /// Returns true if the packet proves the peer's source address: it was expected and valid. Duplicates
+    /// prove nothing: half of all PSNs count as duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Taken
@@ -78,7 +79,7 @@ pub struct ResponderCounters {
     pub packets: u64,
     /// Duplicates.
     pub duplicates: u64,
-    /// Packets later than expected.
+    /// Packets beyond the expected PSN.
     pub out_of_order: u64,
     /// Sequence NAKs sent.
     pub sequence_naks: u64,
@@ -94,7 +95,7 @@ pub struct ResponderCounters {
     pub dropped_state: u64,
     /// Dropped: opcode of another service, or no request.
     pub dropped_opcode: u64,
-    /// Dropped: duplicate READ or atomic that is not saved any more.
+    /// Dropped: duplicate READ or atomic that is no longer saved.
     pub dropped_duplicate: u64,
     /// Dropped by the target's policy.
     pub dropped_policy: u64,
@@ -110,8 +111,8 @@ pub struct ResponderCounters {
 /// Before a change to RESET or ERR, and before the QP is destroyed, call [`ResponderState::final_ack`]
 /// a few times.
 ///
-/// The response to a READ comes out one packet per poll; a caller that serves many QPs stops after a
-/// few and polls again while [`ResponderState::has_output`].
+/// The response to a READ is returned one packet per poll. A caller that serves many QPs stops after a few
+/// packets and polls again while [`ResponderState::has_output`] is true.
 #[derive(Debug, Clone)]
 pub struct ResponderState {
     number: u32,
@@ -136,9 +137,9 @@ pub struct ResponderState {
     expected: u32,
     /// Completed messages, 24 bits (contract rocev2 6.7).
     msn: u32,
-    /// One past the last PSN covered by an answer.
+    /// One past the last PSN covered by a response.
     acked: u32,
-    /// One past the last packet that came too early and was dropped, while a sequence NAK has to be sent.
+    /// One past the last packet beyond a gap that was dropped, while a sequence NAK is pending.
     gap_end: u32,
     /// Serial number of the next placement. It grows with each packet taken and each reset, and never repeats.
     serial: u64,
@@ -149,13 +150,13 @@ pub struct ResponderState {
     counters: ResponderCounters,
 }
 
-/// The message whose first packet came and whose last one has not.
+/// A message whose first packet has arrived and whose last packet has not.
 #[derive(Debug, Clone, Copy, Default)]
 struct Message {
     /// 0 none, else `SEND` or `WRITE`.
     kind: u8,
     srq: u32,
-    /// Bytes that came.
+    /// Number of bytes that have arrived.
     received: u32,
     /// WRITE: the range.
     address: u64,
@@ -207,7 +208,7 @@ fn count(counter: &mut u64) {
 }
 
 impl ResponderState {
-    /// Creates a responder in RESET. `number` is the QP's own.
+    /// Creates a responder in RESET. `number` is the number of the QP.
     #[must_use]
     pub fn new(number: QpNumber) -> Self {
         Self {
@@ -237,9 +238,9 @@ impl ResponderState {
         }
     }
 
-    /// Takes over attributes and state after a checked transition. INIT to RTR starts at `rq_psn`; RESET
-    /// clears everything but the counts; ERR drops pending packets (except the NAK of the failure that caused
-    /// it).
+    /// Takes over attributes and state after a checked transition. INIT to RTR starts at `rq_psn`. RESET
+    /// clears everything except the counters. ERR drops pending packets, except the NAK of the failure that
+    /// caused it.
     pub fn modify(&mut self, attributes: &QpAttributes) {
         let from = self.phase;
         let to = match attributes.state {
@@ -315,7 +316,7 @@ impl ResponderState {
         None
     }
 
-    /// Returns true if a message is half received: its target may hold a receive that has to be flushed
+    /// Returns true if a message is partly received: its target may hold a receive that has to be flushed
     /// when the QP goes to ERR or RESET (contract I2).
     #[must_use]
     pub fn message_in_progress(&self) -> bool {
@@ -347,7 +348,7 @@ impl ResponderState {
         &self.counters
     }
 
-    /// Discards all pending answers and all work in progress.
+    /// Discards all pending responses and all work in progress.
     fn forget(&mut self) {
         self.ack_due = 0;
         self.refusal = Refusal::default();
@@ -355,7 +356,7 @@ impl ResponderState {
         self.saved.stop();
     }
 
-    /// Returns the path MTU. It is valid even if the stored bytes are not.
+    /// Returns the path MTU, a valid one even if the stored words are invalid.
     fn mtu(&self) -> u32 {
         self.mtu.clamp(256, 4096)
     }

@@ -7,18 +7,18 @@ use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Service, Syndrome, e
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
 
 impl ResponderState {
-    /// Appends the next answer (BTH to pad, without ICRC) to `out`, which is unchanged on `None`.
+    /// Appends the next response (BTH to pad, without ICRC) to `out`, which is unchanged on `None`.
     pub fn poll_transmit(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(1, target, out)
     }
 
     /// Like [`ResponderState::poll_transmit`], for a path that carries longer packets than a network: a packet
-    /// may have the payload of as many successive packets of a READ's answer as [`JOINED_BYTES`] hold.
+    /// may have the payload of as many successive packets of a READ's response as [`JOINED_BYTES`] hold.
     pub fn poll_joined(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(JOINED_BYTES / self.mtu(), target, out)
     }
 
-    /// Appends the next answer, with the payload of at most `most` packets.
+    /// Appends the next response, with the payload of at most `most` packets.
     #[inline]
     fn transmit(&mut self, most: u32, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         if let Some(index) = self.saved.active() {
@@ -45,12 +45,12 @@ impl ResponderState {
         self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()
     }
 
-    /// Appends one more acknowledgement of all packets so far; `None` before the first.
+    /// Appends one more acknowledgement of all packets so far. Returns `None` before the first packet.
     ///
     /// Called for a QP that is about to stop: its program may exit after the last message, and then a lost
-    /// acknowledgement is never repeated. To a peer the copies are stale acknowledgements, which it ignores
-    /// (contract rocev2 7.18). If the last request was a READ or atomic, its response is the acknowledgement,
-    /// and is not repeated.
+    /// acknowledgement is never repeated. A peer ignores the copies as stale acknowledgements (contract
+    /// rocev2 7.18). If the last request was a READ or atomic, its response is the acknowledgement, and is
+    /// not repeated.
     pub fn final_ack(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         let is_receiving = matches!(self.phase, PHASE_RTR | PHASE_RECEIVING);
         let expected = Psn::new(self.expected);
@@ -87,7 +87,7 @@ impl ResponderState {
         self.answer_read(index, most, target, out)
     }
 
-    /// Appends one packet of a READ's answer (contract rocev2 7.13).
+    /// Appends one packet of a READ's response (contract rocev2 7.13).
     fn answer_read(
         &mut self,
         index: usize,
@@ -178,7 +178,7 @@ impl ResponderState {
         Transmit { psn, retransmission: false }
     }
 
-    /// Records that everything before `end` is answered.
+    /// Records that responses cover everything before `end`.
     fn covered(&mut self, end: Psn) {
         if end.after(Psn::new(self.acked)) > 0 {
             self.acked = end.get();

@@ -1,8 +1,8 @@
-//! The READs and atomics that a responder keeps to repeat their answers.
+//! The READs and atomics that a responder keeps to repeat their responses.
 //!
 //! Owns the list, oldest first, its bound (the negotiated depth, not the device's maximum), and the marks of
-//! the answers being sent. The other parts of the responder add to it, look up the request of a duplicate,
-//! and send from it.
+//! the responses being sent. The other parts of the responder add to the list, look up the request of a
+//! duplicate in it, and send from it.
 
 use crate::wire::Reth;
 use std::collections::VecDeque;
@@ -11,24 +11,24 @@ use trunkline_verbs::Psn;
 /// Maximum depth of saved READs and atomics, even if the attributes request more.
 pub const MAX_SAVED: usize = 128;
 
-/// A READ or atomic that was accepted: its answer is being sent, or kept for repetition.
+/// A READ or atomic that was accepted: its response is being sent, or kept for repetition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Saved {
     pub(super) is_atomic: bool,
-    /// True if the answer is being sent.
+    /// True if the response is being sent.
     pub(super) is_active: bool,
-    /// True if the answer was sent before.
+    /// True if the response was sent before.
     pub(super) is_replay: bool,
     pub(super) first_psn: u32,
-    /// PSNs that the answer takes.
+    /// PSNs that the response takes.
     pub(super) psns: u32,
-    /// The message number that acknowledges it.
+    /// The message number in the response.
     pub(super) msn: u32,
     pub(super) srq: u32,
     pub(super) rkey: u32,
     pub(super) address: u64,
     pub(super) length: u32,
-    /// READ: the packet that the current answer starts with, the packet to send next, and the byte
+    /// READ: the packet that the current response starts with, the packet to send next, and the byte that
     /// it ends before.
     pub(super) start: u32,
     pub(super) next: u32,
@@ -68,7 +68,7 @@ impl SavedAnswers {
         self.limit() > 0 && (self.entries.len() < self.limit() || oldest_is_answered())
     }
 
-    /// Keeps an accepted READ or atomic. If there is no room, it replaces the oldest one.
+    /// Keeps an accepted READ or atomic, in place of the oldest entry if the list is full.
     pub(super) fn keep(&mut self, saved: Saved) {
         while self.entries.len() >= self.room() {
             self.entries.pop_front();
@@ -77,7 +77,7 @@ impl SavedAnswers {
         self.entries.push_back(saved);
     }
 
-    /// Returns the index of the oldest entry whose answer is being sent.
+    /// Returns the index of the oldest entry whose response is being sent.
     pub(super) fn active(&self) -> Option<usize> {
         let from = self.first_active.min(self.entries.len());
         self.entries.range(from..).position(|saved| saved.is_active).map(|index| from + index)
@@ -88,19 +88,19 @@ impl SavedAnswers {
         self.entries.get(index).copied().unwrap_or_default()
     }
 
-    /// Notes the packets of the answer at `index` that were sent; `is_last` ends the answer.
+    /// Records the packets of the response at `index` that were sent; `is_last` ends the response.
     pub(super) fn sent(&mut self, index: usize, psns: u32, is_last: bool) {
         let Some(saved) = self.entries.get_mut(index) else { return };
         saved.next = saved.next.saturating_add(psns);
         if is_last {
             saved.is_active = false;
-            // The oldest active entry is sent next, so those before it are inactive.
+            // The oldest active entry is sent next, so earlier entries are inactive.
             self.first_active = index;
         }
     }
 
-    /// Starts the answer of a saved READ again, from `psn` on. Returns false if the requested range is not the
-    /// rest of a saved one, or a part of that rest.
+    /// Starts the response to a saved READ again, from `psn` on. Returns false if the requested range is
+    /// neither the rest of a saved READ nor a part of that rest.
     pub(super) fn repeat_read(&mut self, psn: Psn, reth: &Reth, mtu: u32) -> bool {
         let covers = |saved: &Saved| {
             let packet = u32::try_from(psn.after(Psn::new(saved.first_psn)));
@@ -117,9 +117,9 @@ impl SavedAnswers {
             return false;
         }
         let end = offset.saturating_add(reth.length);
-        // An answer in progress continues to its end, or to the end of the repeat.
+        // A response in progress continues to its end, or to the end of the repeat.
         saved.end = if saved.is_active { saved.end.max(end) } else { end };
-        // Ignore a duplicate request if the answer has not reached its first packet yet.
+        // Ignore a duplicate request if its first packet was not sent yet.
         if !saved.is_active || packet < saved.next {
             (saved.start, saved.next) = (packet, packet);
             self.replay(index);
@@ -127,8 +127,8 @@ impl SavedAnswers {
         true
     }
 
-    /// Sends the saved result again; the atomic itself is never executed a second time. Returns false if it is
-    /// not saved.
+    /// Sends the saved result again; the atomic itself is never executed a second time. Returns false if the
+    /// result is not saved.
     pub(super) fn repeat_atomic(&mut self, psn: Psn) -> bool {
         let is_it = |saved: &Saved| saved.is_atomic && saved.first_psn == psn.get();
         let Some(index) = self.entries.iter().position(is_it) else { return false };
@@ -146,14 +146,14 @@ impl SavedAnswers {
         }
     }
 
-    /// Stops all answers; the entries stay.
+    /// Stops all responses; the entries stay.
     pub(super) fn stop(&mut self) {
         for saved in &mut self.entries {
             saved.is_active = false;
         }
     }
 
-    /// Returns true if the newest entry is the last thing before `expected`.
+    /// Returns true if the response to the newest entry ends just before `expected`.
     pub(super) fn ends_at(&self, expected: Psn) -> bool {
         self.entries.back().is_some_and(|newest| Psn::new(newest.first_psn).plus(newest.psns) == expected)
     }

@@ -38,7 +38,7 @@ impl Rig {
         self.take(&request(Operation::SEND_ONLY, psn, b"hi"))
     }
 
-    /// Takes all pending answers: operation, PSN, syndrome and MSN, payload length.
+    /// Takes all pending responses: operation, PSN, syndrome and MSN, payload length.
     fn answers(&mut self) -> Vec<Answer> {
         let mut all = Vec::new();
         let mut out = Vec::new();
@@ -159,7 +159,7 @@ fn gap_gets_one_nak() {
 }
 
 #[test]
-fn nak_asks_for_what_is_still_missing() {
+fn nak_names_first_missing_psn() {
     let mut rig = Rig::new();
     rig.send(101);
     rig.send(100);
@@ -179,7 +179,7 @@ fn duplicates_are_acknowledged_and_not_executed() {
 }
 
 #[test]
-fn sequence_works_across_wrap() {
+fn psn_sequence_continues_after_wrap() {
     let mut attributes = attributes(QpType::XrcTgt);
     attributes.rq_psn = Psn::new(0xff_ffff);
     let mut rig = Rig::with(&attributes);
@@ -192,7 +192,7 @@ fn sequence_works_across_wrap() {
 }
 
 #[test]
-fn reads_come_in_packets_after_explicit_acknowledgement() {
+fn read_responses_follow_explicit_acknowledgement_in_packets() {
     // contract rocev2 7.13, 7.19
     let mut rig = Rig::new();
     let mut send = request(Operation::SEND_ONLY, 100, b"hi");
@@ -244,7 +244,7 @@ fn repeated_read_restarts_at_requested_packet() {
 }
 
 #[test]
-fn repeat_within_unfinished_answer_cuts_nothing_off() {
+fn duplicate_read_within_unfinished_response_keeps_rest_of_response() {
     // contract rocev2 7.24
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, 4 * MTU));
@@ -255,7 +255,7 @@ fn repeat_within_unfinished_answer_cuts_nothing_off() {
     rig.take(&read_request(100, 0x1000, MTU));
     let psns: Vec<_> = rig.answers().into_iter().map(|(_, psn, ..)| psn).collect();
     assert_eq!(psns, [100, 101, 102, 103]);
-    // Two repeats at once have one answer.
+    // Two repeats at once have one response.
     rig.take(&read_request(101, 0x1000 + u64::from(MTU), MTU));
     rig.take(&read_request(103, 0x1000 + 3 * u64::from(MTU), MTU));
     let psns: Vec<_> = rig.answers().into_iter().map(|(_, psn, ..)| psn).collect();
@@ -275,7 +275,7 @@ fn read_waits_for_its_bytes() {
 }
 
 #[test]
-fn read_whose_memory_has_gone_is_refused() {
+fn read_of_deregistered_memory_is_refused() {
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0, 2 * MTU));
     rig.target.reads.extend([ReadOutcome::Read, ReadOutcome::Nak(NakCode::REMOTE_ACCESS)]);
@@ -286,8 +286,8 @@ fn read_whose_memory_has_gone_is_refused() {
 }
 
 #[test]
-fn late_duplicate_of_read_whose_memory_has_gone_is_dropped() {
-    // The requester has had the response, and its program has freed the memory since.
+fn duplicate_read_of_deregistered_memory_is_dropped() {
+    // The requester has received the response, and its program has freed the memory since.
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, MTU));
     assert_eq!(rig.answers().len(), 1);
@@ -310,7 +310,7 @@ fn atomics_are_replayed_not_repeated() {
     assert_eq!(rig.take(&fetch_add(100, 8)), Handled::Duplicate);
     assert_eq!(rig.answers(), [result(100)]);
     assert_eq!((rig.target.word, rig.target.asked.len()), (10, 2));
-    // Two are kept: the third displaces the first.
+    // Two are saved: the third replaces the first.
     rig.take(&fetch_add(102, 8));
     rig.answers();
     rig.take(&fetch_add(100, 8));
@@ -321,7 +321,7 @@ fn atomics_are_replayed_not_repeated() {
 }
 
 #[test]
-fn more_reads_than_promised_are_refused() {
+fn reads_beyond_max_dest_rd_atomic_are_refused() {
     let mut rig = Rig::new();
     for psn in [100, 101] {
         rig.take(&read_request(psn, 0, 1));
@@ -335,7 +335,7 @@ fn more_reads_than_promised_are_refused() {
 }
 
 #[test]
-fn as_many_reads_are_kept_as_were_negotiated() {
+fn responder_keeps_negotiated_number_of_reads() {
     // contract rocev2 7.6
     for depth in [1, 16, 128] {
         let mut rig = Rig::with(&QpAttributes { max_dest_rd_atomic: depth, ..attributes(QpType::XrcTgt) });
@@ -363,7 +363,7 @@ fn memory_for_saved_reads_follows_negotiated_depth() {
 }
 
 #[test]
-fn no_receive_means_rnr_and_silence_for_rest() {
+fn missing_receive_gets_one_rnr_nak_and_later_packets_no_answer() {
     // contract rocev2 7.10, G9
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Rnr);
@@ -397,7 +397,7 @@ fn fatal_nak_is_repeated_for_repeated_request() {
 }
 
 #[test]
-fn error_by_modify_is_silent() {
+fn packets_after_modify_to_error_are_dropped_silently() {
     // contract I2
     let mut rig = Rig::new();
     rig.send(100);
@@ -442,7 +442,7 @@ fn srq_may_not_change_inside_message() {
 }
 
 #[test]
-fn lengths_must_fit_opcode_and_announcement() {
+fn payload_lengths_contrary_to_opcode_or_reth_are_refused() {
     // contract rocev2 3.1, 7.9
     let full = [0; MTU as usize];
     let long = [0; MTU as usize + 1];
@@ -465,7 +465,7 @@ fn lengths_must_fit_opcode_and_announcement() {
 }
 
 #[test]
-fn rights_of_qp_come_before_target() {
+fn rights_of_qp_are_checked_before_target() {
     // contract E5, G4
     let none = QpAttributes { access: Access::empty(), ..attributes(QpType::XrcTgt) };
     let mut write = request(Operation::WRITE_ONLY, 100, b"four");
@@ -501,7 +501,7 @@ fn malformed_requests_are_refused_in_sequence_only() {
 }
 
 #[test]
-fn late_placement_delays_later_packets() {
+fn deferred_placement_blocks_later_packets() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     assert_eq!(rig.send(100), Handled::Waiting);
@@ -518,7 +518,7 @@ fn late_placement_delays_later_packets() {
 }
 
 #[test]
-fn late_atomic_brings_its_value() {
+fn deferred_atomic_returns_its_value() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.take(&fetch_add(100, 8));
@@ -529,7 +529,7 @@ fn late_atomic_brings_its_value() {
 }
 
 #[test]
-fn late_refusal_is_not_proof_of_peer() {
+fn deferred_refusal_is_not_proof_of_peer() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.send(100);
@@ -540,7 +540,7 @@ fn late_refusal_is_not_proof_of_peer() {
 }
 
 #[test]
-fn answer_after_end_is_ignored() {
+fn placement_after_qp_error_is_ignored() {
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Later);
     rig.send(100);
@@ -552,7 +552,7 @@ fn answer_after_end_is_ignored() {
 }
 
 #[test]
-fn dropping_is_silent() {
+fn packets_dropped_by_policy_are_unanswered() {
     // contract G7
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Drop);
@@ -564,7 +564,7 @@ fn dropping_is_silent() {
 }
 
 #[test]
-fn first_packet_in_rtr_is_event() {
+fn first_packet_in_rtr_raises_communication_established() {
     // contract rocev2 7.15, H3
     let mut rig = Rig::with(&in_state(QpType::XrcTgt, QpState::ReadyToReceive));
     assert_eq!(rig.events(), []);
@@ -577,7 +577,7 @@ fn first_packet_in_rtr_is_event() {
 }
 
 #[test]
-fn other_services_and_answers_are_dropped() {
+fn packets_of_other_services_and_acknowledgements_are_dropped() {
     // contract rocev2 2.4
     let mut rig = Rig::with(&attributes(QpType::Rc));
     assert_eq!(rig.send(100), Handled::Dropped);
@@ -593,7 +593,7 @@ fn packets_before_rtr_are_dropped() {
 }
 
 #[test]
-fn reset_forgets_all_but_counts() {
+fn reset_clears_all_state_except_counters() {
     let mut rig = Rig::new();
     rig.send(100);
     rig.state.modify(&in_state(QpType::XrcTgt, QpState::Reset));
@@ -605,7 +605,7 @@ fn reset_forgets_all_but_counts() {
 }
 
 proptest! {
-    /// A state torn by another process and packets of a hostile peer never cause a panic.
+    /// A partly written state of another process and packets of a hostile peer never cause a panic.
     #[test]
     fn random_bytes_do_not_panic(
         small in proptest::array::uniform32(any::<u8>()),

@@ -1,7 +1,7 @@
 //! Bit fields of the 232 bytes of a CM message.
 //!
-//! Owns how a field is read and written. Only the message files of this folder call it, with
-//! constant positions that each file lists in one table. A position must never come from the wire.
+//! Owns how a field is read and written. Only the message files of this folder call it, with constant
+//! positions that each file lists in one table. A position must never come from the wire.
 
 use crate::wire::mad::MAD_DATA_BYTES;
 use trunkline_verbs::Gid;

@@ -107,12 +107,13 @@ pub struct Req {
     pub private: [u8; REQ_PRIVATE_BYTES],
 }
 
-/// Bit of byte 4: the sender takes only answers, in one pair of UDP ports (`docs/book/src/why/wire.md`).
+/// Bit of byte 4: the sender accepts packets of this connection in one pair of UDP ports only
+/// (`docs/book/src/why/wire.md`).
 const IS_ONE_FLOW: u8 = 0x01;
-/// Bit of byte 4: the sender will set [`IS_ONE_FLOW`] unless it gets an answer.
+/// Bit of byte 4: the sender will set [`IS_ONE_FLOW`] in a later request unless it gets an answer.
 const TRIES: u8 = 0x02;
 
-/// Returns the UDP port that two bytes stand for.
+/// Returns the UDP port that two bytes encode.
 const fn port_of(bytes: [u8; 2]) -> u16 {
     match u16::from_be_bytes(bytes) {
         0 => ROCE_PORT,
@@ -121,26 +122,27 @@ const fn port_of(bytes: [u8; 2]) -> u16 {
 }
 
 impl Req {
-    /// Returns true if all packets of the connection are to use the pair of UDP ports of this one.
+    /// Returns true if all packets of the connection are to use the pair of UDP ports of this request.
     #[must_use]
     pub const fn is_one_flow(&self) -> bool {
         self.reserved_4 & IS_ONE_FLOW != 0
     }
 
-    /// Sets what [`Self::is_one_flow`] returns.
+    /// Sets the value of [`Self::is_one_flow`].
     #[must_use]
     pub const fn with_one_flow(self, is_one_flow: bool) -> Self {
         self.with(IS_ONE_FLOW, is_one_flow)
     }
 
-    /// Returns true if the sender will request one flow unless this request is answered. A refusal leaves
-    /// from another port than the request's destination, so that a firewall does not treat it as an answer.
+    /// Returns true if the sender will request one flow unless this request is answered. A refusal must
+    /// then be sent from another port than the request's destination, so that a firewall does not treat it
+    /// as an answer.
     #[must_use]
     pub const fn tries(&self) -> bool {
         self.reserved_4 & TRIES != 0
     }
 
-    /// Sets what [`Self::tries`] returns.
+    /// Sets the value of [`Self::tries`].
     #[must_use]
     pub const fn with_tries(self, tries: bool) -> Self {
         self.with(TRIES, tries)
@@ -152,22 +154,22 @@ impl Req {
         Self { reserved_4: if is_set { others | bit } else { others }, ..self }
     }
 
-    /// Returns the UDP port at which the sender's software device receives. In one flow it is the port that the sender
-    /// has sent this request from.
+    /// Returns the UDP port at which the sender's software device receives. In one flow, the sender has sent this
+    /// request from that port.
     #[must_use]
     pub const fn udp_port(&self) -> u16 {
         let [_, _, high, low] = self.reserved_24.to_be_bytes();
         port_of([high, low])
     }
 
-    /// Returns the UDP port that the sender has sent a request for one flow to.
+    /// Returns the UDP port to which the sender has sent a request for one flow.
     #[must_use]
     pub const fn dialled_port(&self) -> u16 {
         let [high, low, _, _] = self.reserved_24.to_be_bytes();
         port_of([high, low])
     }
 
-    /// Sets what [`Self::udp_port`] and [`Self::dialled_port`] return.
+    /// Sets the values of [`Self::udp_port`] and [`Self::dialled_port`].
     #[must_use]
     pub fn with_ports(self, own: u16, dialled: u16) -> Self {
         let code = |port| if port == ROCE_PORT { 0 } else { u32::from(port) };

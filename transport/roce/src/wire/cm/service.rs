@@ -17,7 +17,7 @@ impl ServiceId {
         Self(space.prefix() << 16 | port)
     }
 
-    /// Returns the port space and the port, if we serve that port space.
+    /// Returns the port space and the port, if the port space is supported.
     #[must_use]
     pub fn space_and_port(self) -> Option<(PortSpace, u16)> {
         let prefix = self.0 >> 16;
@@ -34,7 +34,7 @@ pub const ADDRESS_HEADER_BYTES: usize = 36;
 pub struct AddressHeader {
     /// Version of the header: 0.
     pub version: u8,
-    /// The IP version in the high four bits, 4 or 6; in the low four bits we send 0.
+    /// The IP version in the high four bits, 4 or 6. This node sends 0 in the low four bits.
     pub ip_version: u8,
     /// The initiator's port.
     pub source_port: u16,

@@ -70,8 +70,8 @@ const fn powers_of_back() -> [Map; 17] {
     maps
 }
 
-/// Returns the identification for which the packet's ICRC is right, if there is one; the one of `headers` is
-/// ignored. Our own devices send identification 0. One in 65,536 corrupted packets also has a
+/// Returns the identification for which the packet's ICRC is right, if there is one; the identification in
+/// `headers` is ignored. Software devices send identification 0. One in 65,536 corrupted packets also has a
 /// solution. IPv6 has no identification, so the result is `Some(0)` or `None`.
 ///
 /// It costs as much as [`super::check`], and some 200 instructions more when the identification is
@@ -103,8 +103,8 @@ pub fn identification_of(difference: u32, length: usize) -> Option<u16> {
             register = apply(map, register);
         }
     }
-    // Undoing two zero bytes yields the register whose low half the two bytes were added to, the
-    // first of them lowest. All other bits must be 0.
+    // Undoing two zero bytes yields the register to whose low half the two bytes were added, the first of
+    // them lowest. All other bits must be 0.
     let bytes = back_one(back_one(register));
     let [first, second, 0, 0] = bytes.to_le_bytes() else { return None };
     Some(u16::from_be_bytes([first, second]))
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_yields_0_or_nothing() {
+    fn identification_of_ipv6_packet_is_0_or_none() {
         let address = |text: &str| text.parse().expect("an address with its port");
         let headers = IpUdp::new(address("[fe80::1]:49476"), address("[fe80::2]:4791"));
         let mut packet = vec![0x5a; 16];

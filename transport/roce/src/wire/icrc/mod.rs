@@ -258,7 +258,7 @@ mod tests {
 
     /// The captures in `tests/vectors` hold IPv4 packets of a kernel.
     #[test]
-    fn icrcs_of_other_implementations_are_right() {
+    fn icrcs_match_other_implementations() {
         let congestion = format!("8100ffff 40000118 00000000 {}", "00".repeat(16));
         let cases = [
             // contract rocev2 4.6 B: a kernel's acknowledgement over IPv6
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_any_length_have_icrc_of_their_bytes_in_row() {
+    fn flow_icrc_matches_icrc_of_whole_packet_at_any_length() {
         for headers in
             [headers("[fe80::1]:49476", "[fe80::2]:4791", 0), headers("10.0.0.1:50000", "10.0.0.2:4791", 7)]
         {
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn difference_of_two_headers_is_that_of_every_packet() {
+    fn icrc_difference_of_headers_is_equal_for_all_packets() {
         let here = headers("198.51.100.1:40000", "10.0.0.2:4791", 0);
         for covered in
             [headers("10.0.0.1:4791", "10.0.0.2:4791", 0), headers("[fd00::1]:4791", "[fd00::2]:5000", 0)]

@@ -19,19 +19,19 @@ use trunkline_roce::wire::cm::ServiceId;
 use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::{AddressOwner, PortSpace, QpAttributes, QpNumber, Time, VerbsError};
 
-/// Number of loopback addresses tried for a client whose natural one is used by another process.
+/// Number of further loopback addresses tried for a client if another process uses the first choice.
 const OTHER_LOOPBACKS: usize = 16;
-/// Time for which an answer of the host about an address is used again, and the maximum number of such answers.
+/// Time for which the host's answer about an address is cached, and maximum number of cached answers.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 const KEPT: usize = 1024;
 
-/// Cache of addresses from which the host's users may send. A query takes system calls, and requests of
-/// unknown peers and their repetitions need the answer.
+/// Cache of the addresses from which users of the host may send. A query takes system calls, and each request
+/// of an unknown peer, repeated or not, needs the answer.
 #[derive(Debug, Default)]
 struct HostAddresses(BTreeMap<IpAddr, (Time, bool)>);
 
 impl HostAddresses {
-    /// Returns true if any user of this host may send from the address.
+    /// Returns true if a user of this host may send from the address.
     fn has(&mut self, address: IpAddr, now: Time) -> bool {
         if let Some((until, is_here)) = self.0.get(&address)
             && now < *until
@@ -56,21 +56,21 @@ pub(super) struct Addresses {
     /// True if the host's routing may be queried for a peer; false in a simulation.
     asks_host: bool,
     random: Random,
-    /// Addresses of wildcard listeners that could not be opened, and for which a warning was logged.
+    /// Addresses of wildcard listeners that could not be opened. A warning was logged for each.
     unopened: BTreeSet<IpAddr>,
-    /// Addresses that listeners named instead of a wildcard. They stay open when the host loses them.
+    /// Addresses that listeners named instead of a wildcard. They stay open even if the host loses them.
     named_by_listeners: BTreeSet<IpAddr>,
-    /// Loopback address used in place of those whose port 4791 belongs to another program.
+    /// Loopback address used in place of addresses whose port 4791 belongs to another program.
     other_loopback: Option<IpAddr>,
     sockets: UdpSockets,
     of_this_host: HostAddresses,
 }
 
-/// Result of opening the addresses of a wildcard.
+/// Result of opening the addresses that a wildcard covers.
 #[derive(Debug)]
 pub(super) struct Opened {
     is_any: bool,
-    /// True if all of them are open.
+    /// True if all these addresses are open.
     pub(super) is_complete: bool,
     first_error: Option<VerbsError>,
 }
@@ -96,7 +96,7 @@ impl Addresses {
         &self.gids
     }
 
-    /// Returns the GID table. Loopback addresses are added to it as they are used.
+    /// Returns the GID table. Loopback addresses are added to it when they are first used.
     pub(super) fn gids_mut(&mut self) -> &mut GidTable {
         &mut self.gids
     }
@@ -112,14 +112,14 @@ impl Addresses {
         known.ok_or_else(|| VerbsError::AddressNotAvailable(self.gids.reason_without(address)))
     }
 
-    /// Returns the own addresses that an unspecified address covers.
+    /// Returns the device's addresses that an unspecified address covers.
     fn covered(&self, address: IpAddr, is_family_only: bool) -> Vec<IpAddr> {
         let wanted =
             |own: &IpAddr| own.is_ipv4() == address.is_ipv4() || (address.is_ipv6() && !is_family_only);
         self.gids.present().into_iter().filter(wanted).collect()
     }
 
-    /// Records that the process ends with its sockets open.
+    /// Records that the process is about to exit with its sockets open.
     pub(super) fn ports_end(&self) {
         if let Some(host) = &self.host {
             host.ports_end();
@@ -127,8 +127,8 @@ impl Addresses {
     }
 
     /// Claims a service among the devices that share the addresses, if there are any. The unspecified address
-    /// means all addresses of the host, or the table's if the user named them: other devices may have other
-    /// names.
+    /// stands for all addresses of the host, or for the addresses that the user named, since other devices
+    /// may have other names.
     pub(super) fn claim_port(
         &self,
         port_space: PortSpace,
@@ -146,9 +146,9 @@ impl Addresses {
         Ok(claims?)
     }
 
-    /// Opens the address, or all free addresses of a wildcard, possibly none. As in Linux, whose
-    /// `cma_listen_on_all` does not fail for lack of addresses (drivers/infiniband/core/cma.c), the listener
-    /// then gets requests only after an address appears.
+    /// Opens the address, or all free addresses that a wildcard covers. There may be none: like
+    /// `cma_listen_on_all` of Linux (drivers/infiniband/core/cma.c), this does not fail then, and the
+    /// listener receives requests after an address appears.
     pub(super) fn open_for_listener(
         &mut self,
         shards: &mut Reach<'_>,
@@ -167,8 +167,8 @@ impl Addresses {
         }
     }
 
-    /// Opens all addresses of a wildcard that are not open. Logs a warning for each that cannot be opened,
-    /// once.
+    /// Opens all addresses of a wildcard that are not open. A warning is logged once for each that cannot be
+    /// opened.
     pub(super) fn open_covered(
         &mut self,
         shards: &mut Reach<'_>,
@@ -192,9 +192,9 @@ impl Addresses {
         result
     }
 
-    /// Closes the addresses that others have replaced in the table. Otherwise a host whose addresses change,
-    /// such as a host that starts containers, would run out of descriptors, and the registry out of records
-    /// of ports.
+    /// Closes the addresses whose places in the table were given to others. Without this, a host whose
+    /// addresses change often, such as a host that starts containers, would run out of descriptors, and the
+    /// registry out of port records.
     fn close_replaced(&mut self, shards: &mut Reach<'_>) {
         for address in self.gids.take_replaced() {
             self.unopened.remove(&address);
@@ -222,7 +222,7 @@ impl Addresses {
         }
     }
 
-    /// Returns true if the device uses the addresses of the host, which may change, instead of addresses that
+    /// Returns true if the device uses the addresses of the host, which may change, and not addresses that
     /// the user named.
     pub(super) fn follows_host(&self) -> bool {
         self.asks_host && self.host.is_some() && !self.gids.is_named()
@@ -245,14 +245,14 @@ impl Addresses {
         let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
         let destination = vector.destination.ip();
         VerbsError::check_scope(destination)?;
-        // Open the address at the first shard, which receives all packets to port 4791.
+        // The first shard must have the address open, since it receives all packets to port 4791.
         shards.first().link_mut().open(source)?;
         let route = shards.of_qp(number.get(), |shard| shard.open_route(source, destination));
         route.ok_or(VerbsError::Gone)?
     }
 
-    /// Returns the local and remote address for a peer, starting from the address that an endpoint is bound
-    /// to, if any. An unspecified peer address means this host, as for sockets.
+    /// Returns the local and remote address for a connection with a peer. `bound` is the address to which the
+    /// endpoint is bound, if any. As with sockets, an unspecified peer address means this host.
     pub(super) fn resolve(
         &mut self,
         shards: &mut Reach<'_>,
@@ -284,14 +284,14 @@ impl Addresses {
         host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, *asks_host, address, is_here))
     }
 
-    /// Returns true if a live member has a port at the address. That member takes over port 4791 when its
+    /// Returns true if a live member has a port at the address. That member takes over port 4791 when the
     /// holder dies.
     pub(super) fn has_member(&self, address: IpAddr) -> bool {
         self.host.as_ref().is_some_and(|host| host.is_address_of_the_living(address))
     }
 
-    /// Returns true if an address of this host is without a receiver: living members do not have a port
-    /// there, and port 4791 is free. `own` is the source socket of packets to the address.
+    /// Returns true if the address belongs to this host and nothing receives there: live members do not have
+    /// a port at the address, and port 4791 is free. `own` is the source socket of packets to the address.
     pub(super) fn is_abandoned(&mut self, address: IpAddr, own: SocketAddr, now: Time) -> bool {
         let Some(host) = &self.host else { return false };
         let holder = host.port_holder(address);
@@ -301,14 +301,14 @@ impl Addresses {
         if !self.asks_host {
             return holder == PortHolder::Dead;
         }
-        // A program of another user or runtime directory may have the port.
+        // A program of another user or with another runtime directory may hold the port.
         let at = SocketAddr::new(address, host.udp_port());
         self.of_this_host.has(address, now) && self.sockets.is_free(at, own, now)
     }
 
-    /// Returns the source address of the host's routing, if it chooses one. Fails for a link-local peer, and
-    /// for a peer that the host has no route to, either at all or from the given address. A network in
-    /// process has no routing.
+    /// Returns the source address that the host's routing chooses for a peer; `None` on a network in process,
+    /// or if routing does not choose one. Fails for a link-local peer, and for a peer to which the host has
+    /// no route, either at all or from the address `from`.
     pub(super) fn route_to(
         &self,
         remote: SocketAddr,
@@ -334,8 +334,9 @@ impl Addresses {
         }
     }
 
-    /// Chooses the own address for packets to `remote`, and opens it: the route's source if the table has it,
-    /// otherwise the first of the family.
+    /// Chooses and opens the local address for packets to `remote`: the source address of the route if the
+    /// table contains it, otherwise an address of the same family, if possible one that is a loopback address
+    /// exactly if `remote` is one.
     pub(super) fn choose_source(
         &mut self,
         shards: &mut Reach<'_>,
@@ -370,8 +371,9 @@ impl Addresses {
         }
     }
 
-    /// Returns true if another loopback address may replace the chosen one. On one host any loopback address
-    /// reaches any other, so a client need not share the server's, unless the user named addresses.
+    /// Returns true if another loopback address may replace the chosen one. On one host, each loopback
+    /// address reaches each other one, so a client need not share the server's address, unless the user named
+    /// addresses.
     fn may_be_replaced(&self, chosen: IpAddr, remote: SocketAddr) -> bool {
         let on_this_host = remote.ip().is_loopback() || remote.ip() == chosen;
         !self.gids.is_named() && remote.is_ipv4() && on_this_host
@@ -402,7 +404,8 @@ fn loopback(family: IpAddr) -> IpAddr {
     if family.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
 }
 
-/// Returns the source address that the host's routing uses, from `from` if it is given.
+/// Returns the source address that the host's routing chooses for a peer. If `from` is given, the route must
+/// start there.
 fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -412,7 +415,7 @@ fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> 
     socket.local_addr().map(|address| address.ip())
 }
 
-/// Returns the owner of an address. A simulation does not query the host.
+/// Returns the owner of an address. In a simulation, the host is not queried.
 pub(in crate::device) fn owner_of(
     host: &Host,
     asks_host: bool,
@@ -429,19 +432,21 @@ pub(in crate::device) fn owner_of(
     }
 }
 
-/// Returns true if any user of this host may send from the address. The host delivers to itself what is sent to
-/// such an address, and the source is the same; a loopback address is not always listed.
+/// Returns true if a user of this host may send from the address. The host delivers packets to such an
+/// address to itself and uses the same address as their source. Not all loopback addresses are listed by the
+/// host.
 pub(in crate::device) fn is_of_this_host(address: IpAddr) -> bool {
     let routed = || route_source(SocketAddr::new(address, ROCE_PORT), None);
     address.is_loopback() || routed().is_ok_and(|source| source == address)
 }
 
-/// Returns true if the host's routing refuses packets from a loopback address to a peer on another host.
+/// Returns true if an error means that the host's routing refuses packets from a loopback address to another
+/// host.
 fn is_confined(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || is_nowhere(error)
 }
 
-/// Returns true if the host has no route to a peer, or a route that prohibits packets.
+/// Returns true if an error means that the host has no route to a peer, or a route that prohibits packets.
 fn is_nowhere(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
     matches!(error.kind(), NetworkUnreachable | HostUnreachable | PermissionDenied)

@@ -1,6 +1,7 @@
 //! The QP of an endpoint.
 //!
-//! Moves QPs through their states with the parameters that both sides of a connection agreed on. Stateless.
+//! Moves QPs through their states with the parameters that both sides of a connection have agreed on.
+//! Stateless.
 
 use super::Control;
 use super::endpoint::to_init;
@@ -42,7 +43,7 @@ impl Control {
         }
     }
 
-    /// Returns the change that moves a QP of the connection to a state.
+    /// Returns the attributes that move the connection's QP to a state.
     pub(in crate::device) fn qp_changes(
         &mut self,
         id: CmIdNumber,
@@ -100,7 +101,7 @@ impl Control {
         }
     }
 
-    /// Sets whether the first packet at the endpoint's QP replaces the RTU.
+    /// Sets whether the first packet at the endpoint's QP is handled like the RTU.
     pub(super) fn set_awaits_rtu(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, awaits: bool) {
         if let Some(qp) = self.connections.carrier(id) {
             shards.of_qp(qp.get(), |shard| shard.await_rtu(qp.get(), awaits));

@@ -1,6 +1,6 @@
 //! Management datagrams, and events of the connection machine.
 //!
-//! Applies events to an endpoint, its QP and its program. Stateless.
+//! Applies events to endpoints and their QPs, and reports them to programs. Stateless.
 
 use super::Control;
 use super::connect::named;
@@ -14,13 +14,13 @@ use trunkline_roce::cm::{
 };
 use trunkline_verbs::{CmEventKind, CmIdNumber, ConnectParameters, RejectReason, Time, UnreachableCause};
 
-/// A peer's request to a listener.
+/// A connection or service request from a peer to a listener.
 #[derive(Debug)]
 struct Requested {
     listener: ListenerId,
     local: SocketAddr,
     remote: SocketAddr,
-    /// Peer of a request for a connection.
+    /// The peer's parameters in a connection request; `None` for a service request.
     offered: Option<Peer>,
     private: Vec<u8>,
 }
@@ -51,8 +51,8 @@ impl Control {
         }
     }
 
-    /// Passes the machine's messages to the shard, which sends them. Refuses requests to addresses without a
-    /// receiver, also when they are repeated. Returns true if events of refused requests wait.
+    /// Passes the machine's messages to the shard, which sends them. Each request to an address without a
+    /// receiver is refused instead, whether repeated or not. Returns true if this has caused events.
     pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>, now: Time) -> bool {
         let mut refused = false;
         while let Some(transmit) = self.connections.machine().poll_transmit() {
@@ -77,7 +77,7 @@ impl Control {
     fn is_abandoned(&mut self, shards: &mut Reach<'_>, request: &Transmit, now: Time) -> bool {
         let link = shards.first().link();
         let own = link.source(request.from);
-        // The registry and the list of sockets cover only this port.
+        // The registry and the list of sockets cover only the device's own port.
         request.ports.peer == link.port() && self.qps.addresses().is_abandoned(request.to, own, now)
     }
 
@@ -85,7 +85,7 @@ impl Control {
         let connection = event.connection();
         let requested = match event {
             Event::ConnectRequest(_, request) => {
-                // The path MTU of a connection is the smaller of the two interfaces' MTUs.
+                // The path MTU of a connection is the smaller MTU of the two interfaces.
                 let mtu = shards.first().link().mtu_of(request.local.ip());
                 if mtu < request.peer.mtu {
                     tracing::debug!(
@@ -142,7 +142,7 @@ impl Control {
                 let established = self.connections.get(id).is_some_and(|endpoint| {
                     matches!(endpoint.role, Role::Active { .. }) && endpoint.qp.is_none()
                 });
-                // A connection is already established if the program brought the QP up itself.
+                // If the program brought the QP up itself, the connection already counts as established.
                 if !established {
                     self.connections.push_event(id, CmEventKind::Established, private);
                 }
@@ -166,7 +166,7 @@ impl Control {
         }
     }
 
-    /// Handles the peer's acceptance: the QP goes to RTS, then the RTU is sent.
+    /// Handles the peer's REP: moves the QP to RTS, then sends the RTU.
     fn connect_reply(
         &mut self,
         shards: &mut Reach<'_>,
@@ -197,7 +197,7 @@ impl Control {
         }
     }
 
-    /// Ends a connection that was never established or that ends immediately.
+    /// Ends a connection that the peer rejected, or whose peer is unreachable.
     fn end_connection(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, connection: ConnectionId) {
         self.connections.end(id, connection);
         self.fail_attached(shards, id);
@@ -205,8 +205,8 @@ impl Control {
 }
 
 impl Connections {
-    /// Creates an endpoint for a peer's request to a listener. The channel creates the endpoint's object when
-    /// the program takes the event.
+    /// Creates an endpoint for a peer's request to a listener. The program gets the endpoint's object when it
+    /// takes the event from the channel.
     fn requested(&mut self, connection: ConnectionId, request: Requested, now: Time) {
         let of = self.of_listener(request.listener);
         let Some((listener_id, listener)) = of.and_then(|id| Some((id, self.get(id)?))) else {
@@ -218,7 +218,8 @@ impl Connections {
         let traffic_class = listener.traffic_class;
         let mut endpoint = self.new_endpoint(Arc::clone(&channel), port_space, qp_type);
         endpoint.role = Role::Passive;
-        // As in Linux, the peer chooses the traffic class for both directions, unless the listener has.
+        // As in Linux, the listener's traffic class applies if it is set, and otherwise the peer's, in both
+        // directions.
         let of_peer = request.offered.as_ref().map_or(0, |peer| peer.traffic_class);
         endpoint.traffic_class = if traffic_class == 0 { of_peer } else { traffic_class };
         endpoint.local = request.local;
@@ -234,7 +235,7 @@ impl Connections {
         let kind = PendingCmEventKind::ConnectRequest { new: self.next_number(), parameters };
         let event = PendingCmEvent { id: listener_id, kind, private_data: request.private };
         if channel.push(event).is_err() {
-            // The peer retransmits the request.
+            // Drop the request, since the peer retransmits it.
             self.machine().release(now.0, connection);
             return;
         }
@@ -242,13 +243,13 @@ impl Connections {
     }
 }
 
-/// Returns the report that a request of this host has no receiver.
+/// Returns the report on a request that was not sent because nothing on this host receives it.
 fn not_sent(request: &Transmit) -> UnreachableReport {
     let transaction = Some(request.mad.header.transaction);
     UnreachableReport { from: request.from, to: request.to, transaction, cause: UnreachableCause::Port }
 }
 
-/// Returns a peer's request or answer in the form for the program.
+/// Returns a peer's REQ or REP as the parameters that the program gets.
 fn offer(peer: &Peer, private_data: Vec<u8>) -> ConnectParameters {
     ConnectParameters {
         private_data,

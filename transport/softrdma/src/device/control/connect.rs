@@ -1,7 +1,7 @@
-//! Connections: requesting, answering, ending.
+//! Requesting, accepting and ending connections.
 //!
-//! Stateless. Endpoints of port space UDP, which request a QP or answer with one and are never connected,
-//! have separate steps at the end.
+//! Stateless. Endpoints of port space UDP exchange SIDR requests and responses, and are never connected; the
+//! functions for them are at the end.
 
 use super::Control;
 use super::endpoint::{PendingCmEventKind, Role, refusal, transport};
@@ -13,7 +13,7 @@ use trunkline_verbs::{
 };
 
 impl Control {
-    /// Sends the request of an active endpoint.
+    /// Sends the connection request of an active endpoint.
     pub(in crate::device) fn connect(
         &mut self,
         shards: &mut Reach<'_>,
@@ -85,7 +85,7 @@ impl Control {
         Ok(())
     }
 
-    /// Brings the QP up and answers a request.
+    /// Brings up the attached QP, if any, and accepts a request.
     pub(in crate::device) fn accept(
         &mut self,
         shards: &mut Reach<'_>,
@@ -151,7 +151,7 @@ impl Control {
         Ok(())
     }
 
-    /// Completes a connection whose QP the program has brought up after the peer's answer.
+    /// Completes a connection for which the program has brought up the QP after the peer's REP.
     pub(in crate::device) fn establish(
         &mut self,
         shards: &mut Reach<'_>,
@@ -165,7 +165,7 @@ impl Control {
         Ok(())
     }
 
-    /// Handles the program's report of a packet at the QP of an accepted endpoint.
+    /// Handles the program's report that a packet arrived at the QP of an accepted endpoint.
     pub(in crate::device) fn communication_established(
         &mut self,
         shards: &mut Reach<'_>,
@@ -194,23 +194,23 @@ impl Control {
         Ok(())
     }
 
-    /// Disconnects all endpoints when the process ends. The program gets no event, and only the device's lock
-    /// is taken: the program may have been interrupted anywhere.
+    /// Disconnects all endpoints when the process exits. The program gets no events. Only the device's lock
+    /// is taken, since the program may have been interrupted anywhere.
     pub(in crate::device) fn disconnect_all(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.connections.machine().disconnect_all(now.0);
         self.gather_cm(shards, now);
         shards.first().send(now);
-        // A peer at this process's address gets its DREQ through this process, which holds port 4791. The
-        // DREQ is not retransmitted.
+        // If this process holds port 4791, the DREQ to a peer at its address passes through it, and is not
+        // retransmitted.
         shards.first().link_mut().forward_last();
         self.qps.addresses().ports_end();
     }
 
-    /// Destroys an endpoint that the program has dropped, but not its QP.
+    /// Destroys an endpoint that the program has dropped. Its QP is not destroyed.
     pub(in crate::device) fn drop_endpoint(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, now: Time) {
         let Some(endpoint) = self.connections.remove(id) else { return };
-        // Connection requests that were not delivered to the program are refused along with their listener,
-        // since they can no longer be accepted.
+        // Requests that were not delivered to the program can no longer be accepted, so refuse them together
+        // with their listener.
         for event in endpoint.channel.extract(|event| event.id == id) {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
                 self.drop_endpoint(shards, new, now);
@@ -225,7 +225,7 @@ impl Control {
         self.finish(shards, now);
     }
 
-    /// Sends the packets that the operation has caused.
+    /// Handles the resulting events, and sends the resulting packets.
     pub(super) fn finish(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.serve_cm(shards, now);
         shards.flush(now);
@@ -234,7 +234,7 @@ impl Control {
 
 /// Endpoints of port space UDP.
 impl Control {
-    /// Sends a request to the peer of a resolved endpoint.
+    /// Sends a SIDR request to the peer of a resolved endpoint.
     fn ask(
         &mut self,
         shards: &mut Reach<'_>,
@@ -257,7 +257,7 @@ impl Control {
         Ok(())
     }
 
-    /// Answers the request of an endpoint.
+    /// Accepts the SIDR request of an endpoint.
     fn answer(
         &mut self,
         shards: &mut Reach<'_>,
@@ -274,7 +274,7 @@ impl Control {
         Ok(())
     }
 
-    /// Refuses the request of an endpoint.
+    /// Refuses the SIDR request of an endpoint.
     fn decline(
         &mut self,
         shards: &mut Reach<'_>,
@@ -290,7 +290,7 @@ impl Control {
     }
 }
 
-/// Returns the parameters of a request or an answer without a connection, in the form for the program.
+/// Returns the contents of a SIDR request or response as the parameters that the program gets.
 pub(super) fn named(qp_number: Option<QpNumber>, q_key: u32, private_data: Vec<u8>) -> ConnectParameters {
     ConnectParameters {
         private_data,

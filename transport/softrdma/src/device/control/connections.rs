@@ -1,4 +1,4 @@
-//! The endpoints of programs, and the machine that connects them.
+//! The endpoints of programs, and the connection machine.
 //!
 //! Owns the map from connections and listeners to endpoints. Independent of QPs and address tables.
 
@@ -15,7 +15,7 @@ use trunkline_verbs::{
     VerbsError, WILDCARD_TAKEN,
 };
 
-/// Number of ports tried for an endpoint that is bound to any port.
+/// Maximum number of ports tried for an endpoint that is bound to port 0.
 pub(super) const PORTS_TRIED: usize = 64;
 
 /// Endpoints of a device, and their connection machine.
@@ -34,8 +34,8 @@ pub(in crate::device) struct Connections {
 }
 
 impl Connections {
-    /// Creates the endpoints. `comm_ids` are the device's share among the devices that share its addresses,
-    /// if any.
+    /// Creates an empty set of endpoints. `comm_ids` are the comm ids of this device, if other devices share
+    /// its addresses.
     pub(super) fn new(guid: u64, udp_port: u16, mut random: Random, comm_ids: Option<CommIds>) -> Self {
         let comm_ids = comm_ids.unwrap_or_else(|| CommIds::new(random.keys()));
         let config = CmConfig { comm_ids, udp_port, ..CmConfig::new(guid, random.next()) };
@@ -66,7 +66,7 @@ impl Connections {
         &mut self.processes
     }
 
-    /// Returns the time of the next timeout of peer processes.
+    /// Returns the time of the next attempt to watch, or to disconnect from, processes of this host.
     pub(super) fn next_look_at_processes(&self) -> Option<Time> {
         self.processes.next_timeout()
     }
@@ -91,7 +91,7 @@ impl Connections {
         into.extend(drops.map(|(cause, name)| Counter { name, value: counts.dropped(cause) }));
     }
 
-    /// Creates an endpoint that is not in the table yet.
+    /// Creates an endpoint without adding it to the table.
     pub(super) fn new_endpoint(
         &mut self,
         channel: Arc<Signal<PendingCmEvent>>,
@@ -113,7 +113,7 @@ impl Connections {
         self.insert(endpoint)
     }
 
-    /// Returns the number of the next endpoint.
+    /// Returns the number that the next added endpoint will have.
     pub(super) fn next_number(&self) -> CmIdNumber {
         CmIdNumber(self.next_number)
     }
@@ -129,7 +129,7 @@ impl Connections {
         number
     }
 
-    /// Removes an endpoint, along with its connection and its listener.
+    /// Removes an endpoint, with its entries for its connection and its listener.
     pub(super) fn remove(&mut self, id: CmIdNumber) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(&id)?;
         self.processes.remove(id);
@@ -142,8 +142,8 @@ impl Connections {
         Some(endpoint)
     }
 
-    /// Returns all endpoints, listeners first: requests that the program has not seen are dropped with their
-    /// listener, silently.
+    /// Returns all endpoints, listeners first, so that requests not yet delivered to the program are dropped
+    /// silently with their listener.
     pub(super) fn listeners_first(&self) -> Vec<CmIdNumber> {
         let mut ids = self.endpoints.keys().copied().collect::<Vec<_>>();
         ids.sort_unstable_by_key(|id| (self.endpoints[id].listener.is_none(), *id));
@@ -154,10 +154,10 @@ impl Connections {
         self.endpoints.get(&id)
     }
 
-    /// Returns an endpoint.
+    /// Returns an endpoint by number.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`].
+    /// [`VerbsError::Gone`] if the endpoint does not exist.
     pub(super) fn endpoint(&mut self, id: CmIdNumber) -> Result<&mut Endpoint, VerbsError> {
         self.endpoints.get_mut(&id).ok_or(VerbsError::Gone)
     }
@@ -189,7 +189,7 @@ impl Connections {
         }
     }
 
-    /// Ends a connection, or a request, of an endpoint: no event of it follows.
+    /// Removes the connection or request of an endpoint, so that no further event of it is reported.
     pub(super) fn end(&mut self, id: CmIdNumber, connection: ConnectionId) {
         self.by_connection.remove(&connection);
         self.processes.remove(id);
@@ -198,15 +198,15 @@ impl Connections {
         }
     }
 
-    /// Returns the pending request of an endpoint.
+    /// Returns the request that a passive endpoint has to answer.
     pub(super) fn question(&mut self, id: CmIdNumber) -> Result<ConnectionId, VerbsError> {
         let endpoint = self.endpoint(id)?;
         let question = endpoint.connection.filter(|_| endpoint.role == Role::Passive);
         question.ok_or(VerbsError::Invalid("the endpoint has no question to answer"))
     }
 
-    /// Returns the unspecified addresses that endpoints listen on; each is flagged if it covers its family
-    /// only.
+    /// Returns the unspecified addresses on which endpoints listen. The flag is true if the address covers
+    /// only its own family.
     pub(super) fn wildcards(&self) -> Vec<(IpAddr, bool)> {
         let listening = self.by_listener.values().filter_map(|id| self.endpoints.get(id));
         let places = listening.map(|endpoint| (endpoint.local.ip(), endpoint.is_family_only));
@@ -216,12 +216,13 @@ impl Connections {
         wildcards
     }
 
-    /// Returns the QP that carries an endpoint's connection, attached or named by the program.
+    /// Returns the QP of an endpoint's connection, which is attached or was named by the program.
     pub(super) fn carrier(&self, id: CmIdNumber) -> Option<QpNumber> {
         self.get(id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp))
     }
 
-    /// Returns true if an endpoint only exchanges requests and answers instead of connecting.
+    /// Returns true for an endpoint of port space UDP, which exchanges SIDR requests and responses instead of
+    /// connecting.
     pub(super) fn is_service(&self, id: CmIdNumber) -> bool {
         self.get(id).is_some_and(|endpoint| endpoint.port_space == PortSpace::Udp)
     }
@@ -247,7 +248,7 @@ impl Connections {
         }
     }
 
-    /// Returns the local and the peer's address.
+    /// Returns the local address, and the peer's address if it is set.
     pub(in crate::device) fn addresses(&self, id: CmIdNumber) -> Option<(SocketAddr, Option<SocketAddr>)> {
         self.get(id).map(|endpoint| (endpoint.local, endpoint.peer))
     }
@@ -262,8 +263,8 @@ impl Connections {
         self.get(id)?.offered.map(|peer| peer.mtu)
     }
 
-    /// Completes the resolution of a peer's route. The host's routing provides the route, so a request is not
-    /// sent.
+    /// Completes the resolution of the route to a peer. The route comes from the host's routing, so nothing
+    /// is sent.
     pub(in crate::device) fn resolve_route(&mut self, id: CmIdNumber) -> Result<(), VerbsError> {
         let endpoint = self.endpoint(id)?;
         if !matches!(endpoint.role, Role::Active { .. }) || endpoint.has_route {
@@ -322,12 +323,12 @@ impl Connections {
         Ok(())
     }
 
-    /// Returns a port for the connecting side, which does not listen.
+    /// Returns a port for an active endpoint, on which nothing listens.
     pub(super) fn client_port(&mut self) -> u16 {
         u16::try_from(0xc000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0xc000)
     }
 
-    /// Returns a port without a bound endpoint.
+    /// Returns a port to which no endpoint is bound.
     pub(super) fn some_free_port(
         &mut self,
         port_space: PortSpace,
@@ -343,9 +344,9 @@ impl Connections {
         Err(VerbsError::AddressNotAvailable("no port is free"))
     }
 
-    /// Checks that an endpoint can be bound. If `shares` is true, the address may be in use by endpoints that
-    /// also share it and do not listen. Follows `cma_check_port` of Linux, except that a single IPv6 address
-    /// may have the port of `0.0.0.0`: a request cannot match both.
+    /// Checks that an endpoint can be bound to an address and port. If `shares` is true, endpoints that also
+    /// share the address and do not listen may have the same port. Follows `cma_check_port` of Linux, except
+    /// that a single IPv6 address may have the port of `0.0.0.0`, since a request cannot match both.
     pub(super) fn check_port(
         &self,
         port_space: PortSpace,
@@ -370,7 +371,8 @@ impl Connections {
     }
 }
 
-/// Returns true if a request can match the addresses of both endpoints. `::` covers every address unless the
+/// Returns true if a request can match both addresses. `::` covers all addresses unless the flag restricts it
+/// to its family.
 /// flag restricts it to its family.
 fn meets(one: (IpAddr, bool), other: (IpAddr, bool)) -> bool {
     let covers = |(wide, is_family_only): (IpAddr, bool), address: IpAddr| {

@@ -13,7 +13,7 @@ use trunkline_verbs::{
     QpModify, QpNumber, QpState, QpType, UdpPorts, VerbsError,
 };
 
-/// An event queued for a channel, without the objects that the program gets.
+/// An event in the queue of a channel, without the objects that the program gets with it.
 #[derive(Debug)]
 pub(in crate::device) struct PendingCmEvent {
     pub(in crate::device) id: CmIdNumber,
@@ -30,10 +30,10 @@ pub(in crate::device) enum PendingCmEventKind {
     Other(CmEventKind),
 }
 
-/// End of a connection that an endpoint will be.
+/// Role of an endpoint in its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// An endpoint that neither listens nor has a peer.
+    /// Neither listens nor has a peer.
     Undecided,
     /// Connects to a peer.
     Active { remote: SocketAddr },
@@ -49,32 +49,32 @@ pub(super) struct Endpoint {
     pub(super) qp_type: QpType,
     pub(super) role: Role,
     pub(super) local: SocketAddr,
-    /// True if the program requested `local`, which is then exclusive to this endpoint.
+    /// True if the program chose `local`, which is then exclusive to this endpoint.
     pub(super) is_bound: bool,
     pub(super) has_route: bool,
-    /// True if the endpoint has sent a request to its peer. As in the kernel, it can do so only once.
+    /// True if the endpoint has sent a request to its peer. As in the kernel, an endpoint can send only one.
     pub(super) has_asked: bool,
     pub(super) peer: Option<SocketAddr>,
     pub(super) connection: Option<ConnectionId>,
     pub(super) listener: Option<ListenerId>,
     pub(super) qp: Option<QpNumber>,
-    /// QP that the program brings up itself.
+    /// QP that the program named and brings up itself.
     pub(super) named_qp: Option<QpNumber>,
     /// Parameters that the peer offered.
     pub(super) offered: Option<Peer>,
-    /// PSN at which the peer starts to send.
+    /// PSN that is sent to the peer, at which the peer starts to send.
     pub(super) announced: Psn,
     pub(super) traffic_class: u8,
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
-    /// Largest path MTU to request.
+    /// Upper limit of the path MTU to request.
     pub(super) path_mtu: Option<Mtu>,
     pub(super) one_flow: OneFlow,
     pub(super) retry_refused: bool,
-    /// UDP ports of the connection, once there is one, or as the program named them.
+    /// UDP ports of the connection; before there is one, the ports that the program named.
     pub(super) ports: Option<UdpPorts>,
-    /// Claimed services of the endpoint, which no other device that shares the addresses can claim.
+    /// Services that the endpoint has claimed. Other devices that share the addresses cannot claim them.
     pub(super) claims: Vec<ServiceClaim>,
 }
 
@@ -113,7 +113,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the changes that move the QP from INIT to RTR and RTS (contract rocev2 12.7).
+    /// Returns the changes that move the QP from INIT to RTR and to RTS (contract rocev2 12.7).
     pub(super) fn transitions(
         &self,
         gids: &mut GidTable,
@@ -182,7 +182,7 @@ pub(super) fn transport(qp_type: QpType) -> Transport {
     }
 }
 
-/// Returns the error of a call that the connection manager refuses.
+/// Returns the error for an operation that the connection machine refuses.
 pub(super) fn refusal(error: CmError) -> VerbsError {
     match error {
         CmError::AddressInUse => VerbsError::AddressInUse("another listener has this address and port"),

@@ -2,9 +2,9 @@
 //! adds later.
 //!
 //! Owns the schedule for reading the host's addresses again, and the record of addresses that could not be
-//! opened. While a wildcard listener exists, the kernel is queried every second for changes of addresses or
-//! interfaces, and only after a change are they read. Sockets at a removed address stay open: they work again
-//! when it returns.
+//! opened. While a wildcard listener exists, the notifications of the kernel are checked every second. The
+//! host's addresses are read only if an address or interface has changed. Sockets at a removed address stay
+//! open, and work again when the address returns.
 
 use super::Control;
 use crate::device::shards::reach::Reach;
@@ -17,11 +17,11 @@ use std::time::Duration;
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Interval between two checks.
+/// Interval between two checks for notifications.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of notifications read at once. They count as one change.
+/// Maximum number of notifications read in one check. Together they count as one change.
 const READS: usize = 1024;
-/// Groups of notifications: interfaces, IPv4 addresses and IPv6 addresses.
+/// Groups of netlink notifications: interfaces, IPv4 addresses and IPv6 addresses.
 const GROUPS: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
 
 /// The kernel's notifications of changed addresses.
@@ -38,7 +38,8 @@ impl Notifications {
         Ok(Self(socket))
     }
 
-    /// Returns true if anything has changed since the last call, or if the change cannot be read.
+    /// Returns true if an address or interface has changed since the last call, or if the notifications
+    /// cannot be read.
     fn take(&self) -> bool {
         let mut bytes = [0; 4096];
         for read in 0..READS {
@@ -52,21 +53,21 @@ impl Notifications {
     }
 }
 
-/// State of the checks.
+/// Schedule and state of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Following {
-    /// Time of the next check, while a wildcard listener exists.
+    /// Time of the next check; `None` if there is no wildcard listener.
     next: Option<Time>,
-    /// `None` where the kernel does not notify: each check then reads the addresses.
+    /// `None` if the kernel refuses notifications. Each check then reads the addresses.
     notifications: Option<Notifications>,
-    /// True if the addresses were not read since the listener began.
+    /// True until the host's addresses are read. Set again if reading fails.
     is_new: bool,
-    /// True if some addresses could not be opened, and will be tried again.
+    /// True if some addresses could not be opened. Each check then tries to open them again.
     is_behind: bool,
 }
 
 impl Following {
-    /// Starts the checks, for a wildcard listener.
+    /// Starts the checks for a wildcard listener. Does nothing if they are running.
     pub(super) fn begin(&mut self) {
         if self.next.is_none() {
             let opened = Notifications::open();
@@ -79,7 +80,7 @@ impl Following {
         self.next
     }
 
-    /// Returns true if the addresses of the host may have changed.
+    /// Returns true if the addresses of the host may have changed since the last call.
     fn has_changed(&mut self) -> bool {
         let is_first = std::mem::take(&mut self.is_new);
         self.notifications.as_ref().is_none_or(Notifications::take) || is_first
@@ -87,7 +88,7 @@ impl Following {
 }
 
 impl Control {
-    /// Opens the addresses that wildcard listeners have gained, if a check is due.
+    /// Opens the new addresses of the host for wildcard listeners, if a check is due.
     pub(super) fn follow_addresses(&mut self, shards: &mut Reach<'_>, now: Time) {
         if self.following.next.is_none_or(|next| next > now) {
             return;

@@ -1,4 +1,4 @@
-//! Listening.
+//! Listening endpoints.
 
 use super::Control;
 use super::connections::PORTS_TRIED;
@@ -49,8 +49,8 @@ impl Control {
         Ok(())
     }
 
-    /// Listens at an address, and claims the service among the devices that share the addresses unless
-    /// binding did.
+    /// Listens at an address, and claims the service among the devices that share the addresses, unless the
+    /// claim was made when the endpoint was bound.
     fn listen_for(
         &mut self,
         listen: &Listen,

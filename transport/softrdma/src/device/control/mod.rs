@@ -1,21 +1,21 @@
 //! Control: the slow operations of a device.
 //!
-//! Owns connections, addresses, handles and attributes of QPs, removal, and the device's dealings with other
-//! processes of the host. Called under a separate lock, off the data path. Every operation that touches
-//! packets gets access to the shards ([`Reach`]), and their events arrive as plain values ([`ControlEvent`]). It
-//! must never wait for the network.
+//! Owns connections, addresses, handles and attributes of QPs, removal, and the device's messages to and from
+//! other processes of the host. Called under a separate lock, off the data path. Each operation that concerns
+//! packets gets access to the shards ([`Reach`]), whose events arrive as plain values ([`ControlEvent`]).
+//! Control must never wait for the network.
 //!
 //! | part | what it owns |
 //! |---|---|
 //! | `endpoint`, `connections` | endpoints of connections, and the machine that connects them |
 //! | `addresses` | the GID table, the addresses of endpoints, claims on services |
-//! | `following` | the schedule by which the host's addresses are read again |
+//! | `following` | the schedule for reading the host's addresses again |
 //! | `resolve`, `listen`, `connect` | the operations of programs on endpoints |
 //! | `requests` | requests of peers that wait for the machine |
 //! | `cm_events` | events of the machine, and management datagrams |
 //! | `attach` | the QP of an endpoint |
-//! | `peer_processes` | connections whose peers are processes of this host, and their end when these die |
-//! | `qps` | creating, changing and closing QPs; the QPs that other processes execute |
+//! | `peer_processes` | connections with processes of this host, and their end when such a process dies |
+//! | `qps` | creating, changing and closing QPs; QPs that other processes execute |
 //! | `removal` | the removal of a device from its slot |
 #![forbid(unsafe_code)]
 
@@ -71,7 +71,7 @@ pub(super) struct ControlInit {
     pub(super) is_in_process: bool,
     /// Registry of the devices that share the addresses; `None` on a network in process.
     pub(super) host: Option<Arc<Host>>,
-    /// Messages to and from those devices; `None` on a network in process.
+    /// Messages to and from the other members of the host; `None` on a network in process.
     pub(super) members: Option<Arc<Members>>,
     /// TGTs that the members of the host share; `None` on a network in process.
     pub(super) targets: Option<Arc<Targets>>,
@@ -125,7 +125,7 @@ impl Control {
         let Some(members) = self.members.clone() else { return };
         while let Some(message) = members.next_message() {
             match message {
-                // The link itself handles the loss of a process that held port 4791.
+                // The link handles the loss of the process that held port 4791.
                 MemberMessage::Lost(member) => {
                     tracing::debug!(?member, "connection with a member ended");
                     shards.each(|shard| shard.member_gone(member, now));
@@ -144,7 +144,7 @@ impl Control {
         }
     }
 
-    /// Does pending work, and sends its packets.
+    /// Does all pending work, and sends the resulting packets.
     pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.serve_members(shards, now);
         self.serve_cm(shards, now);
@@ -192,14 +192,14 @@ impl Control {
             }
         }
         while let Some(request) = self.requests.next(now) {
-            // Only requests query the host, which takes system calls.
+            // Only requests need the owner: querying it takes system calls.
             let owner = self.qps.addresses().owner_of(request.from.ip().to_canonical(), now);
             self.handle_mad(&request, owner, now);
         }
     }
 
     fn handle_unreachable(&mut self, report: &UnreachableReport, now: Time) {
-        // Make this check first: the next one reads the table of all members' ports.
+        // Check this first, since the next check reads the table of all members' ports.
         if !self.connections.machine().expects_unreachable(report) {
             return;
         }
@@ -211,8 +211,8 @@ impl Control {
         }
     }
 
-    /// Checks the ICRC of a management datagram. Returns the headers that it covers in place of the
-    /// datagram's source and destination, or an error if it is wrong.
+    /// Checks the ICRC of a management datagram. Returns the addresses that it covers if they differ from the
+    /// datagram's source and destination, or an error if the ICRC is wrong.
     fn check_mad(
         &mut self,
         (from, to): (SocketAddr, SocketAddr),
@@ -250,13 +250,13 @@ impl Control {
         self.qps.gids()
     }
 
-    /// Returns the endpoints, for operations on them alone.
+    /// Returns the endpoints.
     pub(super) fn connections(&mut self) -> &mut Connections {
         &mut self.connections
     }
 
-    /// Returns all counters of the device. Handles packets that the shards have received for control first, so that
-    /// their effects are counted too.
+    /// Returns all counters of the device. Packets that the shards have received for control are handled
+    /// first, so that the counters include their effects.
     pub(super) fn counters(&mut self, shards: &mut Reach<'_>, now: Time) -> Vec<Counter> {
         if !self.is_removed() {
             self.work(shards, now);

@@ -1,10 +1,10 @@
 //! Connections whose peers are other processes of this host.
 //!
 //! Owns the process that each peer's QP belongs to. A process that is killed sends no DREQ, but the registry
-//! shows at once that it is dead: the lock of its slot is free. Its connections then end as if by a DREQ,
-//! each once, and a bounded number in each turn. A process that is stopped, or whose forked child holds the
-//! lock, is not dead. Processes of another user, registry or host are not recorded here; their QPs fall
-//! silent, and retries detect that.
+//! shows at once that it is dead, because the lock of its slot is free. Its connections then end as if by a
+//! DREQ, each once, and a limited number in each turn. A process that is stopped, or whose forked child holds
+//! the lock, is not dead. Processes of another user, registry or host are not recorded here; if they die,
+//! retries detect it.
 
 use super::Control;
 use crate::device::shards::reach::Reach;
@@ -24,11 +24,11 @@ const WATCH_AGAIN: Duration = Duration::from_millis(200);
 pub(super) struct PeerProcesses {
     connections: BTreeMap<MemberId, BTreeSet<CmIdNumber>>,
     members: BTreeMap<CmIdNumber, MemberId>,
-    /// Dead processes whose connections have not all been ended.
+    /// Dead processes with connections that are not ended yet.
     dead: BTreeSet<MemberId>,
-    /// Processes whose death would not be reported yet.
+    /// Processes whose death would not be reported to this one yet.
     unwatched: BTreeSet<MemberId>,
-    /// Time of the next attempt to watch those processes.
+    /// Time of the next attempt to watch the processes in `unwatched`.
     watch_again: Option<Time>,
 }
 
@@ -39,7 +39,7 @@ impl PeerProcesses {
         self.connections.entry(member).or_default().insert(id);
     }
 
-    /// Removes a connection that is over.
+    /// Removes a connection that has ended.
     pub(super) fn remove(&mut self, id: CmIdNumber) {
         let Some(member) = self.members.remove(&id) else { return };
         let Some(ids) = self.connections.get_mut(&member) else { return };
@@ -69,12 +69,12 @@ impl PeerProcesses {
     fn watch_later(&mut self, member: MemberId, now: Time) {
         if self.connections.contains_key(&member) {
             self.unwatched.insert(member);
-            // Keep the time of the first process, since processes may be added continually.
+            // Keep the time set for the first process: processes may be added again and again.
             self.watch_again.get_or_insert(now + WATCH_AGAIN);
         }
     }
 
-    /// Takes the processes to watch again, if their pause is over.
+    /// Takes the processes to watch again, if the time for that has come.
     fn take_unwatched(&mut self, now: Time) -> BTreeSet<MemberId> {
         if self.watch_again.is_none_or(|again| again > now) {
             return BTreeSet::new();
@@ -90,7 +90,7 @@ impl PeerProcesses {
 }
 
 impl Control {
-    /// Records the process of this host, if any, that has the QP that a connection's peer named.
+    /// Records the process of this host, if any, that has the QP named by a connection's peer.
     pub(super) fn note_peer_process(&mut self, id: CmIdNumber, now: Time) {
         let endpoint = self.connections.get(id);
         let peer = endpoint.and_then(|endpoint| Some((endpoint.offered?.qpn, endpoint.peer?.ip())));
@@ -99,7 +99,7 @@ impl Control {
         }
     }
 
-    /// Returns the uid of the process at the other end of a connection, if it is proved
+    /// Returns the uid of the peer's process if it is proven
     /// ([`CmId::local_user`](trunkline_verbs::CmId::local_user)). A QP number in a REQ or REP is not
     /// sufficient, because it can be forged: the message must come from a port of the process that has the
     /// QP.
@@ -116,8 +116,8 @@ impl Control {
         }
     }
 
-    /// Ends connections with processes of this host that have died. `lost` lists the processes whose
-    /// connection with this one ended.
+    /// Ends connections with processes of this host that have died. `lost` lists the dead processes, and the
+    /// live processes whose connection with this one ended.
     pub(super) fn serve_peer_processes(&mut self, shards: &mut Reach<'_>, lost: &Due, now: Time) {
         let processes = self.connections.processes();
         lost.dead.iter().for_each(|member| processes.died(*member));
@@ -143,7 +143,7 @@ impl Control {
         let endpoint = self.connections.get(id);
         let peer = endpoint.and_then(|endpoint| Some((endpoint.connection?, endpoint.offered?.qpn)));
         let Some((connection, qp)) = peer else { return };
-        // A TGT lives while any process has a handle on it (contract C7).
+        // The TGT continues if another process has a handle on it (contract C7).
         match self.qps.heir_of(qp) {
             Some(heir) => self.insert_peer_process(id, heir, now),
             None => self.connections.machine().peer_died(now.0, connection),
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_of_dead_are_taken_once_and_those_of_others_never() {
+    fn only_connections_of_dead_process_are_taken_once() {
         let [one, other] = [1, 2].map(|generation| MemberId { slot: 7, generation });
         let mut processes = PeerProcesses::default();
         for number in 0..1000 {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_cannot_be_watched_is_tried_again_while_it_has_connections() {
+    fn unwatched_process_with_connections_is_retried() {
         let [one, other] = [1, 2].map(|slot| MemberId { slot, generation: 1 });
         let mut processes = PeerProcesses::default();
         for (number, member) in [(1, one), (2, other)] {
@@ -189,9 +189,9 @@ mod tests {
         assert_eq!(processes.next_timeout(), None);
     }
 
-    /// Peers that connect all the time do not delay the check of a process that cannot be watched.
+    /// Peers that connect continually do not delay the check of a process that cannot be watched.
     #[test]
-    fn processes_are_watched_again_in_time_however_many_more_cannot_be() {
+    fn unwatched_process_is_retried_in_time_despite_further_unwatched_processes() {
         let mut processes = PeerProcesses::default();
         let mut watched = BTreeSet::new();
         for number in 0..30_u16 {

@@ -1,7 +1,7 @@
 //! Queue pairs as programs see them: creating, opening, querying, changing, closing.
 //!
-//! Owns the device's addresses, which a change may need, and the TGTs that processes share, since another
-//! process may execute a TGT. The QPs themselves belong to the shards.
+//! Owns the device's addresses, which a change may need, and the TGTs that processes share, which another
+//! process may execute. The QPs themselves belong to the shards.
 
 use super::addresses::Addresses;
 use crate::device::MAX_RD_ATOMIC;
@@ -45,8 +45,8 @@ impl Qps {
         self.addresses.gids()
     }
 
-    /// Creates a QP in RESET, in the shard `home` unless other processes share it. Returns its number and its
-    /// shard.
+    /// Creates a QP in RESET in the shard `home`; a TGT that processes share is created in the first shard.
+    /// Returns the QP's number and shard.
     pub(in crate::device) fn create(
         &mut self,
         shards: &mut Reach<'_>,
@@ -70,7 +70,7 @@ impl Qps {
         Ok((QpNumber::new(number), home))
     }
 
-    /// Counts one more handle on a TGT (contract C4).
+    /// Adds a handle to a TGT (contract C4).
     pub(in crate::device) fn open_tgt(
         &mut self,
         shards: &mut Reach<'_>,
@@ -89,7 +89,7 @@ impl Qps {
         }
     }
 
-    /// Closes a handle, and the QP with its last handle (contract C6).
+    /// Closes a handle of a QP. Closing the last handle destroys the QP (contract C6).
     pub(in crate::device) fn close(&mut self, shards: &mut Reach<'_>, number: QpNumber) {
         let is_shared =
             self.sharing.as_mut().is_some_and(|sharing| sharing.close(shards.first(), number.get()));
@@ -122,7 +122,8 @@ impl Qps {
     ) -> Result<(), VerbsError> {
         let before = match shards.attributes(number) {
             Some(attributes) => attributes,
-            // Holders of handles query that process; the connection manager cannot wait for its answer.
+            // Programs with a handle request the change from the executor, but the connection manager cannot
+            // wait for its answer.
             None if self.query_elsewhere(number).is_some() => {
                 return Err(VerbsError::Invalid("another process executes this TGT; connect it there"));
             }
@@ -147,8 +148,8 @@ impl Qps {
         modified.ok_or(VerbsError::Gone)?
     }
 
-    /// Asks the executor of a TGT for a change; `None` when this process is the executor, or the TGT is
-    /// not shared.
+    /// Requests a change of a TGT from its executor; returns `None` if this process is the executor, or if
+    /// the TGT is not shared.
     pub(in crate::device) fn ask_executor(
         &mut self,
         shards: &mut Reach<'_>,
@@ -158,7 +159,7 @@ impl Qps {
         self.sharing.as_mut()?.ask_executor(shards.first(), self.addresses.gids(), number, change)
     }
 
-    /// Returns the progress of a change requested from another process.
+    /// Returns the progress of a change requested from an executor.
     pub(in crate::device) fn modify_progress(
         &mut self,
         number: QpNumber,
@@ -168,14 +169,14 @@ impl Qps {
         sharing.map_or(ModifyProgress::ExecutorGone, |sharing| sharing.modify_progress(number, ticket))
     }
 
-    /// Drops a change whose outcome is no longer awaited.
+    /// Drops a requested change whose outcome the caller no longer awaits.
     pub(in crate::device) fn forget_modify(&mut self, ticket: ModifyTicket) {
         if let Some(sharing) = &mut self.sharing {
             sharing.forget_modify(ticket);
         }
     }
 
-    /// Carries out a change for another process.
+    /// Applies a change of a TGT for another process.
     fn modify_for(&mut self, shards: &mut Reach<'_>, request: &ModifyRequest) {
         let Some(sharing) = &self.sharing else { return };
         let checked = sharing.checked(shards.first(), self.addresses.gids_mut(), request);
@@ -199,27 +200,28 @@ impl Qps {
         }
     }
 
-    /// Records that the connection with a process ended, which may have died.
+    /// Records that the connection with a process ended. The process may have died.
     pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
         if let Some(sharing) = &mut self.sharing {
             sharing.member_gone(member, now);
         }
     }
 
-    /// Takes over TGTs from processes that have died. Returns those processes, and the processes that live
-    /// although their connection ended.
+    /// Takes over TGTs from processes that have died. Returns the dead processes, and the processes that live
+    /// although their connections ended.
     pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) -> Due {
         let sharing = self.sharing.as_mut();
         sharing
             .map_or_else(Due::default, |sharing| sharing.work(shards.first(), self.addresses.gids_mut(), now))
     }
 
-    /// Returns the other process of this host that owns a peer's QP.
+    /// Returns the other process of this host that owns a peer's QP, if any.
     pub(super) fn member_of(&self, peer: QpNumber, at: IpAddr) -> Option<MemberId> {
         self.sharing.as_ref()?.member_of(peer, at)
     }
 
-    /// Returns the user of the process of this host that has a peer's QP and sends from this port, if it is proved.
+    /// Returns the uid of the process of this host that has a peer's QP and sends from the port, if it is
+    /// proven.
     pub(super) fn user_of(&self, peer: QpNumber, at: IpAddr, port: Option<u16>) -> Option<u32> {
         if self.is_in_process {
             return Some(geteuid().as_raw());
@@ -227,13 +229,13 @@ impl Qps {
         self.sharing.as_ref()?.user_of(peer, SocketAddr::new(at, port?))
     }
 
-    /// Returns a live process with a handle on a shared TGT. That process owns the QP once the previous
+    /// Returns a live process with a handle on a shared TGT. That process owns the QP when the previous
     /// executor is dead.
     pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
         self.sharing.as_ref()?.heir_of(tgt)
     }
 
-    /// Ensures that the death of a process is reported; returns false if that is not possible now.
+    /// Connects to a process so that its death is reported; returns false if that is not possible now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         self.sharing.as_ref().is_none_or(|sharing| sharing.watch(member))
     }
@@ -243,13 +245,13 @@ impl Qps {
         self.sharing.as_ref().and_then(Sharing::next_timeout)
     }
 
-    /// Returns the counters of other processes' messages.
+    /// Returns the counters of messages from other processes.
     pub(super) fn counters(&self) -> MemberCounters {
         self.sharing.as_ref().map(Sharing::counters).unwrap_or_default()
     }
 
-    /// Leaves the shared TGTs of a removed device to other processes, and notifies them. Afterwards, other
-    /// processes are unreachable.
+    /// Hands the shared TGTs of a removed device over to other processes, and notifies them. Afterwards,
+    /// other processes cannot be reached.
     pub(super) fn leave(&mut self, shards: &mut Reach<'_>, now: Time) {
         if let Some(sharing) = &mut self.sharing {
             sharing.close_all(shards.first());
@@ -262,7 +264,7 @@ impl Qps {
     }
 }
 
-/// Returns the change without the attributes that the kernel silently drops for this type (contract E3).
+/// Returns the change without the attributes that the kernel silently drops for this QP type (contract E3).
 fn without_dropped(qp_type: QpType, change: &QpModify) -> QpModify {
     match qp_type {
         QpType::Rc => *change,
@@ -271,7 +273,7 @@ fn without_dropped(qp_type: QpType, change: &QpModify) -> QpModify {
     }
 }
 
-/// Checks values that no transition table checks (contract E4).
+/// Checks values that the tables of transitions do not check (contract E4).
 fn check_attributes(after: &QpAttributes, change: &QpModify) -> Result<(), VerbsError> {
     let rules = [
         (change.port.is_some_and(|port| port != 1), "the device has port 1 only"),

@@ -1,7 +1,7 @@
 //! Removal of a device from its slot (contract I5).
 //!
 //! Owns the flag that the device was removed. The device then stops working: its tables are empty, so that
-//! calls on its objects fail, and its link is cut. Peers are not notified.
+//! calls on its objects fail, and its link is disconnected. Peers are not notified.
 
 use super::Control;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind};
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmEventKind, Time, VerbsError};
 
-/// Interval at which a removable device checks whether it was taken away.
+/// Interval at which a removable device checks for the operator's removal files.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// State of the device's removal, and the means to detect it.
 #[derive(Debug)]
 pub(super) struct Removal {
     is_removed: Arc<AtomicBool>,
-    /// Files that show that the device is to be removed, and the time of the next check.
+    /// Files that request the removal of the device, and the time of the next check.
     away: Option<(AwayFiles, Time)>,
 }
 
@@ -34,7 +34,7 @@ impl Removal {
         self.away.as_ref().map(|(_, next)| *next)
     }
 
-    /// Returns true if a check is due and finds that the operator has taken the device away.
+    /// Returns true if a check is due and finds that the operator has removed the device.
     pub(super) fn is_due(&mut self, now: Time) -> bool {
         let Some((files, next)) = &mut self.away else { return false };
         if *next > now {
@@ -55,8 +55,8 @@ impl Control {
         self.removal.is_removed.load(Ordering::Acquire)
     }
 
-    /// Returns the removal flag, for threads without control's lock. The flag is set before any other effect
-    /// of the removal is visible.
+    /// Returns the removal flag, which threads read without control's lock. The flag is set before other
+    /// effects of the removal are visible.
     pub(in crate::device) fn removed(&self) -> &Arc<AtomicBool> {
         &self.removal.is_removed
     }

@@ -1,9 +1,9 @@
-//! Requests of peers that wait for the connection machine.
+//! Queue of peers' requests to the connection machine.
 //!
-//! Any host can send a request, and the program has to judge it: that costs more than receiving a packet, and
-//! delays the first shard. So only [`PER_TICK`] requests are forwarded per tick. Hosts take turns, and a host
-//! may use an eighth of the free places, so a host with one request gets room beside hosts with many. A
-//! request without a place is dropped as in a full queue, and its sender repeats it.
+//! Any host can send requests. Each costs more than receiving a packet, because the program has to judge it,
+//! and delays the first shard. Therefore only [`PER_TICK`] requests are forwarded per tick. Hosts take turns,
+//! and a host may use an eighth of the free places, so a host with one request gets a place beside hosts with
+//! many. A request that gets no place is dropped, and its sender repeats it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -11,11 +11,13 @@ use std::time::Duration;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::{AddressOwner, PeerHost, PeerView, Time};
 
-/// Interval at which requests are forwarded, their number in each, and their number after a quiet time.
+/// Interval between ticks, number of requests forwarded per tick, and maximum number forwarded at once after
+/// a quiet time.
 const TICK: Duration = Duration::from_millis(1);
 const PER_TICK: u32 = 4;
 const BURST: u32 = 256;
-/// Maximum number of waiting requests, of some 300 bytes each, and the part of the free places that a host may use.
+/// Maximum number of waiting requests, of about 300 bytes each, and the divisor that gives a host's share of
+/// the free places.
 const PLACES: usize = 1024;
 const HOST_SHARE: usize = 8;
 
@@ -30,7 +32,8 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// Returns the host that takes its turn with a request. Other programs of this host can use any loopback address.
+    /// Returns the host to which a request is attributed. All loopback addresses from which a program other
+    /// than a member may send count as one host.
     fn host(&self) -> PeerHost {
         let address = self.from.ip().to_canonical();
         let is_unknown = address.is_loopback() && !self.is_member;
@@ -43,14 +46,14 @@ impl Received {
     }
 }
 
-/// The queue.
+/// Queue of requests.
 #[derive(Debug)]
 pub(super) struct Requests {
     by_host: BTreeMap<PeerHost, VecDeque<Received>>,
-    /// Hosts with waiting requests, the next one first.
+    /// Hosts with waiting requests, in the order in which they are served.
     turns: VecDeque<PeerHost>,
     count: usize,
-    /// Number of requests that may be forwarded at once, as of a tick.
+    /// Number of requests that may be forwarded without waiting for the next tick.
     allowance: u32,
     tick: Time,
     dropped: u64,
@@ -64,7 +67,7 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Adds a request, or drops it.
+    /// Adds a request. Drops it if it repeats a waiting one, or if its host has used its share of the places.
     pub(super) fn add(&mut self, request: Received) {
         let host = request.host();
         let of_host = self.by_host.get(&host);
@@ -81,7 +84,7 @@ impl Requests {
         self.count += 1;
     }
 
-    /// Takes the next request that may be forwarded.
+    /// Takes the next request, if one may be forwarded now.
     pub(super) fn next(&mut self, now: Time) -> Option<Received> {
         let ticks = now.saturating_duration_since(self.tick).as_nanos() / TICK.as_nanos();
         let ticks = u32::try_from(ticks).unwrap_or(u32::MAX).min(BURST);
@@ -100,12 +103,12 @@ impl Requests {
         Some(request)
     }
 
-    /// Returns the time of the next request, if any waits.
+    /// Returns the time at which the next request may be forwarded, if any waits.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         (self.count > 0).then(|| if self.allowance > 0 { self.tick } else { self.tick + TICK })
     }
 
-    /// Returns the number of requests dropped for lack of a place, or as repetitions of waiting ones.
+    /// Returns the number of dropped requests.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_with_many_requests_leave_places_to_others() {
+    fn hosts_with_many_requests_leave_places_to_other_hosts() {
         let mut requests = Requests::default();
         for transaction in 0..300 {
             (1..=254).for_each(|host| requests.add(request(host, transaction)));

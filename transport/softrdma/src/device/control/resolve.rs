@@ -1,6 +1,6 @@
 //! Addresses of connection endpoints: creating, binding, resolving.
 //!
-//! Connects endpoints with the device's addresses. Stateless.
+//! Assigns the device's addresses to endpoints. Stateless.
 
 use super::Control;
 use super::connections::PORTS_TRIED;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use trunkline_verbs::{CmEventKind, CmIdNumber, EndpointRequest, EndpointSide, VerbsError, canonical};
 
 impl Control {
-    /// Creates an endpoint. A passive one is bound; an active one is resolved and its address opened.
+    /// Creates an endpoint. A passive endpoint is bound; an active endpoint is resolved, and its local
+    /// address opened.
     pub(in crate::device) fn create_endpoint(
         &mut self,
         shards: &mut Reach<'_>,
@@ -50,8 +51,8 @@ impl Control {
         Ok(self.connections.insert(endpoint))
     }
 
-    /// Binds an endpoint, for all devices that share the addresses. An endpoint that reuses its address can
-    /// share it until an endpoint there listens.
+    /// Binds an endpoint, among all devices that share the addresses. Endpoints that reuse addresses can
+    /// share one until an endpoint listens there.
     pub(in crate::device) fn bind(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<(), VerbsError> {
         let local = canonical(local);
         let endpoint = self.connections.endpoint(id)?;
@@ -79,7 +80,7 @@ impl Control {
         Err(VerbsError::AddressNotAvailable("no port is free"))
     }
 
-    /// Chooses the address that an endpoint of this device is bound to.
+    /// Chooses the address and port to which an endpoint of this device is bound.
     fn choose_port(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<SocketAddr, VerbsError> {
         let endpoint = self.connections.endpoint(id)?;
         if endpoint.is_bound || endpoint.role != Role::Undecided {
@@ -92,7 +93,7 @@ impl Control {
         }
         let port = match local.port() {
             0 => self.connections.some_free_port(port_space, local.ip(), only)?,
-            // Linux refuses ports below 1,024 without CAP_NET_BIND_SERVICE; this device needs no privileges.
+            // Linux refuses ports below 1,024 without CAP_NET_BIND_SERVICE. This device needs no privileges.
             port => {
                 self.connections.check_port(port_space, local, only, reuse)?;
                 port
@@ -115,7 +116,7 @@ impl Control {
             return Err(VerbsError::Invalid("the endpoint listens or is resolved already"));
         }
         if let Some(source) = source.filter(|_| !endpoint.is_bound) {
-            // A peer never connects to the port that an active endpoint is bound to, so it is not claimed.
+            // Peers do not connect to the port of an active endpoint, so the port is not claimed.
             let local = self.choose_port(id, source)?;
             let endpoint = self.connections.endpoint(id)?;
             endpoint.local = local;
@@ -141,7 +142,7 @@ impl Control {
                 endpoint.has_route = false;
                 self.connections.push_event(id, CmEventKind::AddressResolved, Vec::new());
             }
-            // The program may try another peer with the same endpoint.
+            // Report the error as an event only: the program may try another peer with the same endpoint.
             Err(error) => self.connections.push_event(id, CmEventKind::AddressError(error), Vec::new()),
         }
         Ok(())

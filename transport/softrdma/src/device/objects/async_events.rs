@@ -1,7 +1,7 @@
 //! Asynchronous events of a device.
 //!
-//! Owns the queue behind `next_async_event`: the device pushes, the program takes. The queue is bounded, and
-//! events that do not fit are counted.
+//! Owns the queue behind `next_async_event`: the device pushes events, and the program takes them. The queue
+//! is bounded. Events that do not fit are dropped and counted.
 #![forbid(unsafe_code)]
 
 use crate::device::threads::signal::Signal;
@@ -14,7 +14,7 @@ use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, VerbsError};
 
 const MAX_WAITING: usize = 4096;
 
-/// Receives events in place of the queue.
+/// Function that receives the events in place of the queue.
 pub(in crate::device) type Listener = Box<dyn Fn(AsyncEvent) + Send + Sync>;
 
 /// Queue of a device's asynchronous events.
@@ -40,7 +40,7 @@ impl AsyncEvents {
         }
     }
 
-    /// Passes all events to `listener` from now on, unless there already is a listener.
+    /// Passes all later events to `listener`. Does nothing if there is a listener.
     pub(in crate::device) fn listen(&self, listener: Listener) {
         let _there_is_one = self.listener.set(listener);
     }
@@ -55,7 +55,7 @@ impl AsyncEvents {
         self.events.has_event()
     }
 
-    /// Returns the number of events that found the queue full.
+    /// Returns the number of events dropped because the queue was full.
     pub(in crate::device) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }

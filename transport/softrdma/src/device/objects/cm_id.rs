@@ -1,6 +1,6 @@
-//! Connection endpoints, and the channels of their events.
+//! Connection endpoints, and the channels for their events.
 //!
-//! Owns the program's handle on an endpoint of control, and the queue that endpoints report to. Dropping the
+//! Owns the program's handle on an endpoint of control, and the queue to which endpoints report. Dropping the
 //! handle destroys the endpoint but not its QP.
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use trunkline_verbs::{
     QueuePair, RejectReason, UdpPorts, VerbsError,
 };
 
-/// Maximum number of queued events. A listener's backlog bounds its share far below.
+/// Maximum number of queued events. The backlog limits a listener to a far smaller number.
 const MAX_WAITING: usize = 1 << 16;
 
 /// A channel of connection events.
@@ -25,7 +25,7 @@ const MAX_WAITING: usize = 1 << 16;
 pub(in crate::device) struct SoftCmChannel {
     core: Arc<Core>,
     queue: Arc<Signal<PendingCmEvent>>,
-    /// This channel, for new endpoints that report to it.
+    /// Reference to this channel, for new endpoints that report to it.
     this: Weak<Self>,
 }
 
@@ -35,7 +35,7 @@ impl SoftCmChannel {
         Ok(Arc::new_cyclic(|this| Self { core, queue, this: Weak::clone(this) }))
     }
 
-    /// Returns the queue that endpoints push to.
+    /// Returns the queue to which endpoints push events.
     pub(in crate::device) fn queue(&self) -> &Arc<Signal<PendingCmEvent>> {
         &self.queue
     }
@@ -69,7 +69,7 @@ impl CmChannel for SoftCmChannel {
 
 impl Drop for SoftCmChannel {
     fn drop(&mut self) {
-        // Refuse requests that the program did not take, so that their peers do not wait for an answer.
+        // Refuse the requests that the program has not taken, so that peers do not wait for an answer.
         while let Some(event) = self.queue.pop() {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
                 self.core.act(|access, now| access.control.drop_endpoint(&mut access.shards, new, now));
@@ -84,7 +84,7 @@ pub(in crate::device) struct SoftCmId {
     core: Arc<Core>,
     number: CmIdNumber,
     qp: Mutex<Option<Arc<SoftQp>>>,
-    /// Keeps alive the channel that the endpoint reports to.
+    /// The channel to which the endpoint reports, kept alive while the endpoint exists.
     channel: Mutex<Arc<SoftCmChannel>>,
 }
 

@@ -1,8 +1,8 @@
 //! Completion queues and their channels.
 //!
-//! Owns the program's side of a CQ: polling does the pending work of its group's shard in the calling thread. An
-//! armed CQ pushes its context into its channel with its next completion; a sleeping thread waits on the
-//! channel's descriptor.
+//! Owns the program's side of a CQ. Polling a CQ does the pending work of its group's shard in the calling
+//! thread. An armed CQ pushes its context into its channel with the next completion; a sleeping thread waits
+//! on the channel's descriptor.
 #![forbid(unsafe_code)]
 
 use super::cq_ring::CqRing;
@@ -30,8 +30,9 @@ pub(in crate::device) struct SoftCq {
     use_count: UseCount,
 }
 
-/// Minimum number of polls of a polling program. A program that sleeps between messages polls a few times and
-/// arms again: handing the shard's work back and forth would wake the background thread twice per message.
+/// Number of polls after which a program counts as polling continually. A program that sleeps between
+/// messages polls a few times and arms the CQ again; handing the shard's work over for these polls would wake
+/// the background thread twice per message.
 const POLLS_BEFORE_DUTY: u32 = 32;
 
 impl SoftCq {
@@ -62,13 +63,13 @@ impl SoftCq {
         &self.core
     }
 
-    /// Counts a poll, unless the CQ is armed: the program is then about to sleep, and its last poll must not
-    /// count as continued polling for the background thread.
+    /// Counts a poll, unless the CQ is armed. An armed CQ means that the program is about to sleep, so its
+    /// last poll must not make the background thread leave the work to it.
     fn note_poll(&self) {
         if self.ring.is_armed() {
             return;
         }
-        // Pollers that race here count one poll for two, which is harmless.
+        // Pollers that race here may count two polls as one, which is harmless.
         let polls = self.polls.load(Ordering::Relaxed);
         if polls < POLLS_BEFORE_DUTY {
             self.polls.store(polls + 1, Ordering::Relaxed);
@@ -87,7 +88,7 @@ impl Counted for SoftCq {
 impl CompletionQueue for SoftCq {
     fn poll(&self, completions: &mut [Completion]) -> usize {
         self.note_poll();
-        // Work on the shard even if completions arrive from other shards as fast as they are polled.
+        // Serve the shard even if completions from other shards arrive as fast as they are polled.
         let has_crossed = self.ring.has_crossed();
         let count = self.ring.take(completions);
         if (count > 0 && !has_crossed) || completions.is_empty() {
@@ -125,13 +126,13 @@ impl CompletionQueue for SoftCq {
     }
 }
 
-/// Maximum number of queued events, far more than a program that reads its channel ever leaves.
+/// Maximum number of queued events, far more than a program that reads its channel leaves in it.
 const MAX_WAITING: usize = 1 << 16;
 
 /// A completion channel of the software device.
 #[derive(Debug)]
 pub(in crate::device) struct SoftCompletionChannel {
-    /// Contexts of the CQs that fired.
+    /// Contexts of the CQs that have fired.
     fired: Arc<Signal<u64>>,
 }
 

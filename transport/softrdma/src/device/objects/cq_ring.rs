@@ -1,10 +1,11 @@
 //! The entries of a completion queue.
 //!
-//! Owns the bounded queue between the shards, which push, and the program, which takes. It has a separate
-//! lock, so that a program reads its completions while another thread works on the shard. The shard of its
-//! group pushes under that lock. Completions of another shard go through a ring per shard
-//! ([`trunkline_machine::rings::crossing`]). They are moved here when the program polls, or by the other
-//! shard if the program has requested an event. This code must never take a shard's lock.
+//! Owns the bounded queue into which shards push completions and from which the program takes them. It has a
+//! separate lock, so that a program reads completions while another thread works on the shard. The shard of
+//! the CQ's group pushes under that lock. Each other shard pushes into a separate ring
+//! ([`trunkline_machine::rings::crossing`]), from which completions are moved to the queue when the program
+//! polls, or by the other shard if the program has requested an event. This code must never take a shard's
+//! lock.
 #![forbid(unsafe_code)]
 
 use crate::device::tables::directory::ShardIndex;
@@ -16,23 +17,23 @@ use trunkline_machine::mutant;
 use trunkline_machine::rings::crossing::{Crossing, Sent};
 use trunkline_verbs::{Completion, Notify, VerbsError};
 
-/// Maximum number of completions of another shard that wait to be moved.
+/// Maximum number of completions in the ring of another shard.
 const MAX_CROSSING: usize = 64;
 
 /// Completions of a CQ.
 #[derive(Debug)]
 pub(in crate::device) struct CqRing {
     state: Mutex<CqEntries>,
-    /// Number of waiting entries, so that an empty poll takes no lock.
+    /// Number of completions in the queue, so that an empty poll takes no lock.
     waiting: AtomicUsize,
     armed: AtomicBool,
     /// The shard of the CQ's group.
     home: ShardIndex,
-    /// Completions of other shards, each with true if its sender requested an event.
+    /// Completions of other shards; the flag is true if the sender requested a solicited event.
     crossing: Crossing<(Completion, bool)>,
-    /// True if a completion was lost because there was no room.
+    /// True if a completion was lost because there was no room for it.
     overflowed: AtomicBool,
-    /// Channel on which the CQ fires.
+    /// Channel that gets the context when the CQ fires.
     channel: Option<Arc<Signal<u64>>>,
     context: u64,
 }
@@ -77,7 +78,7 @@ impl CqRing {
         lock(&self.state).capacity
     }
 
-    /// Changes the capacity. Waiting completions stay.
+    /// Changes the capacity. Completions in the queue are kept.
     pub(in crate::device) fn resize(&self, capacity: usize) -> Result<(), VerbsError> {
         let mut state = lock(&self.state);
         let waiting = state.entries.len();
@@ -89,18 +90,19 @@ impl CqRing {
         Ok(())
     }
 
-    /// Returns true if an event that the program requested is pending.
+    /// Returns true if the program has requested an event that has not fired.
     pub(in crate::device) fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a completion was lost: queues that complete here are broken (contract H5).
+    /// Returns true if a completion was lost. Queues that complete into this CQ are then broken (contract
+    /// H5).
     pub(in crate::device) fn is_overflowed(&self) -> bool {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Adds a completion of a shard. Returns false at the first overflow: the completion is lost and the CQ
-    /// is broken, which is reported to its owner through an asynchronous event.
+    /// Adds a completion of a shard. Returns false at the first overflow: the completion is lost, the CQ is
+    /// broken, and the caller reports this to the program with an asynchronous event.
     #[inline]
     pub(in crate::device) fn push(&self, from: ShardIndex, completion: Completion, solicited: bool) -> bool {
         if from == self.home {
@@ -109,12 +111,12 @@ impl CqRing {
         self.cross(from, completion, solicited)
     }
 
-    /// Adds a completion of a shard other than the CQ's.
+    /// Adds a completion of a shard other than the CQ's shard.
     #[inline(never)]
     fn cross(&self, from: ShardIndex, completion: Completion, solicited: bool) -> bool {
         let item = match self.crossing.send(from.place(), (completion, solicited)) {
             Sent::Quietly => return true,
-            // The program may sleep until an event fires.
+            // The program may be asleep until an event fires.
             Sent::Notify => {
                 if !mutant!(crossed_completion_fires_no_event) {
                     self.move_crossed(&mut lock(&self.state));
@@ -153,20 +155,20 @@ impl CqRing {
         true
     }
 
-    /// Notifies the program, which has armed the CQ.
+    /// Notifies the program, and disarms the CQ.
     #[inline(never)]
     fn fire(&self, state: &mut CqEntries) {
         state.notify = None;
         self.armed.store(false, Ordering::Relaxed);
         self.crossing.ignore();
         if let Some(channel) = &self.channel {
-            // If the channel is full, it is already readable, and its reader polls every CQ that it serves.
+            // If the channel is full, it is readable already, and its reader polls all CQs that it serves.
             let _full = channel.push(self.context);
         }
     }
 
-    /// Moves completions of other shards here, as far as there is room. Completions that stay in their rings
-    /// are not lost.
+    /// Moves completions of other shards into the queue while there is room. The others stay in their rings,
+    /// and are not lost.
     fn move_crossed(&self, state: &mut CqEntries) {
         let room = state.capacity - state.entries.len();
         self.crossing.receive(room, |_, (completion, solicited)| {
@@ -174,7 +176,7 @@ impl CqRing {
         });
     }
 
-    /// Returns true if completions of other shards wait to be moved here.
+    /// Returns true if completions of other shards wait to be moved into the queue.
     #[inline]
     pub(in crate::device) fn has_crossed(&self) -> bool {
         self.crossing.has_items()
@@ -191,7 +193,7 @@ impl CqRing {
         self.take_waiting(completions, has_crossed)
     }
 
-    // Not inlined into `take`: every other poll is empty.
+    // Not inlined into `take`, since every other poll is empty.
     #[inline(never)]
     fn take_waiting(&self, completions: &mut [Completion], has_crossed: bool) -> usize {
         let mut state = lock(&self.state);
@@ -210,13 +212,13 @@ impl CqRing {
         count
     }
 
-    /// Returns true if completions wait.
+    /// Returns true if there are completions to take.
     pub(in crate::device) fn has_any(&self) -> bool {
         // SYNC: cq-waiting
         self.waiting.load(Ordering::Acquire) > 0 || self.has_crossed()
     }
 
-    /// Disarms the CQ, for a thread that is awake.
+    /// Disarms the CQ. Called for a thread that is awake.
     pub(in crate::device) fn disarm(&self) {
         if self.is_armed() {
             let mut state = lock(&self.state);
@@ -226,7 +228,8 @@ impl CqRing {
         }
     }
 
-    /// Arms the CQ. A request for any completion is not weakened by a later request for solicited ones.
+    /// Arms the CQ. A request for any completion is not replaced by a later request for solicited completions
+    /// only.
     pub(in crate::device) fn arm(&self, notify: Notify) -> Result<(), VerbsError> {
         if self.channel.is_none() {
             return Err(VerbsError::Invalid("the CQ was made without a completion channel"));
@@ -236,7 +239,7 @@ impl CqRing {
             state.notify = Some(notify);
         }
         self.armed.store(true, Ordering::Relaxed);
-        // The next poll returns completions that crossed earlier.
+        // Completions that crossed earlier are returned by the next poll.
         self.crossing.listen();
         Ok(())
     }
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_other_shards_are_polled_in_their_order_and_fire_when_armed() {
+    fn completions_of_other_shards_are_polled_in_order_and_fire_armed_event() {
         let channel = Arc::new(Signal::new(&trunkline_machine::Runtime::threads(), 8).unwrap());
         let ring = CqRing::new(HERE, 4, Some(Arc::clone(&channel)), 7);
         let there = ShardIndex(3);

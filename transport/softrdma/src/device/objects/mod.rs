@@ -1,9 +1,9 @@
-//! The verbs objects: what programs hold of a device.
+//! The verbs objects through which programs use a device.
 //!
 //! | part | files |
 //! |---|---|
 //! | memory, domains | `pd`, `xrcd` |
-//! | queues | `cq` on its `cq_ring`, `srq`, `qp`; `receive_queue` holds posted receives |
+//! | queues | `cq` with its `cq_ring`, `srq`, `qp`; `receive_queue` holds posted receives |
 //! | connections | `cm_id` |
 //! | events of the device | `async_events` |
 #![forbid(unsafe_code)]

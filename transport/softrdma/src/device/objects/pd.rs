@@ -9,13 +9,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, Weak};
 use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionDomain, Rkey, VerbsError};
 
-/// A protection domain: a number that regions and queues share.
+/// A protection domain, identified by the number that its regions and queues have in common.
 #[derive(Debug)]
 pub(in crate::device) struct SoftPd {
     core: Arc<Core>,
     number: PdNumber,
     use_count: UseCount,
-    /// This PD, since regions hold their domain as an `Arc`.
+    /// Reference to this PD, since regions hold their domain as an `Arc`.
     this: Weak<Self>,
 }
 
@@ -119,7 +119,7 @@ impl MemoryRegion for SoftMr {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         let domain_use = lock(&self.domain_use).take().ok_or(VerbsError::Gone)?;
-        // Returns after all copies have finished.
+        // This call returns when no copy from or to the memory is running.
         let removed = self.core.tables().keys.remove(self.key);
         drop(domain_use);
         removed

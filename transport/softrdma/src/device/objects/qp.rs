@@ -1,8 +1,8 @@
-//! Queue pairs as programs hold them; for a TGT, each object is one handle.
+//! Handles of programs on queue pairs. A TGT can have several.
 //!
 //! A change of a TGT that another process executes is a [`PendingModify`], which is polled, so that the
-//! device does not block. Only [`QueuePair::modify`], the outermost call, blocks its caller until the outcome
-//! arrives; in a simulation, where callers must not wait, it returns an error instead.
+//! device does not block. Only [`QueuePair::modify`], which programs call, blocks until the outcome arrives.
+//! In a simulation, where callers must not block, it returns an error instead.
 #![forbid(unsafe_code)]
 
 use super::cq::SoftCq;
@@ -22,10 +22,10 @@ use trunkline_verbs::{
     ReceiveRequest, SendRequest, Time, VerbsError,
 };
 
-/// Time limit for an answer of the process that executes a shared TGT. The process answers immediately,
-/// unless it is stopped.
+/// Time limit for the answer from the process that executes a shared TGT. It answers immediately unless it is
+/// stopped.
 const EXECUTOR_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Interval at which a waiting caller polls for the answer.
+/// Interval at which a waiting caller checks for the answer.
 const LOOK_FOR_ANSWER: Duration = Duration::from_micros(50);
 
 /// The objects that a QP uses.
@@ -38,7 +38,7 @@ pub(in crate::device) struct QpHolds {
     pub(in crate::device) xrcd: Option<UseGuard<SoftXrcd>>,
 }
 
-/// A pending change, requested from the process that executes a shared TGT.
+/// A change requested from the process that executes a shared TGT, without an answer yet.
 #[derive(Debug)]
 pub(in crate::device) struct PendingModify {
     change: QpModify,
@@ -60,7 +60,8 @@ pub(in crate::device) enum BegunModify {
 pub(in crate::device) struct SoftQp {
     core: Arc<Core>,
     number: QpNumber,
-    /// Shard of the QP. If another process executes it now, this process would execute it in the first shard.
+    /// Shard of the QP. If another process executes the TGT, the shard in which this process would execute
+    /// it, the first.
     home: ShardIndex,
     qp_type: QpType,
     capacities: QueueCapacities,
@@ -69,7 +70,7 @@ pub(in crate::device) struct SoftQp {
 }
 
 impl SoftQp {
-    /// Creates a handle on a QP that the device has just created, or whose handle it has counted.
+    /// Creates a handle on a QP. The device must have created the QP for this handle, or counted the handle.
     pub(in crate::device) fn new(
         core: Arc<Core>,
         number: QpNumber,
@@ -95,8 +96,8 @@ impl SoftQp {
         }
     }
 
-    /// Returns the outcome of a change; `None` if the process that executes the TGT has not answered yet.
-    /// Repeats the request if another process has taken the TGT over.
+    /// Returns the outcome of a change; `None` if the process that executes the TGT has not answered. Repeats
+    /// the request if another process has taken the TGT over.
     pub(in crate::device) fn poll_modify(
         &self,
         pending: &mut PendingModify,
@@ -135,12 +136,12 @@ impl SoftQp {
         }
     }
 
-    /// Drops a change whose outcome is no longer awaited.
+    /// Drops a change whose outcome the caller no longer awaits.
     fn forget_modify(&self, pending: &PendingModify) {
         self.core.control().qps().forget_modify(pending.ticket);
     }
 
-    /// Checks that this handle is open. A TGT may live on through other handles.
+    /// Checks that this handle is open. A TGT can outlive it through other handles.
     fn check_open(&self) -> Result<(), VerbsError> {
         if self.is_open.load(Ordering::Acquire) { Ok(()) } else { Err(VerbsError::Gone) }
     }
@@ -216,7 +217,7 @@ impl QueuePair for SoftQp {
         }
         self.core.act(|access, now| {
             access.control.qps().close(&mut access.shards, self.number);
-            // Another process may have to be notified.
+            // Send the message to another process, if there is one.
             access.shards.flush(now);
         });
         drop(std::mem::take(&mut *lock(&self.holds)));

@@ -1,7 +1,7 @@
 //! Posted receives.
 //!
-//! Owns the requests of one SRQ or of one RC receive queue, or the requests lent by an SRQ to a shard. The
-//! ring is allocated when the queue is created, without further allocations per request. A shard takes one
+//! Owns the requests of an SRQ or of an RC receive queue, or the requests that an SRQ has lent to a shard.
+//! The ring is allocated when the queue is created, so that posting does not allocate. A shard takes one
 //! request for each message.
 #![forbid(unsafe_code)]
 
@@ -14,18 +14,18 @@ use trunkline_verbs::{PostError, ReceiveRequest, Sge, VerbsError};
 #[derive(Debug)]
 pub(in crate::device) struct ReceiveQueue {
     requests: Vec<(u64, usize)>,
-    /// Maximum number of posted requests. The ring grows beyond it when lent requests return to a full queue.
+    /// Maximum number of posted requests. The ring grows beyond it if lent requests return to a full queue.
     capacity: usize,
-    /// `stride` entries per request.
+    /// SGEs of the requests, `stride` entries for each.
     sges: Vec<Sge>,
     stride: usize,
     head: usize,
     length: usize,
-    /// True if the queue's CQ lost a completion: requests are no longer taken.
+    /// True if the queue's CQ has lost a completion. Requests are then no longer taken.
     broken: bool,
 }
 
-/// A receive taken for a message. The QP keeps it and reuses it for the next message.
+/// A receive that was taken for a message. The QP keeps the buffer for the next message.
 #[derive(Debug, Default)]
 pub(in crate::device) struct Taken {
     pub(in crate::device) wr_id: u64,
@@ -50,12 +50,12 @@ impl ReceiveQueue {
         }
     }
 
-    /// Returns the number of requests that messages may take, 0 if the queue is broken.
+    /// Returns the number of requests that messages can take; 0 if the queue is broken.
     pub(in crate::device) fn len(&self) -> usize {
         if self.broken { 0 } else { self.length }
     }
 
-    /// Stops giving out requests (contract G10).
+    /// Stops handing out requests (contract G10).
     pub(in crate::device) fn break_off(&mut self) {
         self.broken = true;
     }
@@ -74,7 +74,7 @@ impl ReceiveQueue {
         self.stride
     }
 
-    /// Changes the capacity to `max_wr` requests. Returns false if more are posted than that.
+    /// Changes the capacity to `max_wr` requests. Returns false if more requests are posted.
     pub(in crate::device) fn resize(&mut self, max_wr: u32) -> bool {
         if self.length > max_wr as usize {
             return false;
@@ -84,7 +84,7 @@ impl ReceiveQueue {
         true
     }
 
-    /// Moves the requests, which must fit, to a ring of the given number of slots.
+    /// Moves the requests, which must fit, to a ring with `slots` slots.
     fn make_room(&mut self, slots: usize) {
         let mut resized = Self::with_room(slots, self.stride);
         for index in 0..self.length {
@@ -99,7 +99,7 @@ impl ReceiveQueue {
         *self = resized;
     }
 
-    /// Returns the slot after the last request. The ring must not be full.
+    /// Returns the index of the slot after the last request. The ring must not be full.
     fn free_slot(&self) -> usize {
         let ahead = self.head + self.length;
         if ahead < self.requests.len() { ahead } else { ahead - self.requests.len() }
@@ -120,7 +120,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Moves the oldest request into `taken`. Returns true if there was one.
+    /// Moves the oldest request into `taken`. Returns false if there is none.
     #[inline]
     pub(in crate::device) fn take(&mut self, taken: &mut Taken) -> bool {
         if self.len() == 0 {
@@ -176,7 +176,7 @@ impl Stock for ReceiveQueue {
     }
 }
 
-/// Posts requests until one is refused.
+/// Posts requests up to the first that is refused.
 pub(in crate::device) fn post_all(
     queue: &mut ReceiveQueue,
     requests: &[ReceiveRequest<'_>],
@@ -188,12 +188,12 @@ pub(in crate::device) fn post_all(
 }
 
 impl Taken {
-    /// Returns the length of the scatter list in bytes.
+    /// Returns the total length of the SGEs, in bytes.
     pub(in crate::device) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Writes a part of a message; the caller has checked that it fits.
+    /// Writes a part of a message into the receive. The caller has checked that the part fits.
     #[inline]
     pub(in crate::device) fn scatter(
         &self,
@@ -231,7 +231,7 @@ mod tests {
     use trunkline_verbs::{Access, Lkey, Memory};
 
     #[test]
-    fn requests_leave_in_order_they_came() {
+    fn receive_requests_are_taken_in_posted_order() {
         let mut queue = ReceiveQueue::new(2, 1);
         let mut taken = Taken::default();
         assert!(!queue.take(&mut taken));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_receives_return_although_queue_was_refilled() {
+    fn lent_receives_return_to_refilled_queue() {
         let mut queue = ReceiveQueue::new(4, 1);
         let post = |queue: &mut ReceiveQueue, wr_id| {
             queue.post(&ReceiveRequest { wr_id, scatter: &[Sge::default()] })

@@ -32,7 +32,7 @@ pub(in crate::device) struct SoftSrq {
 }
 
 impl SoftSrq {
-    /// Creates an SRQ; with a domain and a CQ it is an XRC SRQ.
+    /// Creates an SRQ: an XRC SRQ if a domain and a CQ are given, otherwise a basic SRQ.
     pub(in crate::device) fn new(
         core: Arc<Core>,
         pd: UseGuard<SoftPd>,
@@ -50,12 +50,12 @@ impl SoftSrq {
         Ok(Self { core, queue, is_xrc, use_count: UseCount::default(), parts })
     }
 
-    /// Returns the number on the device. A basic SRQ also has a number.
+    /// Returns the number of the SRQ on the device. A basic SRQ has a number, too.
     pub(in crate::device) fn card_number(&self) -> u32 {
         self.queue.number()
     }
 
-    /// Returns true for an XRC SRQ, which receives through TGTs.
+    /// Returns true for an XRC SRQ, whose receives are taken by TGTs.
     pub(in crate::device) fn is_xrc(&self) -> bool {
         self.is_xrc
     }

@@ -1,6 +1,7 @@
 //! Handles on XRC domains.
 //!
-//! Owns one open of a domain. SRQs and TGT handles use the handle that they were created with (contract A11).
+//! Owns one open of a domain. SRQs and TGT handles keep the handle in use with which they were created
+//! (contract A11).
 #![forbid(unsafe_code)]
 
 use crate::device::core::Core;

@@ -1,4 +1,4 @@
-//! Work of other processes on the shard's QPs and SRQs.
+//! Operations of other processes on the shard's QPs and SRQs.
 //!
 //! `device::sharing` calls these methods on the shard; the shard calls `device::sharing` through the trait
 //! [`SharedTgt`].

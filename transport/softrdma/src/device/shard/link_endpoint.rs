@@ -13,7 +13,7 @@ use trunkline_roce::wire::icrc::{self, Flow};
 use trunkline_roce::wire::{IpUdp, Mad, mad_packet};
 use trunkline_verbs::{Counter, Mtu, PeerView, Psn, Time, VerbsError};
 
-/// Number of datagrams received from the link at once.
+/// Number of datagrams that one batch from the link can hold.
 const RECEIVE_SLOTS: usize = 64;
 /// Maximum number of batches that a process forwards before it exits.
 const LAST_BATCHES: usize = 64;
@@ -33,7 +33,7 @@ pub(in crate::device) struct LinkEndpoint {
     outgoing: Outgoing,
     /// `None` only while a batch is being handled.
     received: Option<ReceiveBatch>,
-    /// Addresses on which packets are received.
+    /// Local addresses at which packets are received.
     opened: Vec<IpAddr>,
     /// Incremented when the link's descriptors change.
     descriptors_changed: u64,
@@ -41,10 +41,10 @@ pub(in crate::device) struct LinkEndpoint {
     polled: Time,
     /// Time at which something was sent or has arrived last.
     used: Time,
-    /// True if the sockets were empty when the shard's poller last went to sleep, and its descriptors have
-    /// not been readable since: later datagrams wake it, because it watches edge-triggered.
+    /// True if the sockets were empty when the shard's poller last went to sleep, and no wake-up by a
+    /// descriptor followed. The poller watches edge-triggered, so later datagrams wake it.
     is_watched: bool,
-    /// True until the first poll after such a sleep.
+    /// True from a wake-up that did not come from a descriptor until the next poll.
     woke_quietly: bool,
 }
 
@@ -55,7 +55,7 @@ impl LinkEndpoint {
             outgoing: Outgoing { batch: SendBatch::new(), flow: None },
             received: Some(ReceiveBatch::new(RECEIVE_SLOTS)),
             opened: Vec::new(),
-            // The link may have descriptors from the start.
+            // Starts at 1, since the link may have descriptors from the start.
             descriptors_changed: 1,
             polled: Time(0),
             used: Time(0),
@@ -104,12 +104,13 @@ impl LinkEndpoint {
         self.tap.wire.link.port()
     }
 
-    /// Returns the source of packets from an open address.
+    /// Returns the address and port that packets from an open address are sent from.
     pub(in crate::device) fn source(&self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.source(address)
     }
 
-    /// Returns a source of packets from an open address other than the port at which the device receives.
+    /// Returns a source for packets from an open address whose port differs from the port at which the device
+    /// receives.
     pub(super) fn other_source(&mut self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.other_source(address)
     }
@@ -120,24 +121,24 @@ impl LinkEndpoint {
         Mtu::for_link(bytes).unwrap_or(Mtu::Mtu256)
     }
 
-    /// Returns true if a thread that is about to sleep has to poll the link first.
+    /// Returns true if a thread must poll the link before it sleeps.
     pub(in crate::device) fn must_poll(&self) -> bool {
         !self.is_watched || !self.tap.wire.link.is_drained()
     }
 
-    /// Records that the thread that slept for the shard is awake. `by_link` is false only if the wake-up did
-    /// not come from a descriptor.
+    /// Records that the thread that slept for the shard is awake. `by_link` is false only if no descriptor
+    /// caused the wake-up.
     pub(in crate::device) fn woken(&mut self, by_link: bool) {
         self.is_watched &= !by_link;
         self.woke_quietly = self.is_watched;
     }
 
-    /// Returns true once after a sleep without arrivals.
+    /// Returns true once after a wake-up without arrivals.
     pub(super) fn take_quiet_wake(&mut self) -> bool {
         std::mem::take(&mut self.woke_quietly) && self.tap.wire.link.is_drained()
     }
 
-    /// Returns true if the link should be polled although packets arrive through memory.
+    /// Returns true if the link should be polled while packets arrive through memory.
     pub(super) fn is_due(&self, now: Time) -> bool {
         let interval = (now.since(self.used) / 8).clamp(INTERVAL_NS, IDLE_INTERVAL_NS);
         now.since(self.polled) >= interval
@@ -161,7 +162,8 @@ impl LinkEndpoint {
         self.tap.next_timeout()
     }
 
-    /// Receives a batch; the flag is true if more may wait. Return the batch with [`LinkEndpoint::recycle`].
+    /// Receives a batch; the flag is true if more datagrams may wait. Return the batch with
+    /// [`LinkEndpoint::recycle`].
     pub(super) fn receive(&mut self, judge: &mut dyn Judge) -> Option<(ReceiveBatch, bool)> {
         let mut batch = self.received.take()?;
         let count = self.tap.receive_judged(&mut batch, judge);
@@ -172,7 +174,7 @@ impl LinkEndpoint {
         Some((batch, more))
     }
 
-    /// Takes the next report on a packet that was not delivered.
+    /// Takes the next ICMP report on a packet that was not delivered.
     pub(super) fn next_icmp_error(&mut self) -> Option<IcmpError> {
         self.tap.wire.link.next_icmp_error()
     }
@@ -182,7 +184,7 @@ impl LinkEndpoint {
         self.received = Some(batch);
     }
 
-    /// Forwards the datagrams that wait here for other processes, and drops this process's own. Called before
+    /// Forwards the received datagrams of other processes, and drops those of this process. Called before
     /// this process exits and its sockets close.
     pub(in crate::device) fn forward_last(&mut self) {
         let Some(mut batch) = self.received.take() else { return };
@@ -204,7 +206,7 @@ impl LinkEndpoint {
         self.outgoing.len() == 0
     }
 
-    /// Passes the gathered packets to the link; returns how many of them were sent.
+    /// Passes the queued packets to the link; returns the number of packets sent.
     pub(super) fn send(&mut self, now: Time) -> usize {
         let before = self.outgoing.len();
         if before > 0 {
@@ -214,13 +216,13 @@ impl LinkEndpoint {
         before - self.outgoing.len()
     }
 
-    /// Notifies the link that a thread is about to sleep on its descriptors. Returns true if something
-    /// already waits.
+    /// Notifies the link that a thread is about to sleep on its descriptors. Returns true if datagrams are
+    /// already waiting.
     pub(in crate::device) fn arm(&mut self) -> bool {
         self.tap.wire.link.arm()
     }
 
-    /// Like [`LinkEndpoint::arm`], for the shard's poller.
+    /// Calls [`LinkEndpoint::arm`] for the shard's poller.
     pub(super) fn arm_poller(&mut self) -> bool {
         if !self.must_poll() {
             return false;
@@ -255,7 +257,7 @@ impl LinkEndpoint {
         self.tap.counters(into);
     }
 
-    /// Disconnects the shard from its link.
+    /// Replaces the link by one that neither sends nor receives.
     pub(super) fn cut(&mut self) {
         self.tap = Tap::new(Box::new(NoLink::after(&self.tap)));
         self.descriptors_changed += 1;
@@ -268,7 +270,7 @@ impl LinkEndpoint {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     batch: SendBatch,
-    /// Flow of the packets that were added last.
+    /// Flow of the packets added last.
     flow: Option<Flow>,
 }
 
@@ -278,8 +280,8 @@ impl Outgoing {
         self.batch.len()
     }
 
-    /// Appends the packets that `write` produces, until it has no more or `most` were added. Returns the
-    /// number of packets.
+    /// Appends packets from `write` until it returns none or `most` packets are added. Returns the number of
+    /// packets added.
     pub(super) fn push_run(
         &mut self,
         route: &Route,
@@ -321,7 +323,7 @@ impl Outgoing {
     }
 }
 
-/// Returns the cached flow of these headers, and replaces the cache if they differ.
+/// Returns the flow of these headers from the cache `last`, which is replaced if its headers differ.
 fn flow_of(last: &mut Option<Flow>, headers: IpUdp) -> &mut Flow {
     match last {
         Some(flow) if *flow.headers() == headers => {}
@@ -336,7 +338,7 @@ mod tests {
     use crate::link::Hub;
 
     #[test]
-    fn link_that_is_not_used_is_polled_less_and_less_often() {
+    fn poll_interval_grows_with_unused_time_of_link() {
         let mut link = LinkEndpoint::new(Tap::new(Box::new(Hub::new().link().unwrap())));
         let begin = Time(1_000_000_000);
         for (unused_ns, interval_ns) in

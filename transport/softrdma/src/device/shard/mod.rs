@@ -23,7 +23,7 @@
 //! | `receive`, `transmit` | the receive path and the send path |
 //! | `local` | memory shared with other processes, in place of the link |
 //! | `outbox`, `neighbours` | output for control, for other processes, and for other shards |
-//! | `shared_tgt`, `executing` | the seam to TGTs that processes share: from the shard, to the shard |
+//! | `shared_tgt`, `executing` | TGTs that processes share: calls out of the shard, calls into the shard |
 #![forbid(unsafe_code)]
 
 mod executing;
@@ -76,13 +76,13 @@ use trunkline_verbs::{
     SrqNumber, Time, UdpPorts, VerbsError,
 };
 
-/// Time after which a link without room is tried again.
+/// Delay before another attempt to send packets or messages for which there was no room.
 const NO_ROOM_RETRY: Duration = Duration::from_micros(200);
 
 /// The error of posting to a QP that does not exist.
 const NO_QP: PostError = PostError { index: 0, cause: VerbsError::Gone };
 
-/// Maximum number of received batches per turn.
+/// Maximum number of received batches in one turn.
 const BATCHES_IN_TURN: usize = 4;
 
 /// Parts that a shard is created from.
@@ -152,21 +152,23 @@ impl Shard {
         }
     }
 
-    /// Does pending work, for a thread that polls: while packets come through memory, the link is polled less
-    /// often.
+    /// Handles packets, timers and sends, for a thread that polls. While packets arrive through shared
+    /// memory, the link is polled less often.
     pub(super) fn poll(&mut self, now: Time) {
         let is_quiet = self.link.take_quiet_wake();
         let polls_link = !is_quiet && (!self.local.is_active() || self.link.is_due(now));
         self.work_with(now, polls_link);
     }
 
-    /// Does pending work, for a poller that is about to sleep; returns true if more is ready at once.
+    /// Handles packets, timers and sends, for a poller that is about to sleep. Returns true if more can be
+    /// handled at once.
     pub(super) fn work_before_sleep(&mut self, now: Time) -> bool {
         let polls_link = self.link.must_poll();
         self.work_with(now, polls_link)
     }
 
-    /// Does pending work, for the background machine; returns true if more is ready, or is expected soon.
+    /// Handles packets, timers and sends, for the background machine. Returns true if more can be handled at
+    /// once, or is expected soon.
     pub(super) fn work_and_linger(&mut self, now: Time) -> bool {
         self.work_with(now, true) || self.local.lingers(now)
     }
@@ -192,7 +194,8 @@ impl Shard {
         more || self.has_work()
     }
 
-    /// Returns the time of the next call unless packets arrive before; it may have passed.
+    /// Returns the time at which the shard needs its next turn if no packet arrives before; `None` if there
+    /// is no such time. The time may be in the past.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
         if !self.link.is_idle() || !self.resources.outbox.is_empty() || self.local.waits_for_room() {
             return Some(now + NO_ROOM_RETRY);
@@ -212,12 +215,12 @@ impl Shard {
         !self.resources.control_events.is_empty()
     }
 
-    /// Returns true if a message of another process waits for control.
+    /// Returns true if a message of another process is waiting for control.
     pub(super) fn has_messages(&self) -> bool {
         self.resources.outbox.has_messages()
     }
 
-    /// Returns true if QPs are ready and the link can take packets.
+    /// Returns true if QPs are ready to send and all earlier packets have been sent.
     pub(super) fn has_work(&self) -> bool {
         (self.qps.ready() > 0 || self.resources.paths.has_released()) && self.link.is_idle()
     }
@@ -266,8 +269,8 @@ impl Shard {
         self.publish(number);
     }
 
-    /// Takes over a TGT that another process executed. `is_whole` is false if its state or its address is
-    /// lost. Returns the SRQ whose receive the message in progress holds.
+    /// Takes over a TGT that another process executed. `is_whole` is false if the TGT's state or address is
+    /// lost; the TGT then goes to ERR. Returns the SRQ whose receive the message in progress holds.
     pub(super) fn revive_tgt(
         &mut self,
         number: u32,
@@ -283,12 +286,12 @@ impl Shard {
         message
     }
 
-    /// Counts one more handle on a TGT of the domain; returns false if there is no such TGT.
+    /// Adds a handle to a TGT of the domain; returns false if there is no such TGT.
     pub(super) fn open_handle(&mut self, number: u32, domain: DomainNumber) -> bool {
         self.qps.get_mut(number).is_some_and(|qp| qp.open_handle(domain))
     }
 
-    /// Closes a handle, and the QP with its last handle (contract C6).
+    /// Closes a handle of a QP. Closing the last handle destroys the QP (contract C6).
     pub(super) fn close_handle(&mut self, number: u32) {
         if self.qps.get_mut(number).is_some_and(Qp::close_handle) {
             self.remove_qp(number);
@@ -309,7 +312,7 @@ impl Shard {
         self.qps.get(number).map(Qp::attributes)
     }
 
-    /// Modifies a QP by attributes that were checked.
+    /// Modifies a QP. The caller has checked the attributes.
     pub(super) fn modify(
         &mut self,
         number: u32,
@@ -327,7 +330,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Sets whether the first packet at a QP replaces the RTU of its connection.
+    /// Sets whether the first packet at a QP is reported to control in place of the RTU of its connection.
     pub(super) fn await_rtu(&mut self, number: u32, awaits: bool) {
         if let Some(qp) = self.qps.get_mut(number) {
             qp.await_rtu(awaits);

@@ -1,10 +1,10 @@
 //! Packets that arrive at a shard other than their QP's.
 //!
-//! Owns an inbox per shard, with one bounded ring per sending shard, and the handle that wakes the shard's
-//! machine. Peers send to port 4791, which belongs to the first shard, until they have the QP's port, or
-//! always if they are not software devices. The first shard checks such a packet, and the QP's shard handles
-//! it as if its own link had received it. If the ring is full, the packet is dropped, and the peer
-//! retransmits it.
+//! Owns an inbox for each shard, with one bounded ring per sending shard, and the handle that wakes the
+//! shard's machine. A peer sends to port 4791, which belongs to the first shard, until it has the QP's port;
+//! a foreign peer always sends to port 4791. The first shard checks such a packet, and the QP's shard handles
+//! it like a packet from its own link. If the ring is full, the packet is dropped, and the peer retransmits
+//! it.
 
 use crate::device::tables::directory::{QpDirectory, ShardIndex};
 use crate::device::threads::wake_up::WakeUp;
@@ -49,13 +49,13 @@ pub(in crate::device) struct Neighbours {
 }
 
 impl Neighbours {
-    /// Creates the inboxes of a device that has no shards yet.
+    /// Creates the inboxes of a device, without any shard.
     pub(in crate::device) fn new(directory: QpDirectory) -> Arc<Self> {
         let inboxes = [const { OnceLock::new() }; MAX_SENDERS];
         Arc::new(Self { directory, inboxes, count: AtomicUsize::new(0) })
     }
 
-    /// Adds a shard whose machine `waker` wakes.
+    /// Adds a shard. `waker` wakes the shard's machine.
     pub(in crate::device) fn add(&self, index: ShardIndex, waker: Arc<WakeUp>) {
         let inbox = ShardInbox { packets: Crossing::new(MAX_WAITING), waker };
         if self.inboxes[index.place()].set(Box::new(inbox)).is_ok() {
@@ -68,7 +68,7 @@ impl Neighbours {
         &self.directory
     }
 
-    /// Returns true if there is more than one shard.
+    /// Returns true if the device has more than one shard.
     #[inline]
     pub(super) fn are_many(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 1
@@ -99,7 +99,7 @@ impl Neighbours {
         }
     }
 
-    /// Takes the packets that were handed to a shard.
+    /// Appends to `into` the packets handed to a shard.
     #[inline]
     pub(super) fn receive(&self, own: ShardIndex, into: &mut Vec<HandedOver>) {
         if let Some(inbox) = self.inboxes[own.place()].get() {
@@ -107,19 +107,20 @@ impl Neighbours {
         }
     }
 
-    /// Returns true if packets were handed to a shard.
+    /// Returns true if packets for a shard are waiting.
     pub(in crate::device) fn has_packets(&self, own: ShardIndex) -> bool {
         self.inboxes[own.place()].get().is_some_and(|inbox| inbox.packets.has_items())
     }
 
-    /// Stops waking the shard's machine.
+    /// Stops waking the shard's machine when packets are handed over.
     pub(in crate::device) fn ignore(&self, own: ShardIndex) {
         if let Some(inbox) = self.inboxes[own.place()].get() {
             inbox.packets.ignore();
         }
     }
 
-    /// Starts to wake the shard's machine. Returns true if packets were handed over before.
+    /// Starts waking the shard's machine when packets are handed over. Returns true if packets are already
+    /// waiting.
     pub(in crate::device) fn listen(&self, own: ShardIndex) -> bool {
         self.inboxes[own.place()].get().is_some_and(|inbox| inbox.packets.listen())
     }

@@ -1,6 +1,6 @@
 //! The link of a removed device.
 //!
-//! Keeps the last counts of the real link, without sending or receiving.
+//! Keeps the counters of the link that it replaces. Neither sends nor receives.
 
 use crate::link::{Link, LinkError, ReceiveBatch, SendBatch, Tap};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ pub(super) struct NoLink {
 }
 
 impl NoLink {
-    /// Keeps the name and the counts of a link.
+    /// Creates the replacement for a link, with the link's name and counters.
     pub(super) fn after(tap: &Tap) -> Self {
         let mut counted = Vec::new();
         tap.counters(&mut counted);

@@ -1,7 +1,7 @@
 //! Output of a shard besides packets: messages to other members of the host, and events for control.
 //!
-//! Owns messages that are written and not yet sent. A message without room at its receiver stays queued, in
-//! order; the queue is bounded. A message that no longer fits is dropped, and its sender repeats it if it
+//! Owns messages that are not sent yet. A message stays queued, in order, while its receiver has no room; the
+//! queue is bounded. A message that does not fit in the queue is dropped, and its sender repeats it if it
 //! waits for an answer. The outbox does not interpret messages.
 #![forbid(unsafe_code)]
 
@@ -21,8 +21,8 @@ const MAX_WAITING_OF_ONE: usize = 1024;
 /// Maximum number of buffers kept for reuse.
 const MAX_SPARE: usize = 64;
 
-/// An event that control handles. The shard queues them in order, and control takes them at the end of each turn, so
-/// the queue never holds more than one turn's packets produce.
+/// An event that control handles. The shard queues events in order, and control takes them at the end of each
+/// turn, so the queue holds the events of one turn at most.
 #[derive(Debug)]
 pub(in crate::device) enum ControlEvent {
     /// A management datagram for QP 1.
@@ -31,19 +31,19 @@ pub(in crate::device) enum ControlEvent {
         from: SocketAddr,
         /// True if a member of this host's registry has that port.
         is_member: bool,
-        /// The local address and UDP port that it was sent to.
+        /// Local address and UDP port of the datagram.
         to: SocketAddr,
-        /// The datagram's ICRC, exclusive-or the ICRC that covers its headers.
+        /// Exclusive or of the datagram's ICRC and the ICRC computed from its headers.
         difference: u32,
         /// The management datagram.
         mad: Box<Mad>,
     },
     /// A management datagram that was not delivered.
     Unreachable(UnreachableReport),
-    /// The first packet at a QP whose connection awaits its RTU. The packet replaces an RTU that was lost or
-    /// overtaken (contract rocev2 12.4).
+    /// The first packet at a QP whose connection awaits its RTU. The packet stands in for an RTU that was
+    /// lost or overtaken (contract rocev2 12.4).
     FirstPacket(QpNumber),
-    /// A message about shared memory from this shard to another of the device.
+    /// A message about shared memory from this shard to another shard of the device.
     OwnMessage {
         /// This process.
         me: MemberId,
@@ -51,10 +51,10 @@ pub(in crate::device) enum ControlEvent {
         kind: u8,
         /// Body of the message.
         bytes: Vec<u8>,
-        /// An area that is handed over with the message.
+        /// Shared memory handed over with the message.
         area: Option<AreaHandle>,
     },
-    /// A member of the host that turned out to be unreachable while sending.
+    /// A member of the host that could not be reached when a message was sent.
     MemberGone(MemberId),
 }
 
@@ -94,13 +94,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A message that has not been sent.
+/// A message that is not sent yet.
 #[derive(Debug)]
 struct Waiting {
     to: MemberId,
     kind: u8,
     bytes: Vec<u8>,
-    /// An area that is handed over with the message.
+    /// Shared memory handed over with the message.
     area: Option<AreaHandle>,
 }
 
@@ -118,12 +118,13 @@ impl MemberOutbox {
         Self { members, waiting: VecDeque::new(), spare: Vec::new() }
     }
 
-    /// Queues the message that `write` appends and whose kind it returns. Returns false if there is no room.
+    /// Queues a message for another member. `write` appends the body and returns the kind. Returns false if
+    /// there is no room.
     pub(in crate::device) fn push(&mut self, to: MemberId, write: impl FnOnce(&mut Vec<u8>) -> u8) -> bool {
         self.push_with(to, None, write)
     }
 
-    /// Like [`MemberOutbox::push`], with an area of this process.
+    /// Queues a message together with an area of this process. See [`MemberOutbox::push`].
     pub(super) fn hand_over(
         &mut self,
         to: MemberId,
@@ -151,13 +152,13 @@ impl MemberOutbox {
 
     fn has_room(&self, to: MemberId) -> bool {
         let all = self.waiting.len();
-        // Usually few messages are queued, and the ones for this member need not be counted.
+        // Count this member's messages only if the queue is long enough to hold too many, which is rare.
         all < MAX_WAITING_OF_ONE
             || all < MAX_WAITING
                 && self.waiting.iter().filter(|waiting| waiting.to == to).count() < MAX_WAITING_OF_ONE
     }
 
-    /// Returns true if a message of another member waits to be taken.
+    /// Returns true if a message from another member is waiting.
     pub(super) fn has_messages(&self) -> bool {
         self.members.as_ref().is_some_and(|members| members.has_queued())
     }
@@ -167,8 +168,8 @@ impl MemberOutbox {
         self.waiting.is_empty()
     }
 
-    /// Sends the queued messages. Messages for this process itself, and members that can no longer be
-    /// reached, are added to `events`.
+    /// Sends the queued messages. Adds to `events` the messages for this process itself, and the members that
+    /// cannot be reached.
     pub(super) fn send(&mut self, events: &mut Vec<ControlEvent>) {
         let mut full: Vec<MemberId> = Vec::new();
         let me = self.members.as_ref().map(|members| members.host().me());
@@ -178,7 +179,7 @@ impl MemberOutbox {
                 events.push(ControlEvent::OwnMessage { me: to, kind, bytes, area });
                 continue;
             }
-            // Later messages to a receiver without room must not overtake earlier ones.
+            // Messages to a receiver without room must stay in order.
             let sent = match &self.members {
                 Some(_) if full.contains(&to) => Err(Undelivered::Full),
                 Some(members) => match &area {
@@ -194,7 +195,7 @@ impl MemberOutbox {
                     continue;
                 }
                 Err(Undelivered::Gone) => events.push(ControlEvent::MemberGone(to)),
-                // An area is offered again later.
+                // The sender of an area offers it again later.
                 Ok(()) | Err(Undelivered::TooLong | Undelivered::TooManyDescriptors) => {}
             }
             if self.spare.len() < MAX_SPARE {
@@ -203,13 +204,13 @@ impl MemberOutbox {
         }
     }
 
-    /// Returns the queued messages: kind and body.
+    /// Returns kind and body of the queued messages.
     #[cfg(test)]
     pub(super) fn waiting_for_tests(&self) -> impl Iterator<Item = (u8, &[u8])> {
         self.waiting.iter().map(|waiting| (waiting.kind, &*waiting.bytes))
     }
 
-    /// Disconnects from the other members: messages are dropped from now on.
+    /// Disconnects from the other members. Queued and later messages are dropped.
     pub(super) fn cut(&mut self) {
         self.members = None;
     }

@@ -1,9 +1,9 @@
 //! Congestion control of the paths to other hosts.
 //!
-//! Owns a window for each direction of a path, which all QPs of the shard with the same two addresses share,
-//! and the QPs that wait for room in one. Acknowledgements report on the packets that a QP sends. Responses
-//! to its READs are not acknowledged, so their requests are bounded instead. Packets that stay on their host
-//! do not use a path.
+//! Owns a window for each direction of a path, and the QPs that wait for room in a window. All QPs of the
+//! shard with the same two addresses share the windows of a path. Acknowledgements report on the requests
+//! that a QP sends. Responses to its READs are not acknowledged, so the number of outstanding responses is
+//! limited instead. Packets that do not leave the host are not controlled.
 
 use super::qp::route::Route;
 use slab::Slab;
@@ -15,32 +15,33 @@ use trunkline_verbs::{ReadAllowance, Time};
 
 /// Maximum window in packets. The window of a QP is smaller, to fit the buffers of its peer.
 const MAX_WINDOW: u32 = 1024;
-/// Parts of a window: the length of a READ's piece, and of a run of packets without a request for an acknowledgement.
+/// Number of parts of a window. A part is the length of a READ's piece, and of a run of packets without an
+/// ACK request.
 const PARTS: u32 = 4;
 
-/// Maximum packets in flight of a QP whose peer has not answered, or no longer answers. These packets count
-/// in no window.
+/// Maximum packets in flight of a QP whose peer has not answered yet, or no longer answers. These packets do
+/// not count in the window of the path.
 const ON_TRIAL: InFlight = InFlight { requests: 2, responses: 8 };
 
 /// Path of a QP's packets.
 #[derive(Debug, Clone, Copy, Default)]
 enum Place {
-    /// Decided with the next packet.
+    /// Decided when the QP is next admitted.
     #[default]
     Undecided,
     /// Without congestion control.
     Free,
-    /// The path of this number.
+    /// Index of the path in [`Paths::paths`].
     Path(usize),
 }
 
-/// A QP's part in a path.
+/// Share of a QP in a path.
 #[derive(Debug, Default)]
 pub(super) struct OnPath {
     place: Place,
-    /// The QP's packets in flight, as they are counted in the path.
+    /// Packets in flight of the QP that the path counts.
     counted: InFlight,
-    /// End of a pause that the QP waits for.
+    /// Time at which the pause ends that the QP waits for; `None` without a pause.
     pub(super) pause_end: Option<Time>,
 }
 
@@ -52,7 +53,7 @@ impl OnPath {
     }
 }
 
-/// The window of one direction, and the QPs that wait for it.
+/// The window of one direction, and the numbers of QPs that wait for room in it.
 #[derive(Debug)]
 struct Direction {
     congestion: Congestion,
@@ -78,7 +79,7 @@ impl Direction {
         (self.congestion.whole_window() / PARTS).min(self.congestion.burst() / 2).max(1)
     }
 
-    /// Records that a QP was served. A QP that `has_sent` and still `waits` moves to the end.
+    /// Records that a QP was served. A QP that has sent and still waits moves to the end of the queue.
     fn served(&mut self, qp_number: u32, has_sent: bool, waits: bool, now: Time) {
         if (has_sent || !waits) && !self.waiting.is_empty() {
             self.waiting.retain(|number| *number != qp_number);
@@ -91,7 +92,7 @@ impl Direction {
         }
     }
 
-    /// Returns the QP that waits longest, if it may be served, or has to wait for the end of a pause.
+    /// Returns the QP that has waited longest, if the window has room for it or a pause has to end first.
     fn released(&self, now: Time) -> Option<u32> {
         let first = *self.waiting.front()?;
         let congestion = &self.congestion;
@@ -110,9 +111,9 @@ struct Path {
 }
 
 impl Path {
-    /// Returns the unused part of a QP's share of the response window. `own` responses of the QP are in
-    /// flight. The call also records that the window limits the QP if no further READ fits: a window that
-    /// grew without use would later be sent as a burst.
+    /// Returns the unused part of a QP's share of the response window. `own` is the number of the QP's
+    /// responses in flight. If no further READ fits, the call also records that the window limits the QP: a
+    /// window that grew without use would later be sent as a burst.
     fn share(&mut self, own: u32) -> u32 {
         let window = self.responses.congestion.whole_window();
         let share = window / self.readers.max(1);
@@ -127,14 +128,15 @@ impl Path {
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     paths: Slab<Path>,
-    /// Numbers of paths by the own address and the peer's with its UDP port, because another port may belong to another user.
+    /// Indices of paths by local address, and by the peer's address with its UDP port. The port is part of
+    /// the key because another port may belong to another user.
     numbers: BTreeMap<(IpAddr, SocketAddr), usize>,
     /// QPs that waited and may be served.
     released: VecDeque<u32>,
 }
 
 impl Paths {
-    /// Passes the path's room to the requester of a QP. Only the first waiting QP gets room.
+    /// Grants room on the path to the requester of a QP. Only the first waiting QP gets room.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -169,8 +171,8 @@ impl Paths {
         }));
     }
 
-    /// Returns the amount that new READs of a QP may request: the room of the window, whatever its pace, limited to the QP's
-    /// share. `None` on a path without congestion control.
+    /// Returns the amount that new READs of a QP may request: the room of the window without pacing, limited
+    /// to the QP's share. `None` on a path without congestion control.
     pub(super) fn read_allowance(
         &mut self,
         qp: &mut OnPath,
@@ -215,7 +217,7 @@ impl Paths {
         path.responses.congestion.replace(counted.responses, 0, Time(0));
         path.readers -= u32::from(counted.responses > 0);
         path.qps -= 1;
-        // Another QP may wait for the acknowledgement of a packet of this one.
+        // Other QPs may be waiting for the acknowledgement of this QP's packets.
         self.released.extend(path.requests.waiting.drain(..));
         self.released.extend(path.responses.waiting.drain(..));
         if path.qps == 0 {
@@ -224,7 +226,8 @@ impl Paths {
         }
     }
 
-    /// Records the packets that the requester of a QP has received, and sent if it `was_served`.
+    /// Updates the path with the packets of a QP that were acknowledged, and with the sent packets if it
+    /// `was_served`.
     #[inline]
     pub(super) fn observe(
         &mut self,
@@ -306,7 +309,7 @@ impl Paths {
         self.released.pop_front()
     }
 
-    /// Returns true if there is one.
+    /// Returns true if a QP that waited may be served.
     #[inline]
     pub(super) fn has_released(&self) -> bool {
         !self.released.is_empty()
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn window_is_shared_by_qps_that_read() {
+    fn window_is_shared_by_reading_qps() {
         let peer = SocketAddr::from(([192, 0, 2, 1], 4791));
         let [requests, responses] = [(); 2].map(|()| direction(&[]));
         let mut path = Path { addresses: (peer.ip(), peer), qps: 2, requests, responses, readers: 0 };
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn window_grows_for_reads_that_do_not_fit() {
+    fn window_grows_only_when_full_of_reads() {
         for (in_flight, window) in [(3, 4), (4, 5)] {
             let peer = SocketAddr::from(([192, 0, 2, 1], 4791));
             let [requests, responses] = [(); 2].map(|()| direction(&[]));
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn qps_get_room_in_turn() {
+    fn qps_get_window_room_in_turn() {
         let mut way = direction(&[]);
         assert_eq!(way.room_of(7, Time(0)), 4, "nobody waits");
         way.served(7, true, true, Time(0));

@@ -47,7 +47,7 @@ const MAX_PEERS: usize = 4096;
 /// Maximum distance of the identifications of two consecutive packets.
 const WINDOW: u64 = 64;
 
-/// A sender's address and ours.
+/// The sender's address and the local address.
 type AddressPair = (IpAddr, IpAddr);
 
 #[derive(Debug, Clone, Copy)]
@@ -58,12 +58,12 @@ enum SenderKind {
     },
     Foreign {
         last: Identification,
-        /// Last identification outside the window.
+        /// Last identification that was outside the window; a second one close to it moves the window.
         stray: Option<Identification>,
     },
 }
 
-/// The identification of a packet, and its time of arrival.
+/// The identification of a packet, and the packet's time of arrival.
 #[derive(Debug, Clone, Copy)]
 struct Identification {
     value: u16,
@@ -91,7 +91,7 @@ impl Judge for Checker<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<AddressPair, SenderKind>,
-    /// The last packet from a soft peer, so that the next packet needs no look-up.
+    /// Cached data of the soft peer whose packet came last, so that its next packet needs no look-up.
     last_soft: Option<LastSoft>,
 }
 
@@ -100,9 +100,10 @@ pub(super) struct Peers {
 struct LastSoft {
     source: SocketAddr,
     destination: SocketAddr,
-    /// Flow of the ICRC. It differs from the packet's headers if an address translator changed them.
+    /// Flow for computing the ICRC. Its headers differ from the received ones if an address translator
+    /// changed them.
     flow: Flow,
-    /// Identification of its last segment.
+    /// Identification of the last segment from the peer.
     identification: u16,
     differences: SegmentDifferences,
 }
@@ -146,16 +147,16 @@ impl LastSoft {
 }
 
 impl Peers {
-    /// Returns true if a sender was identified as a software device: only identifications of segments are
-    /// accepted.
+    /// Returns true if the sender is known to be a software device, of which only identifications of segments
+    /// are accepted.
     pub(super) fn is_soft(&self, pair: AddressPair) -> bool {
         let is_last =
             self.last_soft.as_ref().is_some_and(|last| (last.source.ip(), last.destination.ip()) == pair);
         is_last || matches!(self.known.get(&pair), Some(SenderKind::Soft))
     }
 
-    /// Checks the ICRC of a datagram; `None` when it is wrong. It is right for the headers of the datagram,
-    /// or for the headers of the last [`Peers::check_translated`].
+    /// Checks the ICRC of a datagram; returns `None` if it is wrong. The ICRC is computed from the headers of
+    /// the datagram, or from the headers of the last [`Peers::check_translated`].
     pub(super) fn check(&mut self, datagram: &Datagram<'_>, now: Time) -> Option<Verdict> {
         let Datagram { source, destination, bytes } = *datagram;
         let taken = Verdict::Taken { is_soft: true };
@@ -179,8 +180,8 @@ impl Peers {
         Some(self.judge(pair, identification, now))
     }
 
-    /// Checks the ICRC of a datagram whose headers were others when its sender computed the ICRC. Only software devices
-    /// take part in this.
+    /// Checks the ICRC of a datagram against `covered`, the headers that the datagram had before address
+    /// translation. Accepts only packets of software devices.
     pub(super) fn check_translated(&mut self, datagram: &Datagram<'_>, covered: &IpUdp) -> Option<Verdict> {
         let mut last = LastSoft::new(datagram, covered);
         if !last.check(datagram.bytes) {
@@ -200,7 +201,8 @@ impl Peers {
         }
     }
 
-    /// Judges an IPv4 packet whose ICRC is right under `identification`, of a peer that is not soft.
+    /// Judges an IPv4 packet from a peer that is not soft. The packet's ICRC is right if its identification
+    /// is `identification`.
     fn judge(&mut self, pair: AddressPair, identification: u16, now: Time) -> Verdict {
         let seen = Identification { value: identification, at: now };
         let (next, verdict) = match self.known.get(&pair).copied() {
@@ -236,7 +238,8 @@ impl Peers {
 }
 
 impl Identification {
-    /// Returns the state of a foreign peer after its packet, and the verdict.
+    /// Returns the state of a foreign peer after a packet with this identification, and the verdict on the
+    /// packet.
     fn after_foreign(self, last: Self, stray: Option<Self>) -> (SenderKind, Verdict) {
         let taken = Verdict::Taken { is_soft: false };
         if self.follows(last) {
@@ -252,8 +255,8 @@ impl Identification {
     }
 
     /// Returns true if this identification closely follows `last`, or precedes it because of reordering.
-    /// Close is within 64; ahead, each millisecond in between adds one, since the sender may have served
-    /// other peers.
+    /// Close means a distance of at most 64. If this one is ahead, each millisecond in between adds 1, since
+    /// the sender may have served other peers.
     fn follows(self, last: Self) -> bool {
         let waited_ms = self.at.saturating_duration_since(last.at).as_millis();
         let window = WINDOW.saturating_add(u64::try_from(waited_ms).unwrap_or(u64::MAX));
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn one_packet_of_our_kind_makes_peer_soft_for_good() {
+    fn one_trunkline_packet_marks_peer_as_soft() {
         let (mut peers, now) = (Peers::default(), Time(1));
         assert_eq!(peers.judge(pair(), 7, now), Verdict::Unsure);
         assert_eq!(peers.judge(pair(), 0, now), SOFT);
@@ -284,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn guid_of_ours_makes_peer_soft() {
+    fn trunkline_guid_marks_peer_as_soft() {
         let mut peers = Peers::default();
         peers.saw_guid(pair(), 0x5054_00ff_fe00_0001);
         assert!(!peers.is_soft(pair()));
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_peer_that_left_its_window_is_known_again_with_its_second_packet() {
+    fn foreign_peer_outside_window_is_recognized_after_second_packet() {
         let (mut peers, now) = (Peers::default(), Time(1));
         let mut judge = |identification| peers.judge(pair(), identification, now);
         judge(100);
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_our_addresses_has_its_own_count() {
+    fn identification_count_is_kept_per_local_address() {
         let (mut peers, now) = (Peers::default(), Time(1));
         let other = (pair().0, IpAddr::from([10, 0, 0, 3]));
         for step in 0..10 {

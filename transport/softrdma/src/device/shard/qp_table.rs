@@ -1,7 +1,7 @@
-//! The QPs of the shard: by number, in service order, by deadline.
+//! The QPs of a shard: by number, by order of service, by deadline.
 //!
-//! Owns the QPs, the list of ready QPs, each at most once, and their timers. It keeps the device's directory
-//! of QPs up to date.
+//! Owns the QPs, their timers, and the list of ready QPs, which contains a QP at most once. Updates the
+//! device's directory of QPs.
 
 use super::neighbours::Neighbours;
 use super::qp::Qp;
@@ -16,7 +16,7 @@ use trunkline_machine::mutant;
 use trunkline_roce::wire::{Bth, Service};
 use trunkline_verbs::{QpType, Time};
 
-/// A QP with its state in the lists.
+/// A QP, and its state in the list of ready QPs.
 #[derive(Debug)]
 struct ScheduledQp {
     number: u32,
@@ -26,7 +26,7 @@ struct ScheduledQp {
     scheduled: Scheduled,
 }
 
-/// Adds a QP to the list of ready QPs.
+/// Access to the list of ready QPs, for adding one QP.
 #[derive(Debug)]
 pub(super) struct ReadyMark<'a> {
     slot: usize,
@@ -35,7 +35,7 @@ pub(super) struct ReadyMark<'a> {
 }
 
 impl ReadyMark<'_> {
-    /// Adds the QP to the list unless it is there.
+    /// Adds the QP to the list unless it is in the list.
     pub(super) fn set(self) {
         if !std::mem::replace(self.is_ready, true) {
             self.ready.push_back(self.slot);
@@ -68,13 +68,13 @@ impl ServedQp<'_> {
 pub(in crate::device) struct QpTable {
     index: ShardIndex,
     neighbours: Arc<Neighbours>,
-    /// Slots of the QPs by number.
+    /// Indices in `entries` by QP number.
     slots: NumberMap<usize>,
     entries: Slab<Box<ScheduledQp>>,
-    /// Slots of the ready QPs.
+    /// Indices in `entries` of the ready QPs, in order of service.
     ready: VecDeque<usize>,
     timers: Timers,
-    /// Counters of QPs that were destroyed.
+    /// Sums of the counters of destroyed QPs.
     retired: QpCounters,
 }
 
@@ -126,20 +126,20 @@ impl QpTable {
         self.slots.get(number).map(|slot| &mut self.entries[*slot].qp)
     }
 
-    /// Returns a QP with its mark for the service list.
+    /// Returns a QP, and the means to add it to the list of ready QPs.
     pub(super) fn get_marked(&mut self, number: u32) -> Option<(&mut Qp, ReadyMark<'_>)> {
         let slot = *self.slots.get(number)?;
         let ScheduledQp { qp, is_ready, .. } = &mut *self.entries[slot];
         Some((qp, ReadyMark { slot, is_ready, ready: &mut self.ready }))
     }
 
-    /// Returns all numbers, in order.
+    /// Returns the numbers of all QPs, in ascending order.
     pub(in crate::device) fn numbers(&self) -> Vec<u32> {
         self.slots.numbers()
     }
 
-    /// Returns the QP that a packet names, with its mark for the service list, if `is_connected` accepts the
-    /// packet.
+    /// Returns the QP to which a packet is addressed if `is_connected` accepts the packet, and the means to
+    /// add the QP to the list of ready QPs.
     pub(super) fn addressed(
         &mut self,
         bth: &Bth,
@@ -186,7 +186,7 @@ impl QpTable {
         Some(ServedQp { number: *number, qp, scheduled, timers, mark: ReadyMark { slot, is_ready, ready } })
     }
 
-    /// Returns the time of the first timer.
+    /// Returns the time of the first timer, if any is set.
     pub(super) fn next_due(&self) -> Option<Time> {
         self.timers.next()
     }
@@ -205,7 +205,7 @@ impl QpTable {
         None
     }
 
-    /// Returns the sums of all QPs' counters, including destroyed QPs.
+    /// Returns the sums of the counters of all QPs, including destroyed QPs.
     pub(super) fn counters(&self) -> QpCounters {
         let mut sum = self.retired.clone();
         for (_, entry) in &self.entries {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_qp_leaves_service_list() {
+    fn removed_qp_is_absent_from_service_list() {
         let directory = QpDirectory::new(Numbers::new(&mut Random::new(1), None));
         let mut qps = QpTable::new(ShardIndex::FIRST, Neighbours::new(directory));
         qps.insert(5, qp(5));
@@ -247,7 +247,7 @@ mod tests {
             qps.mark_ready(number);
         }
         qps.remove(5);
-        // Takes the slot of the removed QP.
+        // The new QP reuses the slot of the removed one.
         qps.insert(7, qp(7));
         assert_eq!(qps.ready(), 1);
         assert_eq!(qps.pop_ready().map(|served| served.number), Some(6));

@@ -68,7 +68,7 @@ impl Shard {
         self.handed_over = packets;
     }
 
-    /// Passes a packet to the shard that owns its QP, if that is another shard. Returns true if it is.
+    /// Passes a packet to the shard that owns its QP; returns false if no other shard owns it.
     fn hand_over(&mut self, body: &[u8], datagram: &Datagram<'_>, origin: Origin) -> bool {
         let Ok(bth) = Bth::parse(body) else { return false };
         let number = bth.destination.get();
@@ -117,7 +117,8 @@ impl Shard {
                 return;
             }
         };
-        // Our P_Key is the default key, a full member: the low 15 bits decide (contract rocev2 8.2).
+        // The device's P_Key is the default key, a full member, so only the low 15 bits must match (contract
+        // rocev2 8.2).
         if (packet.bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             counters.wrong_pkey += 1;
         } else if packet.bth.destination == QP1 {
@@ -131,9 +132,9 @@ impl Shard {
         }
     }
 
-    /// Checks the ICRC of a packet whose ICRC does not cover its headers. Returns `None` if it is wrong, or
-    /// if the shard that has the QP checks it. A management datagram passes for now: control has its
-    /// connection and checks it later.
+    /// Checks the ICRC of a packet against the headers that it had before address translation. Returns `None`
+    /// if the ICRC is wrong, or if the packet is handed to the shard that has the QP. A management datagram
+    /// passes this check: control, which has its connection, checks its ICRC.
     #[cold]
     fn check_translated(
         &mut self,
@@ -162,7 +163,7 @@ impl Shard {
         verdict
     }
 
-    /// Counts a management datagram whose ICRC control has found to be wrong.
+    /// Counts a management datagram for which control has found a wrong ICRC.
     pub(in crate::device) fn count_bad_icrc(&mut self) {
         self.resources.counters.bad_icrc += 1;
     }
@@ -213,7 +214,7 @@ impl Shard {
             local.note_silence(pair, now);
         }
         let source = || Heard { from: datagram.source, is_member: origin.is_member };
-        // Members are software devices, and so are peers that share an address with us.
+        // Members are software devices, and so are peers at an address of this device.
         let soft = || {
             let (from, to) = (datagram.source.ip(), datagram.destination.ip());
             origin.is_member || peers.is_soft((from, to)) || link.is_open(from)

@@ -1,8 +1,8 @@
-//! Resources that the QPs of a shard work on.
+//! Resources of a shard that its QPs use.
 //!
-//! Owns the shard's reader of the device's tables (memory by key, SRQs), its counters, and the queues of
-//! everything that QPs produce besides packets: asynchronous events, messages to other members, and events
-//! for control. Each call into a QP borrows it whole.
+//! Owns the shard's reader of the device's tables (memory by key, SRQs), its counters, and the queues for all
+//! output of QPs except packets: asynchronous events, messages to other members, and events for control. Each
+//! call into a QP borrows the whole.
 
 use super::neighbours::Neighbours;
 use super::outbox::ControlEvent;
@@ -32,7 +32,7 @@ pub(super) struct Resources {
     pub(super) unknown_srq: UnknownSrq,
     pub(super) outbox: MemberOutbox,
     pub(super) control_events: Vec<ControlEvent>,
-    /// Scratch space for the image of a shared TGT.
+    /// Scratch space for the published state of a shared TGT.
     pub(super) image: Vec<u64>,
     /// Congestion control of the paths to other hosts.
     pub(super) paths: Paths,
@@ -45,7 +45,7 @@ impl Resources {
         Completer { index: *index, events, counters, tables }
     }
 
-    /// Returns the parts that report, and those that find receives and memory.
+    /// Returns the resources for receiving, split so that they can be borrowed separately.
     pub(super) fn split(&mut self) -> Split<'_> {
         let Self { index, reader, tables, neighbours, counters, events, outbox, .. } = self;
         // Receives are borrowed in batches only if other shards take from the same SRQs.
@@ -65,20 +65,20 @@ impl Resources {
 pub(super) struct Split<'a> {
     pub(super) reading: Reading<'a>,
     pub(super) tables: &'a Tables,
-    /// Shard in whose name receives are borrowed.
+    /// Shard for which receives are borrowed in batches; `None` if the device has one shard only.
     pub(super) borrower: Option<ShardIndex>,
     pub(super) completer: Completer<'a>,
     pub(super) outbox: &'a mut MemberOutbox,
 }
 
 impl<'a> Split<'a> {
-    /// Returns the intake, which finds SRQs, and the completer.
+    /// Returns the intake, which finds SRQs and memory, and the completer.
     pub(super) fn intake(&mut self) -> (Intake<'_>, &mut Completer<'a>) {
         (Intake::new(self.tables, &self.reading, self.borrower), &mut self.completer)
     }
 }
 
-/// Finds the SRQ of a receive side.
+/// Finds the SRQs and the memory of a receive side.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Intake<'a> {
     tables: &'a Tables,
@@ -115,7 +115,8 @@ pub(super) struct Completer<'a> {
 }
 
 impl Completer<'_> {
-    /// Pushes a completion. A CQ without room raises its error event once (contract H5).
+    /// Pushes a completion. If the CQ is full, the completion is lost, and the CQ raises its error event,
+    /// once (contract H5).
     #[inline]
     pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion, solicited: bool) {
         if !cq.push(self.index, completion, solicited) {

@@ -1,8 +1,8 @@
 //! Deadlines of QPs.
 //!
-//! Owns a heap of the QPs' deadlines. When a deadline is put off, which happens with each acknowledgement,
-//! its entry is not moved: the entry expires early, without effect on the engine, and the QP is entered again
-//! at its new deadline.
+//! Owns a heap of the QPs' deadlines. When a deadline moves to a later time, as with each acknowledgement,
+//! its entry stays where it is. The entry then expires early, which has no effect on the engine, and the QP
+//! is entered again with its new deadline.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,7 +17,7 @@ pub(super) struct Timers(BinaryHeap<Reverse<(Time, u32)>>);
 pub(super) struct Scheduled(Option<Time>);
 
 impl Timers {
-    /// Schedules the QP for `when` or earlier.
+    /// Schedules a wake-up of the QP no later than `when`; does nothing if an earlier entry exists.
     pub(super) fn schedule(&mut self, number: u32, scheduled: &mut Scheduled, when: Option<Time>) {
         let Some(when) = when else { return };
         if scheduled.0.is_none_or(|earlier| when < earlier) {

@@ -10,13 +10,13 @@ use trunkline_machine::mutant;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::{AsyncEventKind, Psn, Time, UdpPorts};
 
-/// Packets gathered before the link is called.
+/// Number of queued packets at which the link is called.
 const PACKETS_AT_ONCE: usize = 64;
-/// Maximum number of queued final acknowledgements; beyond it, QPs stop silently.
+/// Maximum number of queued final acknowledgements. Beyond it, QPs stop without sending one.
 const FINAL_ACK_QUEUE_LIMIT: usize = 4 * PACKETS_AT_ONCE;
 
 impl Shard {
-    /// Serves QPs until all are idle, the link is full, or each has had a fair number of turns.
+    /// Serves QPs until none is ready, the link is full, or each has had its share of turns.
     #[inline]
     pub(in crate::device) fn flush(&mut self, now: Time) {
         let has_overflowed = self.overflows_served != self.resources.tables.overflows();
@@ -30,7 +30,7 @@ impl Shard {
         }
     }
 
-    // Not inlined into `flush`, which mostly returns at once.
+    // Not inlined into `flush`, which usually returns at once.
     #[inline(never)]
     fn flush_some(&mut self, now: Time) {
         let turns = self.qps.ready() + 4;
@@ -55,7 +55,7 @@ impl Shard {
         }
     }
 
-    /// Passes the gathered packets to the link; returns true if all of them were sent.
+    /// Passes the queued packets to the link; returns true if all of them were sent.
     pub(in crate::device) fn send(&mut self, now: Time) -> bool {
         self.resources.counters.packets_sent += self.link.send(now) as u64;
         self.link.is_idle()
@@ -79,9 +79,9 @@ impl Shard {
         self.link.outgoing().push_mad(source, SocketAddr::new(to, ports.peer), ports.view, psn, mad);
     }
 
-    /// Repeats the last acknowledgement of a QP whose owner is about to stop it receiving. The peer may still
-    /// wait for that acknowledgement if it was lost, and would retransmit to a QP that no longer exists until
-    /// its retries run out. Several copies are sent, since each can be lost.
+    /// Repeats the last acknowledgement of a QP that is about to stop receiving. If that acknowledgement was
+    /// lost, the peer would retransmit to a QP that no longer exists until its retries run out. Several
+    /// copies are sent, since each can be lost.
     pub(super) fn send_final_ack(&mut self, number: u32) {
         let Self { qps, link, local, resources, packet, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };
@@ -91,7 +91,7 @@ impl Shard {
         }
     }
 
-    /// Serves the next ready QP. Returns false if all are idle.
+    /// Serves the next ready QP. Returns false if none is ready.
     fn serve_next(&mut self, now: Time) -> bool {
         let Self { qps, link, local, resources, packet, .. } = self;
         let Some(served) = qps.pop_ready() else { return false };
@@ -127,11 +127,11 @@ impl Shard {
         }
     }
 
-    /// Handles CQs that have lost a completion since the last call (contract H5). QPs of such a CQ go to ERR.
-    /// An XRC SRQ that completes into it is in error, and its senders see it as empty (contract G10). The
-    /// TGTs continue, since they serve other SRQs too.
+    /// Handles CQs that have lost a completion since the last call (contract H5). QPs that use such a CQ go
+    /// to ERR. An XRC SRQ that completes into it is in error, and senders see the SRQ as empty (contract
+    /// G10). The TGTs continue, since they also serve other SRQs.
     fn serve_overflows(&mut self) {
-        // Ending QPs flushes their work, which may break further CQs.
+        // Moving QPs to ERR flushes their work, which may overflow other CQs.
         while self.overflows_served != self.resources.tables.overflows() {
             self.overflows_served = self.resources.tables.overflows();
             let Self { qps, resources, .. } = self;

@@ -1,8 +1,8 @@
-//! A shard under its lock, with the state that its callers need next to it.
+//! A shard under its lock, with the state that callers need beside it.
 //!
-//! Owns the lock that admits one thread at a time to the shard, and the words that hand its work from thread
-//! to thread. In steady state only its poller takes the lock; other threads that need the shard wait for it.
-//! Two shards share no cache line.
+//! Owns the lock that admits one thread at a time to the shard, and the words that hand the shard's work from
+//! thread to thread. In steady state, only the shard's poller takes the lock; other threads that need the
+//! shard wait for it. Two shards have no cache line in common.
 #![forbid(unsafe_code)]
 
 use crate::device::shard::Shard;
@@ -27,7 +27,8 @@ impl ShardLock {
         Self { index, shard: Owned::new(shard), progress, has_control_events: AtomicBool::new(false) }
     }
 
-    /// Sets the flag for control if the shard has events; returns true if it has. The caller is in a turn.
+    /// Sets the flag for control if the shard has events, and returns true if it has any. The caller is in a
+    /// turn.
     pub(in crate::device) fn note_control_events(&self, shard: &Shard) -> bool {
         let has_control_events = shard.has_control_events();
         if has_control_events {
@@ -36,8 +37,7 @@ impl ShardLock {
         has_control_events
     }
 
-    /// Clears the flag for control's events before the caller takes the events. Returns true if the flag was
-    /// set.
+    /// Clears the flag for control. Call it before taking the events. Returns true if the flag was set.
     pub(in crate::device) fn take_note(&self) -> bool {
         self.has_control_events.load(Ordering::Acquire)
             && self.has_control_events.swap(false, Ordering::AcqRel)

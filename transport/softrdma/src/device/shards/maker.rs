@@ -1,6 +1,7 @@
 //! Creates the shards of a device.
 //!
-//! Owns the sources of their links and numbers. It must never be called with a shard's turn held.
+//! Owns the sources of the shards' links and numbers. It must never be called by a thread that is in a turn
+//! of a shard.
 #![forbid(unsafe_code)]
 
 use super::lock::ShardLock;
@@ -31,13 +32,12 @@ pub(in crate::device) struct ShardMaker {
     pub(in crate::device) runtime: Runtime,
     /// Memory shared with other processes.
     pub(in crate::device) local: LocalInit,
-    /// Messages to the other members of the host; available during the device's membership.
+    /// Messages to the other members of the host; gone once the device has left.
     pub(in crate::device) members: Option<Weak<Members>>,
 }
 
 impl ShardMaker {
-    /// Creates the first shard of a device. Also returns the object that its machine sleeps on in a
-    /// simulation.
+    /// Creates the first shard of a device, and the object on which its machine sleeps in a simulation.
     pub(in crate::device) fn first(
         &self,
         tap: Tap,

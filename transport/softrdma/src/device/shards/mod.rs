@@ -1,8 +1,8 @@
 //! The shards of a device.
 //!
-//! Owns the list of shards, and the shard of each group of CQs: a group gets a separate shard when its first
-//! CQ is created. The first shard belongs to group 0 and exists from the start. Devices whose link cannot be
-//! divided, and groups beyond [`MAX_SHARDS`], use the existing shards.
+//! Owns the list of shards, and the shard of each group of CQs. A group gets a separate shard when its first
+//! CQ is created. The first shard belongs to group 0 and exists from the start. If the link of the device
+//! cannot be divided, or the maximum number of shards is reached, further groups use the existing shards.
 #![forbid(unsafe_code)]
 
 pub(super) mod lock;
@@ -23,7 +23,7 @@ use trunkline_verbs::VerbsError;
 pub(super) struct Shards {
     list: [OnceLock<Arc<ShardLock>>; MAX_SHARDS],
     count: AtomicUsize,
-    /// Shards by group. Locked while a shard is created.
+    /// Shards by group. The lock is held while a shard is created.
     groups: Mutex<Vec<(u32, ShardIndex)>>,
     neighbours: Arc<Neighbours>,
     tables: Arc<Tables>,
@@ -57,7 +57,7 @@ impl Shards {
         self.count.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns a shard by any index; the index in another process's message may be wrong.
+    /// Returns a shard; `None` if the index, which may come from another process, is invalid.
     pub(super) fn get(&self, index: ShardIndex) -> Option<&Arc<ShardLock>> {
         self.list.get(index.place())?.get()
     }
@@ -118,7 +118,7 @@ impl Shards {
         Ok(index)
     }
 
-    /// Returns the shard of a group that has CQs, otherwise the first shard.
+    /// Returns the shard of a group that has a CQ; the first shard for other groups.
     pub(super) fn known_group(&self, group: u32) -> ShardIndex {
         let groups = lock(&self.groups);
         groups.iter().find(|(known, _)| *known == group).map_or(ShardIndex::FIRST, |(_, index)| *index)
@@ -140,12 +140,12 @@ mod tests {
         SrqNumber,
     };
 
-    /// Number of bytes that processors fetch at once: two lines of 64.
+    /// Number of bytes that processors fetch at once: two cache lines of 64 bytes.
     const LINES: usize = 128;
-    /// Bound for a loaded machine.
+    /// Time limit for waits, long enough for a loaded machine.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// Each shard is a separate value on the heap, so two shards share no line if their type fills whole
+    /// Each shard is a separate allocation, so two shards have no line in common if the type fills whole
     /// lines.
     #[test]
     fn two_shards_do_not_share_cache_line() {
@@ -153,7 +153,7 @@ mod tests {
         assert!(size_of::<ShardLock>().is_multiple_of(LINES));
     }
 
-    /// An RC QP of a group, connected to itself, with a CQ.
+    /// An RC QP that is connected to itself, and its CQ, in a group.
     struct Loop {
         cq: Arc<dyn CompletionQueue>,
         qp: Arc<dyn QueuePair>,
@@ -184,7 +184,8 @@ mod tests {
             Self { cq, qp, _pd: pd }
         }
 
-        /// Sends a message to itself, and polls until both completions have arrived; `also` is polled, too.
+        /// Sends a message from the QP to itself, and polls until both completions arrive. `also` is polled,
+        /// too.
         fn exchange(&self, clock: &Clock, also: Option<&dyn CompletionQueue>) {
             self.qp.post_receive(&[ReceiveRequest { wr_id: 1, scatter: &[] }]).unwrap();
             let (operation, data) = (SendOperation::Send, SendData::Inline(&[]));
@@ -204,7 +205,7 @@ mod tests {
         }
     }
 
-    /// An index may come from another process.
+    /// An index in a message of another process may be wrong.
     #[test]
     fn unknown_shard_index_is_refused() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
@@ -216,10 +217,9 @@ mod tests {
         });
     }
 
-    /// A shard continues its work while everything that it shares is locked, since it does not take those
-    /// locks.
+    /// A shard works while everything that it shares is locked by another thread.
     #[test]
-    fn shard_does_not_take_locks_shared_with_others() {
+    fn shard_takes_no_locks_of_device_tables_or_other_shards() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let device =
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();

@@ -1,9 +1,9 @@
 //! Control's access to the shards.
 //!
-//! Owns the turn of the first shard for the length of an operation of control, since most operations need its
-//! link. Other shards are taken when an operation needs them, and released at once. Created with control's
-//! lock held, so that two threads cannot wait for shards in different orders. A thread at work on a shard
-//! never waits for another thread.
+//! Owns the turn of the first shard during an operation of control, since most operations need its link.
+//! Turns of other shards are begun when an operation needs them, and end at once. Created with control's lock
+//! held, so that two threads cannot wait for shards in different orders. A thread that works on a shard never
+//! waits for another thread.
 #![forbid(unsafe_code)]
 
 use super::Shards;
@@ -15,7 +15,7 @@ use crate::host::{AreaHandle, MemberId};
 use trunkline_machine::rings::owned::Turn;
 use trunkline_verbs::{Counter, QpAttributes, QpNumber, Time};
 
-/// Access to the shards for one operation of control.
+/// Access to the shards during one operation of control.
 #[derive(Debug)]
 pub(in crate::device) struct Reach<'a> {
     shards: &'a Shards,
@@ -24,7 +24,7 @@ pub(in crate::device) struct Reach<'a> {
 }
 
 impl<'a> Reach<'a> {
-    /// Creates the access with the first shard's turn, which the caller has waited for.
+    /// Creates the access. `first` is the turn of the first shard.
     pub(in crate::device) fn new(shards: &'a Shards, first: Turn<'a, Shard>, now: Time) -> Self {
         Self { shards, first, now }
     }
@@ -39,8 +39,8 @@ impl<'a> Reach<'a> {
         self.shards.directory()
     }
 
-    /// Runs an operation on a shard, and sends the packets that it causes. The first shard sends them at the
-    /// end of control's operation.
+    /// Runs an operation on a shard, and sends the resulting packets. Packets of the first shard are sent at
+    /// the end of control's operation.
     pub(in crate::device) fn at<R>(&mut self, index: ShardIndex, action: impl FnOnce(&mut Shard) -> R) -> R {
         let lock = self.shards.get(index).filter(|_| index != ShardIndex::FIRST);
         let Some(lock) = lock else { return action(&mut self.first) };
@@ -55,8 +55,8 @@ impl<'a> Reach<'a> {
         }
     }
 
-    /// Passes a message about shared memory to its shard, which handles it at once: the receiving thread
-    /// wakes a thread that sleeps for that shard. Returns false for any other message.
+    /// Passes a message about shared memory to its shard. The shard handles it at once, since the message may
+    /// wake a thread that sleeps for that shard. Returns false for any other message.
     pub(in crate::device) fn handle_memory_message(
         &mut self,
         from: MemberId,
@@ -74,7 +74,7 @@ impl<'a> Reach<'a> {
         })
     }
 
-    /// Runs an operation on the shard that owns a QP; `None` if there is no such QP.
+    /// Runs an operation on the shard that owns a QP; returns `None` if the QP does not exist.
     pub(in crate::device) fn of_qp<R>(
         &mut self,
         number: u32,
@@ -89,7 +89,7 @@ impl<'a> Reach<'a> {
         self.of_qp(number.get(), |shard| shard.attributes(number.get()).copied())?
     }
 
-    /// Takes the shards' events for control; the events of one shard are in order.
+    /// Takes the events for control from all shards. The events of one shard are in order.
     pub(in crate::device) fn take_control_events(&mut self) -> Vec<ControlEvent> {
         let mut events = self.first.take_control_events();
         for lock in self.shards.others().filter(|lock| lock.take_note()) {
@@ -103,7 +103,7 @@ impl<'a> Reach<'a> {
         self.first.flush(now);
     }
 
-    /// Shuts down all shards of a removed device: their links are cut, and all tables are empty.
+    /// Shuts down all shards of a removed device: disconnects their links, and empties all tables.
     pub(in crate::device) fn shut_down(&mut self) {
         for lock in self.shards.others() {
             visit(lock, self.now, Shard::shut_down);

@@ -1,15 +1,15 @@
-//! Attributes of a TGT as plain numbers, in its shared image.
+//! Attributes of a TGT as plain numbers, for its published state.
 //!
-//! Decoded values are checked only against their types.
+//! Decoding checks that the values are valid for their types, and nothing else.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use trunkline_verbs::{Access, AddressVector, Gid, Mtu, Psn, QpAttributes, QpNumber, QpState, QpType};
 
-/// Number of words of the attributes in an image.
+/// Number of words for the attributes in the published state.
 pub(super) const ATTRIBUTE_WORDS: usize = 22;
 
-/// Appends [`ATTRIBUTE_WORDS`] words.
+/// Appends the attributes as [`ATTRIBUTE_WORDS`] words.
 pub(super) fn put_attributes(out: &mut Vec<u64>, attributes: &QpAttributes, source: Option<IpAddr>) {
     let halves = |gid: Gid| {
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| gid.0[at + index]));
@@ -46,7 +46,7 @@ pub(super) fn put_attributes(out: &mut Vec<u64>, attributes: &QpAttributes, sour
     }));
 }
 
-/// Decodes the attributes in an image, and the local address of their address vector.
+/// Decodes the attributes, and the local address of their address vector. Returns `None` if they are invalid.
 pub(super) fn take_attributes(words: &[u64]) -> Option<(QpAttributes, Option<IpAddr>)> {
     let words: &[u64; ATTRIBUTE_WORDS] = words.get(..ATTRIBUTE_WORDS)?.try_into().ok()?;
     let byte = |index: usize| u8::try_from(words[index]).ok();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_survive_round_trip() {
+    fn attributes_round_trip() {
         let source = IpAddr::from([127, 4, 5, 6]);
         for (attributes, source) in [(connected(), Some(source)), (QpAttributes::new(QpType::XrcTgt), None)] {
             let mut words = Vec::new();

@@ -1,12 +1,13 @@
-//! A TGT that this member executes for all that share it.
+//! A TGT that this member executes for all members with a handle on it.
 //!
-//! Owns the placement in another member's SRQ, at most one at a time; the packets that arrive in the
-//! meantime; bytes fetched for a READ; and events for the handles.
+//! Owns the pending placement in another member's SRQ, at most one at a time; the packets that arrive while
+//! it is pending; bytes fetched for a READ; and events for the handles.
 //!
 //! | `pending` | a packet arrives | the owner answers | the owner dies | no answer for a while |
 //! |---|---|---|---|---|
-//! | none | its SRQ is ours: placed. Another's: published, requested, pending | ignored | - | - |
-//! | one | waits in the backlog | the responder answers the peer; the backlog is fed | contract G7 | repeated, same serial |
+//! | none | SRQ of this member: placed. SRQ of another: published, requested, pending | ignored | - | - |
+//! | one | stored in the backlog | the responder answers the peer; the backlog is handled | contract G7 |
+//! repeated, same serial |
 #![forbid(unsafe_code)]
 
 use super::attributes::{ATTRIBUTE_WORDS, put_attributes};
@@ -24,13 +25,13 @@ use trunkline_roce::engine::{
 };
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, Psn, QpAttributes, QpNumber, SrqNumber, Time};
 
-/// Time after which a request that its owner has not answered is repeated.
+/// Time after which an unanswered request to the owner of an SRQ is repeated.
 const AGAIN_NS: u64 = 10_000_000;
-/// Limits of the packets that wait for a placement, in number and in bytes. Packets beyond them are lost, and
-/// the peer repeats them.
+/// Maximum number and bytes of the packets that wait for a placement. Further packets are dropped, and the
+/// peer retransmits them.
 const MAX_BACKLOG: usize = 256;
 const MAX_BACKLOG_BYTES: usize = 1 << 20;
-/// Number of packets of a READ's answer that are fetched at once.
+/// Number of packets of a READ response that are fetched at once.
 const PACKETS_AT_ONCE: u32 = 16;
 /// Maximum number of queued events.
 const MAX_EVENTS: usize = 16;
@@ -38,19 +39,19 @@ const MAX_EVENTS: usize = 16;
 // The largest image fits, including the word for its length.
 const _: () = assert!(ATTRIBUTE_WORDS + IMAGE_WORDS < BUFFER_WORDS);
 
-/// State that a TGT's executor keeps in addition to the QP itself.
+/// State of a TGT's executor in addition to the QP.
 #[derive(Debug)]
 pub(super) struct Executor {
     targets: Arc<Targets>,
     record: TargetRecord,
     pending: Option<Pending>,
     fetch: Fetch,
-    /// Kept packets, each flagged if it may have the payload of several.
+    /// Stored packets; the flag is true if a packet may have the payload of several.
     backlog: VecDeque<(Vec<u8>, bool)>,
     backlog_bytes: usize,
-    /// Serial number and outcome of the last placement that a predecessor requested from this process.
+    /// Serial number and outcome of the last placement that an earlier executor requested from this process.
     inherited: Option<(u64, RemoteOutcome)>,
-    /// Process that holds the receive of the SEND in progress, if not this process.
+    /// Process that holds the receive of the SEND in progress; `None` if this process does.
     message_at: Option<MemberId>,
     events: Vec<AsyncEventKind>,
 }
@@ -60,13 +61,13 @@ pub(super) struct Executor {
 pub(super) struct Pending {
     owner: MemberId,
     serial: u64,
-    /// Kind and bytes of the request as it was sent.
+    /// Kind and body of the request, for repeating it.
     kind: u8,
     bytes: Vec<u8>,
     again: Time,
 }
 
-/// State of the bytes that a READ's answer needs from another process's memory.
+/// State of fetching the bytes for a READ response from another process's memory.
 #[derive(Debug, Default)]
 enum Fetch {
     #[default]
@@ -76,7 +77,7 @@ enum Fetch {
         piece: ReadPiece,
         again: Time,
     },
-    /// The bytes have arrived; they start with the piece `next`.
+    /// The bytes have arrived. They begin with the piece `next`.
     Here {
         next: ReadPiece,
         at: usize,
@@ -85,7 +86,7 @@ enum Fetch {
     Refused(RemoteOutcome),
 }
 
-/// Returns the executor of a TGT that is executed here.
+/// Returns the state for sharing a TGT that this process executes.
 pub(super) fn executor_of(shard: &mut Shard, number: u32) -> Option<&mut Executor> {
     let shared: &mut dyn Any = shard.shared_tgt(number)?;
     shared.downcast_mut()
@@ -107,7 +108,7 @@ impl Executor {
     }
 
     /// Creates the executor of a TGT that was taken over. `last` is the outcome of the last placement that
-    /// its predecessor requested from this process.
+    /// the earlier executor requested from this process.
     pub(super) fn heir(
         targets: Arc<Targets>,
         record: TargetRecord,
@@ -116,24 +117,24 @@ impl Executor {
         Self { inherited: last, ..Self::new(targets, record) }
     }
 
-    /// Returns the TGT's record in the host's table.
+    /// Returns the TGT's record in the table of the host.
     pub(super) fn record(&self) -> TargetRecord {
         self.record
     }
 
-    /// Takes the next kept packet.
+    /// Takes the next stored packet.
     pub(super) fn next_kept(&mut self) -> Option<(Vec<u8>, bool)> {
         let kept = self.backlog.pop_front()?;
         self.backlog_bytes -= kept.0.len();
         Some(kept)
     }
 
-    /// Takes the pending placement of this owner, if its serial number matches; `None` matches any.
+    /// Takes the pending placement if `owner` owns its SRQ and the serial number matches; `None` matches any.
     pub(super) fn take_pending(&mut self, owner: MemberId, serial: Option<u64>) -> Option<Pending> {
         self.pending.take_if(|it| it.owner == owner && serial.is_none_or(|serial| it.serial == serial))
     }
 
-    /// Returns the outcome of a placement. An owner that reports an unknown SRQ may have placed the packet
+    /// Returns the outcome of a placement. If the owner reports an unknown SRQ, it may have placed the packet
     /// before.
     pub(super) fn settle(&self, pending: &Pending, outcome: RemoteOutcome) -> RemoteOutcome {
         let was_placed = || match Message::read(pending.kind, &pending.bytes) {
@@ -146,7 +147,7 @@ impl Executor {
         }
     }
 
-    /// Sets the process that holds the receive of the SEND in progress, if not this process.
+    /// Sets the process that holds the receive of the SEND in progress; `None` for this process.
     pub(super) fn set_message_at(&mut self, owner: Option<MemberId>) {
         self.message_at = owner;
     }
@@ -160,7 +161,8 @@ impl Executor {
         self.take_pending(dead, None)
     }
 
-    /// Takes the bytes of a READ, or the reason why there are none. Returns false if they were not requested.
+    /// Stores the bytes for a READ, or the reason why there are none. Returns false if the bytes were not
+    /// requested.
     pub(super) fn fetched(
         &mut self,
         from: MemberId,
@@ -181,7 +183,7 @@ impl Executor {
         true
     }
 
-    /// Returns the other process that owns the SRQ.
+    /// Returns the process that owns the SRQ, if it is another process.
     fn owner(&self, srq: Option<SrqNumber>) -> Option<MemberId> {
         let host = self.targets.host();
         host.owner_of(srq?.get()).filter(|owner| *owner != host.me())
@@ -215,7 +217,7 @@ impl SharedTgt for Executor {
         message.send(outbox, owner);
         self.pending = Some(Pending { owner, serial, kind, bytes, again: now.plus_ns(AGAIN_NS) });
         self.fetch = match std::mem::take(&mut self.fetch) {
-            // Discard bytes that were fetched for an earlier answer of a READ.
+            // Discard bytes fetched for an earlier READ response.
             Fetch::Here { .. } | Fetch::Refused(_) => Fetch::None,
             fetch => fetch,
         };
@@ -269,7 +271,7 @@ impl SharedTgt for Executor {
     }
 
     fn was_placed(&self, serial: u64, request: &PlacementRequest<'_>) -> bool {
-        // Atomics and READs need an answer, which was lost with the process.
+        // Atomics and READs need a response, which was lost with the process.
         matches!(request.work, Work::Send { .. } | Work::Write { .. })
             && self.targets.is_placed(self.record, serial)
     }
@@ -294,8 +296,8 @@ impl SharedTgt for Executor {
         }
     }
 
-    /// Sends the queued events to the handles of the TGT (contract H1, H2). A process is notified once, no
-    /// matter how many handles it has: its events name the QP, not the handle.
+    /// Sends the queued events to the processes with handles (contract H1, H2). A process is notified once,
+    /// even if it has several handles, since its events name the QP and not the handle.
     fn notify(&mut self, tgt: QpNumber, events: &AsyncEvents, outbox: &mut MemberOutbox) {
         let me = self.targets.host().me();
         for kind in self.events.drain(..) {
@@ -347,7 +349,7 @@ impl SharedTgt for Executor {
     }
 }
 
-/// Returns true if a piece starts where another does.
+/// Returns true if both pieces have the same start.
 fn same(one: &ReadPiece, other: &ReadPiece) -> bool {
     (one.psn, one.srq, one.range, one.offset) == (other.psn, other.srq, other.range, other.offset)
 }

@@ -15,10 +15,10 @@ use crate::host::{Left, TargetRecord};
 use std::sync::Arc;
 use trunkline_verbs::{QpAttributes, Time, VerbsError};
 
-/// Maximum number of attempts to read the image of an executor that writes faster than we read.
+/// Maximum number of attempts to read the state of a TGT while its executor writes it.
 const TRIES: usize = 1000;
 
-/// Handles of this process on a TGT.
+/// Handles of this process on one TGT.
 #[derive(Debug)]
 struct Opened {
     record: TargetRecord,
@@ -31,14 +31,14 @@ struct Opened {
 pub(super) struct Handles(NumberMap<Opened>);
 
 impl Handles {
-    /// Counts one more handle.
+    /// Adds a handle.
     fn open(&mut self, number: u32, record: TargetRecord, domain: &Arc<Domain>) {
         let opened =
             self.0.get_or_insert_with(number, || Opened { record, domain: Arc::clone(domain), handles: 0 });
         opened.handles += 1;
     }
 
-    /// Counts one handle less; `None` if there was none.
+    /// Removes a handle. Returns the TGT's record, or `None` if this process has no handle.
     fn close(&mut self, number: u32) -> Option<TargetRecord> {
         let opened = self.0.get_mut(number)?;
         opened.handles -= 1;
@@ -49,7 +49,7 @@ impl Handles {
         Some(record)
     }
 
-    /// Returns the record of a TGT that this process has a handle on.
+    /// Returns the record of a TGT if this process has a handle on it.
     pub(super) fn record(&self, number: u32) -> Option<TargetRecord> {
         self.0.get(number).map(|opened| opened.record)
     }
@@ -59,7 +59,7 @@ impl Handles {
         self.0.get(number).map(|opened| &opened.domain)
     }
 
-    /// Returns all TGTs with a handle, in order.
+    /// Returns all TGTs with a handle, ordered by number.
     pub(super) fn records(&self) -> Vec<(u32, TargetRecord)> {
         let numbers = self.0.numbers().into_iter();
         numbers.filter_map(|number| Some((number, self.record(number)?))).collect()
@@ -67,13 +67,13 @@ impl Handles {
 }
 
 impl Sharing {
-    /// Returns true if a TGT of the host has the number: a TGT that outlived its creator may have a number of
-    /// a block that was reassigned.
+    /// Returns true if a TGT of the host has the number. A TGT that outlives its creator may have a number
+    /// from a block that was assigned again.
     pub(in crate::device) fn is_taken(&self, number: u32) -> bool {
         self.targets.find(number).is_some()
     }
 
-    /// Adds a new TGT to the host's table; `None` for a TGT of a private domain.
+    /// Adds a new TGT to the host's table; returns `None` for a TGT of a private domain.
     pub(in crate::device) fn create(
         &mut self,
         number: u32,
@@ -117,14 +117,14 @@ impl Sharing {
         true
     }
 
-    /// Closes all handles; other processes continue with these TGTs.
+    /// Closes all handles. Other processes continue with the TGTs.
     pub(in crate::device) fn close_all(&mut self, shard: &mut Shard) {
         for (number, _) in self.handles.records() {
             while self.close(shard, number) {}
         }
     }
 
-    /// Destroys a TGT executed here if its last handle was closed.
+    /// Destroys a TGT that this process executes if its last handle was closed.
     pub(super) fn handle_closed(&self, shard: &mut Shard, tgt: u32) {
         let Some(record) = executor_of(shard, tgt).map(|executor| executor.record()) else { return };
         if !self.targets.exists(record) {

@@ -1,7 +1,7 @@
 //! Messages between the members that share a TGT.
 //!
-//! Owns their encoding. Integers are little-endian and of fixed width; a message is read whole or not at all.
-//! Reading a message checks only its form: the values in it may be arbitrary.
+//! Owns the encoding of the messages. Integers are little-endian and of fixed width. A message is read as a
+//! whole. Reading checks only the format: the values may be arbitrary.
 //!
 //! | kind | from, to | body |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | 17 placed | owner, executor | TGT, serial, outcome |
 //! | 18 read | executor, owner | TGT, PSN, SRQ, range, offset, length |
 //! | 19 read bytes | owner, executor | TGT, PSN, offset, outcome, bytes |
-//! | 20 flush | executor, owner | TGT, whether the TGT is in error |
+//! | 20 flush | executor, owner | TGT, 1 if the TGT is in error |
 //! | 21 modify | holder of a handle, executor | TGT, ticket, local address, change |
 //! | 22 modified | executor, holder | ticket, errno |
 //! | 23 closed | holder, executor | TGT |
@@ -25,7 +25,7 @@ use trunkline_verbs::{
     RemoteAddress, Rkey, SrqNumber,
 };
 
-/// Message kinds that are read here.
+/// Kinds of the messages in this module.
 pub(super) const KINDS: std::ops::RangeInclusive<u8> = 16..=24;
 
 /// A message.
@@ -35,18 +35,18 @@ pub(super) enum Message<'a> {
     Place { tgt: u32, serial: u64, place: PlacementRequest<'a> },
     /// Outcome of a placement.
     Placed { tgt: u32, serial: u64, outcome: RemoteOutcome },
-    /// Requests bytes for the answer of a READ.
+    /// Requests the bytes for a READ response.
     Read { tgt: u32, piece: ReadPiece },
     /// The requested bytes, or the refusal of the READ.
     ReadBytes { tgt: u32, psn: Psn, offset: u32, bytes: Result<&'a [u8], RemoteOutcome> },
-    /// Ends the message in progress, in error or silently.
+    /// Drops the message in progress. Its receive completes with an error if `is_error` is true.
     Flush { tgt: u32, is_error: bool },
-    /// Requests a change of the TGT. The GID index of the address vector is meaningless in another process,
+    /// Requests a change of the TGT. The GID index of the address vector has no meaning in another process,
     /// so the address itself is sent.
     Modify { tgt: u32, ticket: u64, source: Option<IpAddr>, change: QpModify },
-    /// Outcome of a change: 0, or the errno of its refusal.
+    /// Outcome of a change: 0, or the errno of the refusal.
     Modified { ticket: u64, errno: i32 },
-    /// The last handle was closed.
+    /// The sender has closed its last handle.
     Closed { tgt: u32 },
     /// An event of the TGT.
     Event { tgt: u32, kind: AsyncEventKind },
@@ -69,7 +69,7 @@ const FIRST: u8 = 2;
 const LAST: u8 = 4;
 const IMMEDIATE: u8 = 8;
 
-/// Events that a TGT can raise, by their code.
+/// Events that a TGT can raise, indexed by their code.
 const EVENTS: [AsyncEventKind; 7] = [
     AsyncEventKind::QpFatal,
     AsyncEventKind::QpRequestError,
@@ -81,7 +81,7 @@ const EVENTS: [AsyncEventKind; 7] = [
 ];
 
 impl<'a> Message<'a> {
-    /// Queues the message; returns false if there is no room.
+    /// Queues the message in the outbox; returns false if there is no room.
     pub(super) fn send(&self, outbox: &mut MemberOutbox, to: MemberId) -> bool {
         outbox.push(to, |out| self.write(out))
     }
@@ -326,12 +326,12 @@ fn put_change(out: &mut Vec<u8>, change: &QpModify) {
     }
 }
 
-/// Reads a change. The code that applies it decides whether it is legal.
+/// Reads a change. The executor checks later if it is valid.
 fn take_change(from: &mut Reader<'_>) -> Option<QpModify> {
     fn byte(value: u32) -> Option<u8> {
         u8::try_from(value).ok()
     }
-    /// Reads an optional field; `None` if it holds no value of the type.
+    /// Reads an optional field; returns `None` if its value is invalid.
     fn field<T>(from: &mut Reader<'_>, read: impl FnOnce(u32) -> Option<T>) -> Option<Option<T>> {
         let (is_some, value) = (from.u8()?, from.u32()?);
         if is_some == 0 { Some(None) } else { read(value).map(Some) }
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_round_trip() {
+    fn messages_round_trip() {
         for message in samples() {
             let mut bytes = Vec::new();
             let kind = message.write(&mut bytes);

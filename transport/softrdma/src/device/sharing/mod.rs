@@ -1,16 +1,17 @@
 //! TGTs that several processes of the host share through an XRC domain that a file names.
 //!
-//! Owns the state of this process, a *member* of the host, for shared TGTs: the TGTs that it executes (it is
-//! their *executor*), the TGTs that it has handles on, and the receives that messages of other executors hold
-//! in its SRQs. Readers who are not interested in devices that several processes use can skip this module: it
-//! meets the others in two places only.
+//! Owns the state of this process, a *member* of the host, for shared TGTs: the TGTs that it executes (as
+//! their *executor*), the TGTs on which it has handles, and the receives that messages of other executors
+//! hold in its SRQs. Other modules use this one in two places only, so readers can skip it if they are not
+//! interested in devices that several processes use:
 //!
-//! | seam | caller |
+//! | interface | caller |
 //! |---|---|
-//! | [`Sharing`]: open, close, query, change a TGT; a message has arrived; a member may have died | control |
-//! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that have one |
+//! | [`Sharing`]: open, close, query or change a TGT; handle a message; handle the possible death of a member | control |
+//! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events |
+//! the shard, for QPs that are shared |
 //!
-//! It must never be called for a TGT of a private domain, which has no costs for sharing.
+//! It must never be called for a TGT of a private domain, so that sharing costs such a TGT nothing.
 //!
 //! ```text
 //! peer --packet--> executor: responder --place (serial)--> owner of the SRQ: places, remembers the serial
@@ -21,25 +22,25 @@
 //! ```
 //! | part | what it owns |
 //! |---|---|
-//! | `message`, `attributes` | the encoding of messages and images |
+//! | `message`, `attributes` | the encoding of messages and of published states |
 //! | `executor` | a TGT's remote placements: one at a time, later packets wait in order, bounded |
-//! | `placements` | replies to an executor's placements and READs |
-//! | `owner` | placements for the executors of other TGTs |
-//! | `handles` | opening, closing and querying TGTs that others execute |
+//! | `placements` | the answers of other processes to an executor |
+//! | `owner` | placements for executors in other processes |
+//! | `handles` | opening, closing and querying TGTs that other processes execute |
 //! | `modify` | changes requested from executors, and their answers |
 //! | `take_over` | the consequences of a member's death |
 //!
-//! # Why nothing is lost or doubled when an executor dies
-//! The executor publishes its state before it requests a placement, and again before an answer leaves. The
-//! published state is therefore at most one placement old, and the successor starts from it. The peer repeats
-//! the packets that were not answered. The first of them has the serial number of the placement that may
-//! already have been done. In that case the owner of the SRQ, which stores the last serial number with its
-//! outcome, returns the outcome instead of placing the packet again. This holds for atomics too. A serial
-//! number is never reused, not even after a reset.
+//! # Packets are neither lost nor placed twice when an executor dies
+//! The executor publishes its state before it requests a placement, and again before it sends the response.
+//! The published state is therefore at most one placement old, and the next executor starts from it. The peer
+//! retransmits the packets without a response. The first of them has the serial number of the placement that
+//! may already be done. In that case the owner of the SRQ, which stores the last serial number with its
+//! outcome, returns the outcome and does not place the packet again. This also holds for atomics. Serial
+//! numbers are not reused, even after a reset.
 //!
-//! The owner may also have exited. A process that places a SEND or a WRITE records the serial number in the
-//! shared table before the message is visible to its program, so that the successor acknowledges it instead
-//! of reporting an unknown SRQ.
+//! The owner may have exited, too. A process that places a SEND or a WRITE records the serial number in the
+//! shared table before the message is visible to its program. The next executor then acknowledges the packet
+//! instead of reporting an unknown SRQ.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -94,18 +95,18 @@ impl Sharing {
         }
     }
 
-    /// Returns the counters.
+    /// Returns the counters of shared TGTs.
     pub(super) fn counters(&self) -> MemberCounters {
         self.counters
     }
 
-    /// Disconnects from the other processes, for a removed device.
+    /// Disconnects from the other processes, since the device is removed.
     pub(super) fn cut(&mut self) {
         self.members = None;
     }
 
-    /// Handles a message of another process. Returns the change that it requests, if any: apply it and call
-    /// [`Sharing::modified`].
+    /// Handles a message from another process. If the message requests a change, returns it: the caller
+    /// applies the change and calls [`Sharing::modified`].
     pub(super) fn handle_message(
         &mut self,
         shard: &mut Shard,
@@ -144,20 +145,20 @@ impl Sharing {
         None
     }
 
-    /// Records that the connection with a process ended: it may have died.
+    /// Records that the connection with a process ended. The process may have died.
     pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
         self.takeovers.note_disconnect(member, now);
     }
 
-    /// Returns the other process of this host that owns the QP of this number at an address. A shared TGT
-    /// belongs to its executor.
+    /// Returns the other process of this host that owns the QP of this number at an address. A shared TGT is
+    /// owned by its executor.
     pub(super) fn member_of(&self, qp: QpNumber, at: IpAddr) -> Option<MemberId> {
         let host = self.targets.host();
         let member = self.process_with(qp)?;
         (member != host.me() && host.has_port_at(member, at)).then_some(member)
     }
 
-    /// Returns the user of the process of this host that has a QP and this port, if it is proved.
+    /// Returns the uid of the process of this host that has a QP and a port, if it is proven.
     pub(super) fn user_of(&self, qp: QpNumber, from: SocketAddr) -> Option<u32> {
         let host = self.targets.host();
         let member = self.process_with(qp).filter(|member| host.has_port(*member, from))?;
@@ -168,19 +169,20 @@ impl Sharing {
         self.targets.executor_of(qp.get()).or_else(|| self.targets.host().owner_of(qp.get()))
     }
 
-    /// Returns a live process that has a handle on a TGT.
+    /// Returns a live process with a handle on a TGT.
     pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
         self.targets.living_holder(self.targets.find(tgt.get())?)
     }
 
-    /// Ensures that the death of a process is reported; returns false if that is not possible now.
+    /// Connects to a process so that its death is reported; returns false if that is not possible now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         let (host, Some(members)) = (self.targets.host(), &self.members) else { return true };
-        // A live member that cannot be reached because it has changed its user is not lost.
+        // A live member that cannot be reached because it has changed its user still counts as watched.
         member == host.me() || members.connect(member) || !host.is_alive(member) && members.watch(member)
     }
 
-    /// Takes over TGTs from processes that have died. Returns those processes, and the processes that live.
+    /// Takes over TGTs from processes that have died. Returns the dead processes, and the processes that live
+    /// although their connections ended.
     pub(super) fn work(&mut self, shard: &mut Shard, gids: &mut GidTable, now: Time) -> Due {
         let targets = Arc::clone(&self.targets);
         let due = self.takeovers.due(now, |member| targets.host().is_alive(member));

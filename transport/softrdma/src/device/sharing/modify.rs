@@ -1,7 +1,7 @@
 //! Changes of a TGT that are requested from its executor.
 //!
-//! Owns the tickets of changes requested from other processes. Callers wait without holding the device's lock.
-//! The executor answers from its background thread, independently of its program.
+//! Owns the tickets for changes requested from other processes. A caller waits for the outcome without the
+//! device's lock. The executor answers from its background thread, independently of its program.
 #![forbid(unsafe_code)]
 
 use super::Sharing;
@@ -37,7 +37,7 @@ pub(in crate::device) enum ModifyProgress {
     Pending,
     /// The change was applied or refused.
     Done(Result<(), VerbsError>),
-    /// Another process has taken over the TGT, so the outcome is unknown. Query the state, then decide.
+    /// Another process has taken over the TGT, so the outcome is unknown. The caller has to query the state.
     ExecutorGone,
 }
 
@@ -45,7 +45,7 @@ pub(in crate::device) enum ModifyProgress {
 #[derive(Debug, Default)]
 pub(super) struct Tickets {
     last: u64,
-    /// Ticket numbers, with the executor's answer: an errno, or 0 if the change was applied.
+    /// Ticket numbers with the executor's answers: 0 if the change was applied, else an errno.
     waiting: Vec<(u64, Option<i32>)>,
 }
 
@@ -66,7 +66,8 @@ impl Tickets {
         }
     }
 
-    /// Takes the answer; `Ok(None)` until it has arrived, `Err` if the ticket is not pending.
+    /// Takes the answer to a ticket: `Ok(None)` if it has not arrived yet, `Err` if the ticket is not
+    /// pending.
     fn take(&mut self, ticket: u64) -> Result<Option<i32>, VerbsError> {
         let place = self.waiting.iter().position(|(number, _)| *number == ticket).ok_or(VerbsError::Gone)?;
         let answer = self.waiting[place].1;
@@ -140,13 +141,13 @@ impl Sharing {
         ModifyProgress::ExecutorGone
     }
 
-    /// Drops a change whose outcome is no longer awaited.
+    /// Drops a change whose outcome the caller no longer awaits.
     pub(in crate::device) fn forget_modify(&mut self, ticket: ModifyTicket) {
         self.tickets.forget(ticket.ticket);
     }
 
-    /// Returns the TGT and the requested change, with a GID index of our table, if the requesting process has
-    /// a handle.
+    /// Returns the TGT and the requested change, with a GID index of this device, if the requesting process
+    /// has a handle.
     pub(in crate::device) fn checked(
         &self,
         shard: &mut Shard,

@@ -1,8 +1,8 @@
 //! Placements for TGTs that other processes execute.
 //!
-//! Owns the receive that a half-arrived message of each such TGT holds here, and the outcome of its last
-//! placement. An executor that took over may repeat the last request of its predecessor; it gets that
-//! outcome, and the packet is not placed twice.
+//! Owns the receive that a message in progress of each such TGT holds here, and the outcome of the TGT's last
+//! placement. An executor that has taken over may repeat the last request of the earlier executor. It gets
+//! the stored outcome, and the packet is not placed twice.
 #![forbid(unsafe_code)]
 
 use super::Sharing;
@@ -14,19 +14,19 @@ use crate::host::{MemberId, Targets};
 use trunkline_roce::engine::{Placement, PlacementRequest, ReadOutcome, ReadPiece};
 use trunkline_verbs::{QpNumber, SrqNumber};
 
-/// Number of receptions of other processes' TGTs beyond which receptions of destroyed TGTs are dropped.
+/// Number of receive sides above which the ones of destroyed TGTs are dropped.
 const MANY: usize = 256;
-/// Maximum number of bytes fetched at once.
+/// Maximum number of bytes that one request fetches.
 pub(super) const MAX_FETCH: u32 = 24 * 1024;
 
-/// Admission of a requested placement.
+/// Decision on a requested placement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Admission {
     /// The request is the next one.
     Do,
     /// The request was already done, with this outcome.
     Done(RemoteOutcome),
-    /// A later request was done: the sender no longer executes the TGT.
+    /// A later request was done, so the sender no longer executes the TGT.
     Overtaken,
 }
 
@@ -34,7 +34,7 @@ enum Admission {
 #[derive(Debug)]
 struct Remote {
     reception: Reception,
-    /// Last placement that changed anything: serial number and outcome.
+    /// Serial number and outcome of the last placement that changed state.
     last: Option<(u64, RemoteOutcome)>,
 }
 
@@ -74,17 +74,17 @@ impl Receptions {
     }
 }
 
-/// Reason why a request of another process is refused.
+/// Reason for refusing a request of another process.
 enum NotOurs {
-    /// The sender does not execute the TGT, or no longer does.
+    /// The sender does not execute the TGT.
     Stale,
     /// The domain has no such SRQ here.
     UnknownSrq,
 }
 
 impl Sharing {
-    /// Returns the local number of the domain that a TGT and an SRQ of ours have in common, if the requesting
-    /// process executes the TGT.
+    /// Returns the local number of the domain that contains both a TGT and an SRQ of this process, if the
+    /// requesting process executes the TGT.
     fn common_domain(
         &self,
         shard: &mut Shard,
@@ -153,7 +153,8 @@ impl Sharing {
         Message::ReadBytes { tgt, psn: piece.psn, offset: piece.offset, bytes }.send(shard.outbox(), from);
     }
 
-    /// Completes with an error the half-received message of a TGT of another process (contract I2).
+    /// Drops the message in progress of a TGT of another process. If `is_error` is true, its receive
+    /// completes with an error (contract I2).
     pub(super) fn flush_for(&mut self, shard: &mut Shard, from: MemberId, tgt: u32, is_error: bool) {
         let executor = self.targets.find(tgt).and_then(|record| self.targets.executor(record));
         if executor != Some(from) {

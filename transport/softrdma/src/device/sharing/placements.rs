@@ -1,6 +1,6 @@
-//! Answers of other processes to the requests of an executor here.
+//! Answers of other processes to the requests of an executor in this process.
 //!
-//! Connects the executor's state with the shard, which executes the TGT.
+//! Passes the answers to the shard, which executes the TGT.
 #![forbid(unsafe_code)]
 
 use super::executor::{Pending, executor_of};
@@ -9,7 +9,7 @@ use crate::host::MemberId;
 use trunkline_roce::wire::Packet;
 use trunkline_verbs::{Psn, Time};
 
-/// Handles another process's outcome of a placement.
+/// Handles the outcome of a placement, reported by another process.
 pub(super) fn handle_placed(
     shard: &mut Shard,
     from: MemberId,
@@ -24,8 +24,8 @@ pub(super) fn handle_placed(
     }
 }
 
-/// Ends the wait for a placement, and handles the packets that arrived in the meantime. `owner` is `None` if
-/// the owner has died.
+/// Completes the pending placement, and handles the packets that arrived while it was pending. `owner` is
+/// `None` if the owner has died.
 fn answer(
     shard: &mut Shard,
     tgt: u32,
@@ -51,7 +51,7 @@ fn answer(
     shard.qps().mark_ready(tgt);
 }
 
-/// Handles the bytes of a READ.
+/// Handles bytes that were fetched for a READ.
 pub(super) fn handle_read_bytes(
     shard: &mut Shard,
     from: MemberId,
@@ -64,7 +64,8 @@ pub(super) fn handle_read_bytes(
     }
 }
 
-/// Ends the pending placements and READs of a TGT executed here that a dead process has not answered.
+/// Completes the pending placements and READs of a TGT executed here that a dead process can no longer
+/// answer.
 pub(super) fn abandon_requests_to(shard: &mut Shard, tgt: u32, dead: MemberId, now: Time) {
     let Some(executor) = executor_of(shard, tgt) else { return };
     if let Some(pending) = executor.forget_member(dead) {

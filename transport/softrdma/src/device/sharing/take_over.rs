@@ -1,14 +1,14 @@
 //! Consequences of a member's death.
 //!
-//! Owns the members whose connection has ended and which may or may not be alive: a process that dies closes
-//! its sockets at one time and releases its lock at another. Only a member that has lost its lock is dead.
-//! The consequences are:
+//! Owns the members whose connection ended and that may be alive or dead: a process that dies closes its
+//! sockets and releases its lock at different times. A member is dead only if its lock is free.
+//! The consequences of a death are:
 //!
-//! | the dead member was | what happens |
+//! | role of the dead member | consequence |
 //! |---|---|
-//! | the executor of a TGT that we have a handle on | the first to swap the record's executor continues from the image |
-//! | the owner of an SRQ that a placement waits for | the packet is acknowledged if it was placed, else answered by contract G7 |
-//! | the last holder of handles on a TGT of ours | the TGT is destroyed |
+//! | executor of a TGT on which this process has a handle | the first process to swap the record's executor continues from the published state |
+//! | owner of an SRQ for which a placement is pending | the packet is acknowledged if it was placed, otherwise answered by contract G7 |
+//! | last process with handles on a TGT executed here | the TGT is destroyed |
 #![forbid(unsafe_code)]
 
 use super::Sharing;
@@ -23,14 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::{QpAttributes, QpType, Time, VerbsError};
 
-/// Interval at which the lock of a member that may have died is tried.
+/// Interval at which the lock of a member that may have died is checked.
 const EVERY: Duration = Duration::from_millis(2);
-/// Delay before connecting again to an executor for whose connection there was no room.
+/// Delay before connecting again to an executor for which there was no room for a connection.
 const WATCH_AGAIN: Duration = Duration::from_millis(20);
-/// Number of checks after which the member counts as alive, although its connection ended.
+/// Number of checks after which a member whose connection ended counts as alive.
 const TRIES: u32 = 250;
 
-/// A member whose connection has ended. If it is dead, its work is taken over.
+/// A member whose connection ended. If it is dead, its TGTs are taken over.
 #[derive(Debug, Clone, Copy)]
 struct PendingTakeover {
     member: MemberId,
@@ -38,11 +38,11 @@ struct PendingTakeover {
     again: Time,
 }
 
-/// Members that may have died, and the time to connect to executors again.
+/// Members that may have died, and the time for connecting to executors again.
 #[derive(Debug, Default)]
 pub(super) struct Takeovers {
     pending: Vec<PendingTakeover>,
-    /// Time of the next attempt to connect to the executors of other TGTs.
+    /// Time of the next attempt to connect to the executors of TGTs with a handle.
     watch_again: Option<Time>,
 }
 
@@ -51,9 +51,9 @@ pub(super) struct Takeovers {
 pub(in crate::device) struct Due {
     /// Members that have died.
     pub(in crate::device) dead: Vec<MemberId>,
-    /// Members that live, but whose death would no longer be reported.
+    /// Members that live, but whose death would not be reported.
     pub(in crate::device) alive: Vec<MemberId>,
-    /// True if this process has to connect to the executors of other TGTs.
+    /// True if this process has to connect to executors of TGTs with a handle.
     pub(super) watches: bool,
 }
 
@@ -70,7 +70,7 @@ impl Takeovers {
         self.pending.iter().map(|pending| pending.again).chain(self.watch_again).min()
     }
 
-    /// Determines which of the members whose connection ended are dead.
+    /// Determines which members whose connections ended are dead.
     pub(super) fn due(&mut self, now: Time, is_alive: impl Fn(MemberId) -> bool) -> Due {
         let (mut dead, mut alive) = (Vec::new(), Vec::new());
         for pending in &mut self.pending {
@@ -96,7 +96,7 @@ impl Takeovers {
 }
 
 impl Sharing {
-    /// Takes over the TGTs of a dead member, and ends its placements and handles.
+    /// Takes over the TGTs of a dead member, completes the placements pending at it, and closes its handles.
     pub(super) fn take_over_from(
         &mut self,
         shard: &mut Shard,
@@ -127,7 +127,7 @@ impl Sharing {
         }
     }
 
-    /// Connects to each executor of a TGT that this process has open, so that the executor's death is
+    /// Connects to the executor of each TGT on which this process has a handle, so that its death is
     /// detected.
     pub(super) fn watch_executors(&mut self, now: Time) {
         let Some(members) = &self.members else { return };
@@ -141,7 +141,7 @@ impl Sharing {
         self.takeovers.watch_again = (!connected).then(|| now + WATCH_AGAIN);
     }
 
-    /// Continues to execute a TGT where the dead member stopped, unless another member already does.
+    /// Continues a TGT from the state published by the dead member, unless another member has taken it over.
     fn inherit(
         &mut self,
         shard: &mut Shard,
@@ -181,13 +181,13 @@ impl Sharing {
         self.counters.taken_over += 1;
         shard.publish(number);
         shard.qps().mark_ready(number);
-        // The responder may be waiting for the member that died.
+        // The responder may be waiting for an answer from the dead member.
         abandon_requests_to(shard, number, dead, now);
     }
 }
 
-/// Opens the route of a TGT that another process connected, if it is connected. Its source becomes an index
-/// of our GID table.
+/// Opens the route of a TGT that another process connected, if the TGT is connected. The index of the route's
+/// source is looked up in this device's GID table.
 fn open_route(
     shard: &mut Shard,
     gids: &mut GidTable,

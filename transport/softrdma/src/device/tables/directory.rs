@@ -1,8 +1,8 @@
 //! The shard of each QP.
 //!
-//! Owns the numbers of QPs, and the shard of each existing QP. Control looks up the shard of a QP here, as
-//! does a shard that receives a packet for a QP of another shard. Packets that arrive at the right shard are
-//! not looked up.
+//! Owns the numbers of QPs, and the shard of each existing QP. Control looks up the shard of a QP here, and
+//! so does a shard that receives a packet for a QP of another shard. Packets that arrive at the shard of
+//! their QP need no look-up.
 #![forbid(unsafe_code)]
 
 use super::numbers::{NumberMap, Numbers};
@@ -19,11 +19,11 @@ pub(in crate::device) const MAX_SHARDS: usize = 32;
 pub(in crate::device) struct ShardIndex(pub(in crate::device) u8);
 
 impl ShardIndex {
-    /// The shard that each device has: it has port 4791, the messages of other processes, and the QPs that
-    /// they share.
+    /// The first shard, which each device has. It has port 4791, and the QPs that processes share, and
+    /// receives the messages of other processes.
     pub(in crate::device) const FIRST: Self = Self(0);
 
-    /// Returns the index in a list.
+    /// Returns the index as a `usize`.
     pub(in crate::device) fn place(self) -> usize {
         usize::from(self.0)
     }
@@ -44,7 +44,7 @@ impl QpDirectory {
         Self(Mutex::new(Entries { homes: NumberMap::default(), numbers }))
     }
 
-    /// Takes a number for a new QP of a shard; skips numbers that are `taken`.
+    /// Takes a number for a new QP of a shard. Numbers for which `taken` returns true are skipped.
     pub(in crate::device) fn take_number(
         &self,
         home: ShardIndex,

@@ -1,9 +1,9 @@
 //! XRC domains by inode.
 //!
-//! Owns the mapping of files to domains (contract A1 to A7). On UDP the host's registry holds it for all
-//! processes of one user in one network namespace: they share the one device `trunkline0`, however often it
-//! is opened (contract A2). A device on a network in process has a separate table. A domain lives while an
-//! open handle, an SRQ or a TGT holds its `Arc`.
+//! Owns the mapping of files to domains (contract A1 to A7). For UDP, the registry of the host holds the
+//! mapping for all processes of one user in one network namespace, since their devices act as the one device
+//! `trunkline0` (contract A2). A device on a network in process has a separate table. A domain exists while
+//! an open handle, an SRQ or a TGT holds its `Arc`.
 #![forbid(unsafe_code)]
 
 use crate::device::threads::signal::lock;
@@ -23,7 +23,8 @@ pub(in crate::device) struct DomainNumber(pub(in crate::device) u64);
 #[derive(Debug)]
 pub(in crate::device) struct Domain {
     number: DomainNumber,
-    /// Declared before the file, so that it is dropped first: until then the inode names this domain.
+    /// Declared before the file, so that it is dropped first: the inode must stay in use until the claim is
+    /// released.
     claim: Option<DomainClaim>,
     /// Keeps the inode in use, so that it cannot be reused for another file (contract A3).
     _file: Option<File>,
@@ -35,8 +36,8 @@ impl Domain {
         self.number
     }
 
-    /// Returns the domain's number among all members of the host if a file names the domain, whose TGTs are
-    /// then shared.
+    /// Returns the domain's number among all members of the host; `None` if no file names the domain. TGTs of
+    /// a domain that a file names are shared.
     pub(in crate::device) fn shared(&self) -> Option<u64> {
         self.claim.as_ref().map(DomainClaim::id)
     }
@@ -57,13 +58,13 @@ pub(in crate::device) struct DomainTable {
 }
 
 impl DomainTable {
-    /// Creates the table of this device's own domains, or of the domains that all members of a host share.
+    /// Creates a table. With a host, its domains are shared by all members of the host.
     pub(in crate::device) fn new(host: Option<Arc<Host>>) -> Self {
         Self { table: Mutex::default(), host }
     }
 
-    /// Opens a domain according to the table of contract A5. One lock makes lookup and creation one step
-    /// (contract A4); among members it is the host's lock.
+    /// Opens a domain according to the table of contract A5. Look-up and creation are one step under one lock
+    /// (contract A4); for members of a host it is the host's lock.
     pub(in crate::device) fn open(
         &self,
         file: Option<BorrowedFd<'_>>,

@@ -1,8 +1,8 @@
-//! The GID table: the addresses that packets of this device can have.
+//! The GID table: the source addresses that packets of a device can have.
 //!
-//! Owns the addresses and their order (design: global IPv4 by interface index, global IPv6, link-local IPv4,
-//! 127.0.0.1, ::1). Link-local IPv6 addresses are valid on one interface only, and are left out. It must
-//! never open an address; the device does that when the address is first used.
+//! Owns the addresses and their order: global IPv4 by interface index, global IPv6, link-local IPv4,
+//! 127.0.0.1, ::1. Link-local IPv6 addresses are valid on one interface only, and are left out. The table
+//! never opens an address; the device does so when the address is first used.
 #![forbid(unsafe_code)]
 
 use nix::ifaddrs::getifaddrs;
@@ -19,19 +19,20 @@ pub(in crate::device) const MAX_ENTRIES: usize = 256;
 /// Maximum number of addresses of the host.
 const MAX_OF_HOST: usize = MAX_ENTRIES / 2;
 
-/// A table of GIDs. Entries are added, never moved or removed: an index keeps its address until the table is
-/// full and the host no longer has the address.
+/// A table of GIDs. Entries are added, and neither moved nor removed. An index is given to another address
+/// only when the table is full and the host no longer has the old address.
 #[derive(Debug, Clone)]
 pub(in crate::device) struct GidTable {
     addresses: Vec<IpAddr>,
-    /// Number of addresses that the user named. The others are loopback addresses that were bound.
+    /// Number of addresses that the user named, which precede the bound loopback addresses; `None` if the
+    /// table follows the host.
     named: Option<usize>,
     /// Addresses that the host no longer has. They keep their indices in case the addresses return.
     gone: Vec<IpAddr>,
-    /// Addresses of the host that do not fit the table. Each was logged as a warning.
+    /// Addresses of the host that do not fit in the table. A warning was logged for them.
     left_out: BTreeSet<IpAddr>,
     left_out_count: u64,
-    /// Addresses that were replaced since [`GidTable::take_replaced`].
+    /// Addresses whose entries were given to others since the last [`GidTable::take_replaced`].
     replaced: BTreeSet<IpAddr>,
 }
 
@@ -48,7 +49,7 @@ impl GidTable {
         }
     }
 
-    /// Creates the table of an unconfigured device.
+    /// Creates the table of the host's addresses, for a device without named addresses.
     pub(in crate::device) fn of_host() -> io::Result<Self> {
         let mut table = Self { named: None, ..Self::named(Vec::new()) };
         table.refresh()?;
@@ -70,8 +71,8 @@ impl GidTable {
         Ok(())
     }
 
-    /// Applies the list of all addresses that the host has. Returns the first address that is left out from
-    /// now on, and the number of such addresses.
+    /// Updates the table to the addresses `found`, which are all addresses of the host. Returns the first
+    /// address that newly does not fit, and the number of such addresses.
     fn follow(&mut self, found: &[IpAddr]) -> Option<(IpAddr, u64)> {
         let mut first_left_out = None;
         let left_out_before = self.left_out_count;
@@ -97,7 +98,7 @@ impl GidTable {
         first_left_out.map(|first| (first, self.left_out_count - left_out_before))
     }
 
-    /// Takes the addresses whose places in the table were given to others.
+    /// Takes the addresses whose entries were given to others since the last call.
     pub(in crate::device) fn take_replaced(&mut self) -> BTreeSet<IpAddr> {
         std::mem::take(&mut self.replaced)
     }
@@ -107,7 +108,7 @@ impl GidTable {
         of_host < MAX_OF_HOST && self.addresses.len() < MAX_ENTRIES
     }
 
-    /// Returns the reason why the table lacks an address.
+    /// Returns the reason why the table does not contain an address.
     pub(in crate::device) fn reason_without(&self, address: IpAddr) -> &'static str {
         if self.left_out.contains(&address) {
             "the device has 128 other addresses of the host, and no room for this one; name those that it is to have in \
@@ -119,7 +120,7 @@ impl GidTable {
         }
     }
 
-    /// Returns the number of times the table had no room for an address of the host.
+    /// Returns the number of times that an address of the host did not fit in the table.
     pub(in crate::device) fn left_out_count(&self) -> u64 {
         self.left_out_count
     }
@@ -131,7 +132,7 @@ impl GidTable {
         self.gone = self.addresses.iter().filter(is_gone).copied().collect();
     }
 
-    /// Returns the addresses that the host still has, as of the last refresh.
+    /// Returns the addresses that the host had at the last refresh.
     pub(in crate::device) fn present(&self) -> Vec<IpAddr> {
         self.addresses.iter().copied().filter(|address| !self.gone.contains(address)).collect()
     }
@@ -151,7 +152,7 @@ impl GidTable {
         self.addresses.get(usize::from(index)).copied()
     }
 
-    /// Returns the index of an address; adds a loopback address that is bound to the table.
+    /// Returns the index of an address. A loopback address is added to the table if it is not in it.
     pub(in crate::device) fn index_of(&mut self, address: IpAddr) -> Option<u16> {
         let known = self.addresses.iter().position(|known| *known == address);
         let position = known.or_else(|| {
@@ -230,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_addresses_come_in_order_of_design() {
+    fn gid_table_ranks_addresses_by_kind() {
         let ranks: Vec<_> = ["10.0.0.1", "fd00::1", "169.254.0.1", "127.0.0.1", "::1"]
             .iter()
             .map(|text| rank(text.parse().unwrap()))
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_addresses_join_when_they_are_bound() {
+    fn loopback_addresses_join_gid_table_when_bound() {
         let mut table = GidTable::named(vec!["10.0.0.1".parse().unwrap()]);
         assert_eq!(table.index_of("10.0.0.1".parse().unwrap()), Some(0));
         assert_eq!(table.index_of("10.0.0.2".parse().unwrap()), None);
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_beyond_limit_are_counted_until_others_make_room() {
+    fn addresses_beyond_limit_are_counted_until_removals_make_room() {
         let of = |range: std::ops::Range<u16>| -> Vec<IpAddr> {
             let address =
                 |number: u16| IpAddr::from([10, 1, number.to_be_bytes()[0], number.to_be_bytes()[1]]);
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn replaced_addresses_are_reported_once_unless_they_are_back() {
+    fn replaced_addresses_are_reported_once_unless_restored() {
         let of =
             |range: std::ops::Range<u8>| range.map(|number| [10, 1, 0, number].into()).collect::<Vec<_>>();
         let mut table = GidTable { named: None, ..GidTable::named(Vec::new()) };
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn this_host_has_loopback() {
+    fn gid_table_of_host_has_loopback() {
         let table = GidTable::of_host().unwrap();
         assert!(table.addresses().contains(&"127.0.0.1".parse().unwrap()), "{table:?}");
     }

@@ -1,14 +1,14 @@
 //! The node GUID, which the connection manager sends as CA GUID.
 //!
-//! Owns the composition of GUIDs: our prefix, which identifies a software device to peers (contract of the
-//! ICRC: such a peer sends identification 0), then a hash of host, network namespace and address. Every
-//! incarnation at an address therefore has the same GUID (contract rocev2 12.5).
+//! Owns the format of GUIDs: a prefix that identifies software devices, then a hash of host, network
+//! namespace and address. Peers rely on a software device to send identification 0. All incarnations at an
+//! address have the same GUID (contract rocev2 12.5).
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 
-/// First three bytes of our GUIDs: a locally administered EUI-64, "T" and "L".
+/// First three bytes of the GUIDs of software devices: a locally administered EUI-64, "T" and "L".
 const PREFIX: u64 = 0x0254_4c00_0000_0000;
 const HASH_BITS: u64 = 0x0000_00ff_ffff_ffff;
 
@@ -54,7 +54,7 @@ impl Fnv {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
-        // In a multiplication, the high bits of the input do not affect the low bits of the result.
+        // Mix the high bits into the low bits, since a multiplication carries upwards only.
         self.0 ^= self.0 >> 29;
     }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn same_address_gives_same_guid_of_ours() {
+    fn equal_addresses_give_equal_trunkline_guids() {
         let one = node_guid(Some(IpAddr::from([127, 0, 0, 1])));
         assert_eq!(one, node_guid(Some(IpAddr::from([127, 0, 0, 1]))));
         assert_ne!(one, node_guid(Some(IpAddr::from([127, 0, 0, 2]))));

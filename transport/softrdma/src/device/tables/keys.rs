@@ -1,8 +1,8 @@
 //! Registered memory by key.
 //!
-//! Owns the table of lkeys and rkeys and every check of an access: key, protection domain, rights, bounds.
-//! Shards call it for each SGE and each remote range, without a lock; deregistration waits until all shards
-//! have stopped using the key. Only memory in a range that passed all checks is accessed.
+//! Owns the table of lkeys and rkeys, and all checks of an access: key, protection domain, rights, bounds.
+//! Shards call it for each SGE and each remote range, without a lock. Deregistration waits until all shards
+//! have stopped using the key. Memory is accessed only in a range that passed all checks.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
@@ -25,7 +25,7 @@ pub(in crate::device) struct PdNumber(pub(in crate::device) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) struct Refused;
 
-/// Memory of a region that passed the checks of an access, and the start of the accessed range.
+/// Memory of a region for which the checks of an access passed, and the offset at which the access starts.
 #[derive(Debug)]
 pub(in crate::device) struct KeyRange<'a> {
     pub(in crate::device) memory: &'a Memory,
@@ -35,24 +35,24 @@ pub(in crate::device) struct KeyRange<'a> {
 #[derive(Debug)]
 struct Region {
     memory: Arc<Memory>,
-    /// Bytes of the memory that belong to the region.
+    /// Range of the memory that belongs to the region.
     range: Range<usize>,
-    /// Address that requests use for the first byte of the range.
+    /// Address by which requests refer to the first byte of the range.
     start: IoAddress,
     pd: PdNumber,
     access: Access,
     slot: u32,
 }
 
-/// Bits of a key's index that name its slot; the others are the slot's generation.
+/// Number of bits of a key's index for its slot. The other bits are the slot's generation.
 const SLOT_BITS: u32 = MAX_REGIONS.ilog2();
-/// Number of freed slots that are not reused while there are fresh ones.
+/// Number of freed slots that are kept unused while there are unused fresh slots.
 const REST: usize = 64;
 
 /// The table of registered memory.
 ///
-/// A key is a slot and its generation, permuted by a secret of the device. The next registration in the slot
-/// has another generation, so a key that outlived its region is invalid. Peers cannot derive other keys from
+/// A key encodes a slot and its generation, permuted with a secret of the device. Each registration in a slot
+/// has another generation, so a key becomes invalid with its region, and peers cannot derive other keys from
 /// the ones they have. The permutation is computed at registration only: accesses look up the region by its
 /// key.
 #[derive(Debug)]
@@ -69,13 +69,13 @@ struct Slots {
     /// Free slots, oldest first.
     free: VecDeque<u32>,
     permutation: Permutation,
-    /// Maximum number of slots.
+    /// Maximum number of slots in use.
     most: u32,
     /// True if the device is removed.
     is_closed: bool,
 }
 
-/// The regions, for the duration of a read.
+/// The regions, valid during a read.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device) struct KeyView<'a> {
     table: &'a Keyed<Region>,
@@ -145,8 +145,8 @@ impl Keys {
 }
 
 impl Slots {
-    /// Takes a slot for a new key. A freed slot rests until others were freed after it. Together with the
-    /// generation, this keeps a key from coming back soon.
+    /// Takes a slot for a new key. A freed slot is reused only after others were freed, so that, with the
+    /// generation, a key does not return soon.
     fn take(&mut self) -> Result<u32, VerbsError> {
         let fresh = u32::try_from(self.generations.len()).ok().filter(|slot| *slot < self.most);
         if let Some(slot) = fresh.filter(|_| self.free.len() <= REST) {
@@ -193,7 +193,7 @@ impl<'a> KeyView<'a> {
         Ok(KeyRange { memory: &region.memory, offset: region.range.start + offset })
     }
 
-    /// Writes bytes to the start of an SGE, whose length the caller has checked.
+    /// Writes bytes to the start of an SGE. The caller has checked that they fit.
     #[inline]
     pub(in crate::device) fn scatter(&self, pd: PdNumber, piece: Sge, bytes: &[u8]) -> Result<(), Refused> {
         if bytes.is_empty() {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_of_access_can_fail() {
+    fn access_outside_range_rights_domain_or_generation_is_refused() {
         let keys = table();
         let memory = Memory::zeroed(64).unwrap();
         let key = keys.keys.insert(all(&memory), memory.address(0), PD, Access::REMOTE_READ).unwrap();

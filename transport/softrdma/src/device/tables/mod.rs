@@ -1,8 +1,8 @@
 //! Tables that all shards of a device read without a lock: memory by key, and SRQs.
 //!
 //! Owns the tables, and the registration of their readers. Each shard has a reader; programs and control
-//! write. A shard enters its reader for one packet, or one list of packets to send, so that a deregistration
-//! of memory waits no longer than that.
+//! write. A shard holds its reader for one packet, or for one list of packets to send, so a deregistration of
+//! memory waits no longer than that.
 #![forbid(unsafe_code)]
 
 pub(super) mod directory;
@@ -31,7 +31,8 @@ pub(super) struct Tables {
     pub(super) keys: Keys,
     /// SRQs by number.
     pub(super) srqs: Srqs,
-    /// Number of completions lost because a CQ had no room; each shard has to check it.
+    /// Number of completions that were lost because a CQ was full. Each shard compares it with the number
+    /// that it has handled.
     overflows: AtomicU64,
 }
 
@@ -63,18 +64,18 @@ impl Tables {
         self.overflows.load(Ordering::Acquire)
     }
 
-    /// Returns the total number of receives posted to SRQs, lent or not.
+    /// Returns the number of receives posted to SRQs, including receives lent to shards.
     pub(super) fn posted_receives(&self) -> usize {
         self.srqs.posted(&self.reader().enter())
     }
 
-    /// Runs an action while other threads are kept from registering memory and creating SRQs.
+    /// Runs an action while no other thread can register memory or create SRQs.
     #[cfg(test)]
     pub(super) fn with_writers_locked(&self, action: impl FnOnce()) {
         self.keys.with_writers_locked(|| self.srqs.with_writers_locked(action));
     }
 
-    /// Closes the tables of a removed device: look-ups and additions then fail.
+    /// Closes the tables of a removed device. Look-ups and additions fail afterwards.
     pub(super) fn close(&self) {
         self.srqs.close();
         self.keys.close();

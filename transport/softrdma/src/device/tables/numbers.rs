@@ -1,9 +1,9 @@
-//! Numbers of 24 bits: QPs, SRQs.
+//! Numbers of 24 bits, for QPs and SRQs.
 //!
-//! Owns the order in which numbers are assigned: by index, upwards from a random start, so that a number is
-//! reused only after all others, far longer than TIMEWAIT (contract rocev2 12.5). A number is the permutation
-//! of its index by a key, so that peers cannot derive other numbers from their own. A member of a host takes
-//! indices in blocks from its registry, separately for each shard, so that indices are unique and each member
+//! Owns the order in which numbers are assigned: by index, upwards from a random start. A number is therefore
+//! reused only after all others, which takes far longer than TIMEWAIT (contract rocev2 12.5). A number is its
+//! index permuted with a key, so that peers cannot derive other numbers from theirs. A member of a host takes
+//! indices in blocks from the registry, separately for each shard. Indices are thus unique, and each member
 //! can determine the shard of a number.
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ const MASK: u32 = 0x00ff_ffff;
 /// Source of numbers.
 #[derive(Debug)]
 pub(in crate::device) enum Numbers {
-    /// All numbers belong to this device.
+    /// This device uses all numbers.
     Own {
         /// Index at which the search continues.
         next: u32,
@@ -30,19 +30,19 @@ pub(in crate::device) enum Numbers {
     /// Numbers are shared with the other members of the host.
     Shared {
         host: Arc<Host>,
-        /// Blocks of each shard.
+        /// Blocks by shard.
         blocks: BTreeMap<u8, Blocks>,
     },
 }
 
-/// Blocks of a shard of a member.
+/// Blocks that belong to a shard of a member.
 #[derive(Debug, Default)]
 pub(in crate::device) struct Blocks {
     /// Unused indices of the current block.
     left: Range<u32>,
     /// Start of the current block.
     start: u32,
-    /// Use of the numbers of each block, by its start.
+    /// Use of the numbers in each block, by the start of the block.
     used: BTreeMap<u32, Block>,
 }
 
@@ -62,8 +62,8 @@ impl Numbers {
         }
     }
 
-    /// Takes the next number for a shard that is not `taken`. 0 and 1 are the special QPs, all ones is
-    /// multicast.
+    /// Takes the next number for a shard, and skips numbers for which `taken` returns true. 0 and 1 are the
+    /// special QPs, and all ones is multicast.
     pub(in crate::device) fn take(
         &mut self,
         shard: u8,
@@ -125,7 +125,7 @@ impl Blocks {
         self.give_back(host, shard, start);
     }
 
-    /// Returns a block whose numbers were all used once and freed.
+    /// Returns a block to the registry if all its numbers were used once and freed.
     fn give_back(&mut self, host: &Host, shard: u8, start: u32) {
         let is_over = start != self.start && self.used.get(&start).is_some_and(|block| block.used == 0);
         if is_over && let Some(block) = self.used.remove(&start) {
@@ -134,8 +134,8 @@ impl Blocks {
     }
 }
 
-/// A map keyed by numbers that this device assigned. Peers choose which keys are looked up, never which are
-/// inserted, so a cheap hash is safe.
+/// A map whose keys are numbers that this device assigned. Peers choose only which keys are looked up, so a
+/// cheap hash is safe.
 ///
 /// Code must not depend on the order of entries, and visits them through [`NumberMap::numbers`].
 #[derive(Debug)]
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn number_is_reused_after_all_others() {
+    fn freed_number_is_not_reused_within_100000_allocations() {
         let mut numbers = Numbers::new(&mut Random::new(1), None);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..100_000 {
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn member_keeps_blocks_it_needs() {
+    fn member_keeps_blocks_with_used_numbers() {
         let (_folder, [host]) = hosts();
         let mut numbers = Numbers::new(&mut Random::new(1), Some(&host));
         let mut take = || numbers.take(0, |_| false).unwrap();
@@ -265,7 +265,7 @@ mod tests {
             numbers.free(number);
             assert!(owned(number), "more may come from this one");
         }
-        // 10,000 QPs, one after the other, do not exhaust the host's numbers.
+        // 10,000 QPs that exist one after the other do not use up the numbers of the host.
         for _ in 0..10_000 {
             let number = numbers.take(0, |_| false).unwrap();
             numbers.free(number);

@@ -1,10 +1,10 @@
 //! Shared receive queues.
 //!
 //! Owns the SRQs' posted requests and limits. Programs post receives, and the responders of all shards take
-//! them: an SRQ belongs to no shard. Its receives are lent to the shards in small batches
-//! ([`trunkline_machine::rings::lending`]), so that shards which deliver into the same SRQ contend once per
-//! batch only. While a limit is armed, lending stops. Lent receives count as posted, but do not occupy the
-//! queue: a program may post the same number in addition.
+//! them, so an SRQ belongs to no shard. Its receives are lent to the shards in small batches
+//! ([`trunkline_machine::rings::lending`]), so that shards that deliver into the same SRQ contend only once
+//! per batch. Receives are not lent while a limit is armed. Lent receives count as posted, but do not occupy
+//! the queue: a program may post as many in addition.
 #![forbid(unsafe_code)]
 
 use super::directory::ShardIndex;
@@ -34,7 +34,7 @@ const LENT_AT_ONCE: usize = 8;
 pub(in crate::device) struct XrcSide {
     /// Domain of the SRQ.
     pub(in crate::device) domain: Arc<Domain>,
-    /// CQ in which its receives complete.
+    /// CQ in which the receives of the SRQ complete.
     pub(in crate::device) cq: Arc<CqRing>,
 }
 
@@ -47,7 +47,7 @@ pub(in crate::device) struct Srq {
     pd: PdNumber,
     /// `None` for a basic SRQ.
     xrc: Option<Xrc>,
-    /// Limit below which one event is raised; 0 is disarmed. Written with the receives at home.
+    /// Limit below which one event is raised; 0 if disarmed. Written while the lock of the receives is held.
     limit: AtomicU32,
     /// Context returned in events.
     context: u64,
@@ -87,8 +87,8 @@ impl Srq {
     }
 
     /// Takes a receive for a message that arrived at a shard, and raises the limit event (contract D6).
-    /// Returns false if the queue is empty. `borrower` is `None` on a device with one shard, which does not
-    /// borrow.
+    /// Returns false if the queue is empty. `borrower` is `None` on a device with one shard, where receives
+    /// are not borrowed.
     #[inline]
     pub(in crate::device) fn take(
         &self,
@@ -120,7 +120,7 @@ impl Srq {
         self.receives.with_home(|queue| post_all(queue, requests))
     }
 
-    /// Returns sizes and limit.
+    /// Returns the sizes and the limit.
     pub(in crate::device) fn query(&self) -> Result<SrqAttributes, VerbsError> {
         self.present()?;
         let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
@@ -157,7 +157,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Stops giving out receives if the CQ has lost a completion (contract G10).
+    /// Stops handing out receives if the CQ has lost a completion (contract G10).
     fn end_if_overflowed(&self, events: &AsyncEvents) {
         if !self.xrc.as_ref().is_some_and(|xrc| xrc.cq.is_overflowed()) {
             return;
@@ -181,7 +181,7 @@ impl Srq {
 #[derive(Debug)]
 pub(in crate::device) struct Srqs {
     table: Keyed<Arc<Srq>>,
-    /// Free numbers, and numbers in use; `None` once the device is removed.
+    /// Free numbers, and numbers in use; `None` after the device was removed.
     numbers: Mutex<Option<(Numbers, NumberMap<()>)>>,
 }
 
@@ -268,13 +268,13 @@ impl Srqs {
         Some((xrc.number, xrc.shared))
     }
 
-    /// Returns the total number of receives posted to SRQs, lent or not.
+    /// Returns the number of receives posted to SRQs, including receives lent to shards.
     pub(in crate::device) fn posted(&self, reading: &Reading<'_>) -> usize {
         let posted = |number: &u32| self.get(reading, *number).map_or(0, |srq| srq.receives.count());
         self.table.keys().iter().map(posted).sum()
     }
 
-    /// Ends the XRC SRQs whose CQ has lost a completion (contract G10). Their senders see them as empty.
+    /// Stops the XRC SRQs whose CQ has lost a completion (contract G10). Senders see them as empty.
     pub(in crate::device) fn end_overflowed(&self, reading: &Reading<'_>, events: &AsyncEvents) {
         for number in self.table.keys() {
             if let Some(srq) = self.get(reading, number) {
@@ -297,7 +297,7 @@ pub enum UnknownSrq {
 }
 
 impl UnknownSrq {
-    /// Returns the placement of the packet.
+    /// Returns the placement with which the responder answers the packet.
     pub(in crate::device) fn placement(self) -> Placement {
         match self {
             Self::Nak64 => Placement::Nak(NakCode::INVALID_RD_REQUEST),

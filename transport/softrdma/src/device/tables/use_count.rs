@@ -1,15 +1,15 @@
-//! Use counts of objects: an object in use is `Busy`.
+//! Use counts of objects. An object in use cannot be destroyed.
 //!
-//! Owns the count of one object. Objects take a [`UseGuard`] on each object that they use, and drop it when
-//! they are destroyed. An object checks its own count before it is destroyed. The count must never keep an
-//! object alive: the `Arc` inside the guard does that.
+//! Owns the use count of an object. Objects take a [`UseGuard`] on each object that they use, and drop it
+//! when they are destroyed. An object checks its count before it is destroyed. The count does not keep an
+//! object alive: the `Arc` inside the guard does.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use trunkline_verbs::VerbsError;
 
-/// Count of an object that was destroyed.
+/// Value of the count after the object was destroyed.
 const DESTROYED: usize = usize::MAX;
 
 /// Number of other objects that use this one.
@@ -17,7 +17,7 @@ const DESTROYED: usize = usize::MAX;
 pub(in crate::device) struct UseCount(AtomicUsize);
 
 impl UseCount {
-    /// Counts one more user.
+    /// Counts another user.
     fn increment(&self) -> Result<(), VerbsError> {
         // SYNC: use_count
         self.0
@@ -48,7 +48,7 @@ impl UseCount {
     }
 
     /// Marks the object as destroyed regardless of the count, when its last `Arc` is dropped and users cannot
-    /// exist. Returns true if the object was destroyed before.
+    /// exist. Returns true if it was already destroyed.
     pub(in crate::device) fn retire_at_drop(&self) -> bool {
         // SYNC: use_count
         self.0.swap(DESTROYED, Ordering::AcqRel) == DESTROYED
@@ -61,12 +61,12 @@ pub(in crate::device) trait Counted {
     fn use_count(&self) -> &UseCount;
 }
 
-/// One use of an object, which it also keeps alive.
+/// One use of an object, which is kept alive for its duration.
 #[derive(Debug)]
 pub(in crate::device) struct UseGuard<T: Counted>(Arc<T>);
 
 impl<T: Counted> UseGuard<T> {
-    /// Counts one more use of `object`.
+    /// Counts a use of `object`.
     ///
     /// # Errors
     /// [`VerbsError::Gone`] if the object was destroyed.

@@ -1,14 +1,15 @@
-//! The background machine of a shard, which does the shard's work while pollers are absent.
+//! The background machine of a shard, which does the shard's work while no poller does.
 //!
-//! Owns the machine's steps and the descriptors it sleeps on; outside of simulations it is a thread. It
-//! starts with the shard. It holds the shard's turn for one round of work, never while it sleeps. The machine
-//! of the first shard does control's work, too, and checks for stopped holders of port 4791 before it sleeps.
+//! Owns the machine's steps, and the descriptors on which it sleeps. Outside of simulations it is a thread.
+//! It starts with the shard. It holds the shard's turn for one round of work, and never while it sleeps. The
+//! machine of the first shard also does the work of control, and checks for stopped holders of port 4791
+//! before it sleeps.
 //!
-//! | machine | it sleeps on | [`Watcher`] |
+//! | the machine | sleeps on | [`Watcher`] |
 //! |---|---|---|
-//! | leaves the work to a poller that is awake | the waker, one tick | nobody: no deadline is missed by more than two ticks |
-//! | leaves the work to a poller that sleeps for the shard | the waker, a tick that doubles | the poller |
-//! | does the work | waker and descriptors | the machine, until the shard's next deadline |
+//! | leaves the work to a poller that is awake | the waker, for one tick | nobody: a deadline is missed by two ticks at most |
+//! | leaves the work to a poller that sleeps for the shard | the waker, for a tick that doubles | the poller |
+//! | does the work | the waker and the descriptors | the machine, until the shard's next deadline |
 //!
 //! In a simulation threads do not wait on descriptors: a bell wakes the machine, and the simulation checks
 //! for arrived datagrams.
@@ -31,11 +32,11 @@ use trunkline_machine::{Machine, Running, Sleeper, Turn, WatchSet};
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Minimum time without a poll after which the background machine takes over. A thread that waits for its core is
-/// not relieved within a slice of the scheduler, usually 4 ms.
+/// Minimum time without a poll after which the background machine takes over. It is longer than a slice of
+/// the scheduler, usually 4 ms, so that a poller that waits for its core keeps the work.
 const TICK: Duration = Duration::from_millis(8);
-/// Longest tick, reached by doubling while a poller sleeps for the shard. A poller that wakes and then stops is
-/// relieved after at most two of them, within the retries of its peers.
+/// Longest tick, reached by doubling while a poller sleeps for the shard. If the poller wakes and then stops
+/// polling, the machine takes over after at most two such ticks, while its peers still retry.
 const LONGEST_TICK: Duration = Duration::from_millis(256);
 const WAKER: Token = Token(0);
 
@@ -47,7 +48,7 @@ pub(in crate::device) struct Background {
 }
 
 impl Background {
-    /// Starts the machine. `sleeper` is the object that it sleeps on in a simulation.
+    /// Starts the machine. In a simulation, it sleeps on `sleeper`.
     pub(in crate::device) fn start(
         parts: &Arc<DeviceParts>,
         lock: &Arc<ShardLock>,
@@ -74,12 +75,12 @@ impl Background {
         Ok(Self { lock: Arc::clone(lock), machine: runtime.spawn("trunkline-card", make)? })
     }
 
-    /// Returns true if the machine belongs to that shard.
+    /// Returns true if the machine belongs to the shard of this lock.
     pub(in crate::device) fn is_of(&self, lock: &Arc<ShardLock>) -> bool {
         Arc::ptr_eq(&self.lock, lock)
     }
 
-    /// Ends the machine. The child of a fork has none.
+    /// Ends the machine. Does nothing in the child of a fork, which has no machine.
     pub(in crate::device) fn stop(self) {
         if self.lock.progress.is_orphan() {
             return self.forget();
@@ -89,7 +90,7 @@ impl Background {
         let _panicked = self.machine.join();
     }
 
-    /// Forgets the thread in the child of a fork, where it exists only in the parent.
+    /// Drops the handle in the child of a fork, since the thread exists only in the parent.
     pub(in crate::device) fn forget(self) {
         std::mem::forget(self.machine);
     }
@@ -101,18 +102,18 @@ struct ShardMachine {
     lock: Arc<ShardLock>,
     means: SleepMeans,
     step: Step,
-    /// Time at which the machine wakes by itself from its last [`Step::Sleep`].
+    /// Time at which the machine wakes without a notification from its last [`Step::Sleep`].
     until: Option<Time>,
     /// Length of the last [`Step::Tick`].
     tick: Duration,
-    /// Check for stopped holders of port 4791, for the first shard's machine.
+    /// Check for stopped holders of port 4791; `None` unless the shard is the first.
     holders: Option<StoppedHolders>,
 }
 
 /// Step of the machine's cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// Determines whether the machine or a poller does the work.
+    /// Determines whether the machine or a poller has to do the work.
     Check,
     /// The machine does the work.
     Work,
@@ -125,16 +126,16 @@ enum Step {
 /// Means of sleeping.
 enum SleepMeans {
     Descriptors(Descriptors),
-    /// Sleeper of a simulation.
+    /// Sleeper, in a simulation.
     Bell(Sleeper),
 }
 
 impl ShardMachine {
-    /// Determines whether the machine or a poller does the work.
+    /// Determines whether the machine or a poller has to do the work.
     fn check(&mut self) -> Turn {
         let progress = &self.lock.progress;
         if let SleepMeans::Bell(sleeper) = &self.means {
-            // From here on a ring of the bell ends the next sleep, like the counter of an eventfd.
+            // After this, a ring of the bell ends the next sleep, like the counter of an eventfd.
             sleeper.announce();
         }
         if progress.is_stopping() {
@@ -168,9 +169,9 @@ impl ShardMachine {
         self.step = Step::Check;
         let (more, mut shard) = self.parts.work_and_stay(&self.lock, Shard::work_and_linger);
         if more || !self.lock.progress.has_handed_over() {
-            // A poller may have begun to sleep for the shard since the last check.
+            // A poller may have gone to sleep for the shard since the last check.
             self.parts.worked(&self.lock, &mut shard, self.parts.now());
-            // Other threads wait for the shard, and its lock is not fair.
+            // Yield to threads that wait for the shard, since its lock is not fair.
             return if more { Turn::Yield } else { Turn::Again };
         }
         if let SleepMeans::Descriptors(descriptors) = &mut self.means {
@@ -217,8 +218,8 @@ impl Machine for ShardMachine {
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }
 
-    /// Returns true if the machine should be awake: it ticks although it owns the work, or the shard has work
-    /// without a pending wake-up.
+    /// Returns true if the machine should be awake, because it ticks although it has the work, or the shard
+    /// has work without a pending wake-up.
     fn is_due(&self) -> bool {
         match self.step {
             Step::Tick => self.lock.progress.has_handed_over(),

@@ -1,7 +1,7 @@
-//! Threads that work in a device: when they work, sleep and wake each other.
+//! Work, sleep and wake-ups of the threads in a device.
 //!
-//! `progress` holds the words that hand a shard's work from thread to thread, `background` the shard's
-//! thread, `wait` the sleep of a program's thread. `wake_up` and `signal` wake them.
+//! `progress` holds the words that hand a shard's work from thread to thread, `background` is the shard's
+//! machine, and `wait` the sleep of a program's thread. `wake_up` and `signal` wake these threads.
 #![forbid(unsafe_code)]
 
 pub(super) mod background;

@@ -1,10 +1,10 @@
 //! The handover of a shard's work between the program's pollers and the shard's background machine.
 //!
 //! Owns the words that hand the work from thread to thread. While a program polls, the machine checks once
-//! per tick whether it still does, and packets do not wake the machine. A poller that sleeps on the shard's
+//! per tick that polling continues, and packets do not wake the machine. A poller that sleeps on the shard's
 //! own descriptors ([`super::wait`]) keeps the work. If there was no poll since the last check, or a program
 //! arms a CQ to sleep on its channel, the machine does the work ([`super::background`]). This code must never
-//! take the shard's lock: callers are in a turn.
+//! take the shard's lock, since its callers are in a turn.
 #![forbid(unsafe_code)]
 
 use super::wake_up::{WakePoller, WakeUp, Watcher};
@@ -20,13 +20,13 @@ use trunkline_verbs::Time;
 #[derive(Debug)]
 pub(in crate::device) struct Progress {
     handover: Handover,
-    /// Time at which the machine or poller that sleeps on an armed link wakes by itself. Valid while there is a
-    /// [`Watcher`], and written in a turn of the shard.
+    /// Time at which the machine or poller that sleeps on an armed link wakes without a notification. Valid
+    /// while there is a [`Watcher`], and written in a turn of the shard.
     sleeps_until_ns: AtomicU64,
-    /// Version of the link's descriptors that it watches.
+    /// Version of the link's descriptors on which that machine or poller sleeps.
     watched_version: AtomicU64,
     stopping: AtomicBool,
-    /// True if this process is a child that has no background thread yet.
+    /// True in a child of a fork in which the background thread was not started again.
     orphan: AtomicBool,
     waker: Arc<WakeUp>,
 }
@@ -44,18 +44,18 @@ impl Progress {
         }
     }
 
-    /// Records in the child of a fork that there is no thread. Returns the waker.
+    /// Records, in the child of a fork, that there is no background thread. Returns the waker.
     pub(in crate::device) fn forked(&self) -> BorrowedFd<'_> {
         self.orphan.store(true, Ordering::Relaxed);
         self.waker.descriptor().as_fd()
     }
 
-    /// Returns true if a background thread is missing since a fork.
+    /// Returns true if the background thread does not exist since a fork.
     pub(in crate::device) fn is_orphan(&self) -> bool {
         self.orphan.load(Ordering::Relaxed)
     }
 
-    /// Resets the state for a new thread, which begins like the first one.
+    /// Resets the state for a new background thread.
     pub(in crate::device) fn adopt(&self) {
         self.waker.watch(Watcher::Nobody);
         self.waker.forget_poller();
@@ -65,15 +65,15 @@ impl Progress {
         self.orphan.store(false, Ordering::Relaxed);
     }
 
-    /// Records that a thread polls.
+    /// Records that a thread of the program polls.
     pub(in crate::device) fn note_poll(&self) {
         if self.handover.poller_entered() {
             self.waker.wake_background();
         }
     }
 
-    /// Hands the work to the machine, since a thread of the program sleeps on a channel. A poller that sleeps for
-    /// the shard keeps the work.
+    /// Hands the work to the machine because a thread of the program sleeps on a channel. If a poller sleeps
+    /// for the shard, it keeps the work.
     pub(in crate::device) fn hand_over(&self) {
         if self.waker.is(Watcher::Poller) {
             self.keep();
@@ -87,22 +87,21 @@ impl Progress {
         self.waker.set_poller(wake)
     }
 
-    /// Forgets the poller, and hands the work to the machine.
+    /// Removes the poller, and hands the work to the machine.
     pub(in crate::device) fn forget_poller(&self) {
         self.waker.forget_poller();
         self.hand_over();
     }
 
-    /// Keeps the work with a poller that sleeps for the shard.
+    /// Leaves the work to a poller that sleeps for the shard.
     fn keep(&self) {
         if self.handover.watch() {
             self.waker.wake_background();
         }
     }
 
-    /// Wakes the machine or poller that sleeps for the shard if another thread's change to the shard, in its
-    /// turn, affects it. `version` is the version of the link's descriptors, `deadline` the shard's next
-    /// deadline.
+    /// Wakes the machine or poller that sleeps for the shard if another thread's change in its turn requires
+    /// it. `version` is the version of the link's descriptors, and `deadline` the shard's next deadline.
     fn shard_changed(&self, version: u64, deadline: Option<Time>) {
         if version != self.watched_version.load(Ordering::Relaxed) {
             self.waker.wake();
@@ -118,9 +117,9 @@ impl Progress {
         }
     }
 
-    /// Wakes the machine if necessary after a thread of the program has run an operation on the shard other
-    /// than its work, in its turn. While the machine sleeps, the rings that the operation has activated are
-    /// not polled.
+    /// Wakes the sleeping machine or poller if necessary, after a thread of the program has run an operation
+    /// on the shard other than its work, in the same turn. Rings that the operation has activated are not
+    /// polled during the sleep.
     pub(in crate::device) fn acted(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
         if self.waker.is(Watcher::Nobody) {
             return;
@@ -132,8 +131,9 @@ impl Progress {
         }
     }
 
-    /// Wakes the machine if necessary after a poller has done the shard's work, in its turn. Receiving
-    /// packets may have disarmed the link, and a thread that sleeps on the descriptors needs it armed.
+    /// Wakes the sleeping machine or poller if necessary, after another thread has done the shard's work, in
+    /// the same turn. Receiving packets may have disarmed the link, which a thread that sleeps on the
+    /// descriptors needs armed.
     pub(in crate::device) fn worked(
         &self,
         shard: &mut Shard,
@@ -150,20 +150,21 @@ impl Progress {
         }
     }
 
-    /// Returns true if a poller has handed the work over, or the machine has taken it over.
+    /// Returns true if the machine has the work, because a poller handed it over or the machine took it over.
     pub(in crate::device) fn has_handed_over(&self) -> bool {
         self.handover.is_background()
     }
 
-    /// Begins the machine's decision whether it does the work. From here on it does not watch; the flag is true if
+    /// Starts the check whether the machine has to do the work. The machine does not watch from then on. The
+    /// flag is true if no poller watches either.
     /// neither does a poller.
     pub(in crate::device) fn check(&self) -> (Duty, bool) {
         let is_unwatched = self.waker.release(Watcher::Background);
         (self.handover.background_check(|| self.waker.is(Watcher::Poller)), is_unwatched)
     }
 
-    /// Records that the machine or a poller, still in its turn, goes to sleep on an armed link, whose descriptors
-    /// have this version.
+    /// Records, in a turn, that the machine or a poller goes to sleep on an armed link. `version` is the
+    /// version of the link's descriptors.
     pub(in crate::device) fn falls_asleep(&self, watcher: Watcher, version: u64, until: Option<Time>) {
         self.watched_version.store(version, Ordering::Relaxed);
         self.sleeps_until_ns.store(until.unwrap_or(Time::MAX).0, Ordering::Relaxed);
@@ -183,7 +184,7 @@ impl Progress {
         self.waker.is(Watcher::Nobody)
     }
 
-    /// Tells the machine to end.
+    /// Requests that the machine end.
     pub(in crate::device) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.waker.wake_background();
@@ -199,7 +200,7 @@ impl Progress {
         self.waker.descriptor().as_raw_fd()
     }
 
-    /// Resets the descriptor after it has woken the machine, so that it can be written again.
+    /// Clears the descriptor after it has woken the machine, so that it can wake it again.
     pub(in crate::device) fn clear_waker(&self) {
         let _empty = self.waker.descriptor().read();
     }

@@ -1,7 +1,7 @@
 //! A queue of events with a descriptor that is readable while the queue is not empty.
 //!
-//! Owns the queue and its eventfd. Completion channels, connection channels and the device's asynchronous
-//! events each use one. It must never grow without bound: events that do not fit are refused, and the queue's
+//! Owns the queue and its eventfd. Each completion channel, each connection channel and the device's
+//! asynchronous events have one. The queue is bounded: events that do not fit are refused, and the queue's
 //! owner counts them.
 #![forbid(unsafe_code)]
 
@@ -23,14 +23,14 @@ pub(in crate::device) struct Signal<T> {
     bound: usize,
 }
 
-/// Creates a non-blocking eventfd that starts at 0.
+/// Creates a non-blocking eventfd with the counter 0.
 pub(in crate::device) fn event_fd() -> io::Result<EventFd> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
     above_stdio(|| Ok(EventFd::from_value_and_flags(0, flags)?))
 }
 
-/// Locks a mutex, even if an earlier holder panicked: the values under these locks are consistent between any
-/// two statements.
+/// Locks a mutex, even if a thread panicked while it held the lock: the values under these locks are
+/// consistent between any two statements.
 pub(in crate::device) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -50,13 +50,13 @@ impl<T> Signal<T> {
         }
         events.push_back(event);
         if events.len() == 1 {
-            // The write fails only when the counter is full, and then the descriptor is already readable.
+            // The write fails only if the counter is full, and then the descriptor is readable already.
             let _full = self.fd.as_ref().map(|fd| fd.write(1));
         }
         Ok(())
     }
 
-    /// Returns true if there is an event, which means that the descriptor is readable. Makes no system call.
+    /// Returns true if there is an event, without a system call.
     pub(in crate::device) fn has_event(&self) -> bool {
         !lock(&self.events).is_empty()
     }

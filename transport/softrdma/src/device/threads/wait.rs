@@ -1,8 +1,8 @@
 //! The wait of a poller that sleeps for its shard.
 //!
-//! Owns the poller's part of the handover of work ([`super::progress`]): while it sleeps on the shard's
-//! descriptors, packets and deadlines wake it, and the background machine leaves the work to it. One poller per
-//! shard does so.
+//! Owns the poller's part of the handover of work ([`super::progress`]). While the poller sleeps on the
+//! shard's descriptors, packets and deadlines wake it, and the background machine leaves the work to it. Each
+//! shard can have one such poller.
 #![forbid(unsafe_code)]
 
 use super::wake_up::{WakePoller, Watcher};
@@ -22,12 +22,12 @@ pub(in crate::device) struct ShardWait {
     core: Arc<Core>,
     home: ShardIndex,
     ring: Arc<CqRing>,
-    /// Time until which the poller sleeps, for simulations.
+    /// Time at which the sleep ends, for simulations.
     until_ns: AtomicU64,
 }
 
 impl ShardWait {
-    /// Creates the wait of the poller that `wake` wakes; `None` if the shard has one.
+    /// Creates the wait of a poller, which `wake` wakes. Returns `None` if the shard has another such poller.
     pub(in crate::device) fn new(
         core: Arc<Core>,
         home: ShardIndex,
@@ -42,7 +42,7 @@ impl ShardWait {
         self.ring.arm(Notify::Any).ok()?;
         let (parts, lock) = (self.core.parts(), self.core.shard(self.home));
         let (more, mut shard) = parts.work_and_stay(lock, Shard::work_before_sleep);
-        // The CQ is disarmed if a completion arrived after it was armed.
+        // The CQ is disarmed if a completion arrived after the program armed it.
         if more || !self.ring.is_armed() || self.ring.has_any() {
             return None;
         }
@@ -102,10 +102,10 @@ mod tests {
     use std::time::Duration;
     use trunkline_verbs::{CqInit, Device, Prepared};
 
-    /// epoll reports an edge only once. If it is lost, packets wait for the next one.
+    /// epoll reports an edge only once. If the edge is lost, packets wait for the next one.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "another real thread has the turn")]
-    fn wake_up_by_packets_is_recorded_although_another_thread_has_turn() {
+    fn wake_up_by_packets_is_recorded_while_another_thread_owns_shard() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let options = SoftOptions { addresses: vec![address], ..SoftOptions::default() };
         let device = SoftDevice::open(options).unwrap();
@@ -121,7 +121,7 @@ mod tests {
         let turn = lock.shard.enter();
         thread::scope(|scope| {
             let woken = scope.spawn(|| wait.awake(true));
-            // Time for a poller that does not wait for the turn.
+            // Leave time for the thread to end if it does not wait for the turn.
             (0..20)
                 .take_while(|_| !woken.is_finished())
                 .for_each(|_| thread::sleep(Duration::from_millis(1)));

@@ -1,8 +1,8 @@
-//! Wake-up of the machine that sleeps for a shard.
+//! Wake-up of the machine or poller that sleeps for a shard.
 //!
 //! Owns the handle of the shard's background machine, the handle of the poller that may sleep in its place,
-//! and which of the two sleeps. The machine that prepares to sleep writes that, in a turn of the shard, before it
-//! looks for work a last time.
+//! and the record of which of the two sleeps. The record is written in a turn of the shard, before the
+//! machine or poller that prepares to sleep checks for work a last time.
 #![forbid(unsafe_code)]
 
 use super::signal::event_fd;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_machine::{Runtime, Sleeper, Waker};
 
-/// The machine that sleeps, or is about to, on the descriptors of an armed link.
+/// The machine that sleeps, or is about to sleep, on the descriptors of an armed link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::device) enum Watcher {
@@ -62,7 +62,7 @@ impl WakeUp {
         }
     }
 
-    /// Sets the poller that may sleep for the shard. Returns false if there is one already.
+    /// Sets the poller that may sleep for the shard. Returns false if another poller is set.
     pub(in crate::device) fn set_poller(&self, wake: WakePoller) -> bool {
         let mut poller = super::signal::lock(&self.poller);
         let is_first = poller.is_none();
@@ -70,7 +70,7 @@ impl WakeUp {
         is_first
     }
 
-    /// Forgets the poller.
+    /// Removes the poller.
     pub(in crate::device) fn forget_poller(&self) {
         self.release(Watcher::Poller);
         *super::signal::lock(&self.poller) = None;
@@ -87,15 +87,15 @@ impl WakeUp {
         self.watcher.store(watcher as u8, Ordering::SeqCst);
     }
 
-    /// Records that a machine is awake, unless the other machine now sleeps for the shard. Returns true if
-    /// neither sleeps.
+    /// Records that a machine is awake, unless another machine sleeps for the shard. Returns true if none
+    /// sleeps.
     pub(in crate::device) fn release(&self, watcher: Watcher) -> bool {
         let (from, to) = (watcher as u8, Watcher::Nobody as u8);
         let was = self.watcher.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
         was.is_ok()
     }
 
-    /// Wakes the machine that sleeps for the shard; the background machine if neither does.
+    /// Wakes the machine that sleeps for the shard, or the background machine if none sleeps.
     pub(in crate::device) fn wake(&self) {
         // SYNC: shard-watcher
         if self.watcher.load(Ordering::SeqCst) == Watcher::Poller as u8
@@ -111,7 +111,7 @@ impl WakeUp {
         match &self.background {
             Handle::Bell(bell) => bell.wake(),
             Handle::Descriptor(fd) => {
-                // The write fails only when the counter is full, and then the thread wakes anyway.
+                // The write fails only if the counter is full, and then the thread wakes anyway.
                 let _full = fd.write(1);
             }
         }

@@ -1,7 +1,7 @@
-//! Devices that the operator has taken away, recorded as files in the members' folder.
+//! Requests of the operator to remove devices, recorded as files in the members' folder.
 //!
-//! Owns those files. Only devices that were opened as removable check them, a few times a second. They serve
-//! to test how programs react to the removal of their device, for example with `rdma link delete`.
+//! Owns these files. Only devices that were opened as removable check them, a few times per second. They
+//! serve to test how programs react to the removal of their device, for example with `rdma link delete`.
 #![forbid(unsafe_code)]
 
 use super::runtime_dir::{existing_folder, namespace_folder};
@@ -88,7 +88,7 @@ fn put_all_back(folder: &Path) -> Result<bool, HostError> {
     Ok(were_away)
 }
 
-/// Removes a file. Returns true if it existed.
+/// Removes a file. Returns false if it did not exist.
 fn remove(path: &Path) -> Result<bool, HostError> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -101,19 +101,19 @@ fn name(address: Option<IpAddr>) -> String {
     address.map_or_else(|| NAME.to_owned(), |address| format!("{NAME}-{}", address.to_canonical()))
 }
 
-/// The files that concern one device.
+/// The files that request the removal of one device.
 #[derive(Debug)]
 pub(crate) struct AwayFiles(Vec<PathBuf>);
 
 impl AwayFiles {
-    /// Creates the list of files for a device with these addresses.
+    /// Lists the files for a device with these addresses.
     pub(crate) fn new(directory: Option<&Path>, addresses: &[IpAddr]) -> Result<Self, HostError> {
         let folder = namespace_folder(directory)?;
         let names = addresses.iter().map(|&address| name(Some(address))).chain([name(None)]);
         Ok(Self(names.map(|name| folder.join(name)).collect()))
     }
 
-    /// Returns true if the device is away.
+    /// Returns true if one of the files exists.
     pub(crate) fn any(&self) -> bool {
         self.0.iter().any(|path| path.exists())
     }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_put_back_those_of_one_address_too() {
+    fn restore_without_address_puts_back_all_devices() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let one: IpAddr = "127.0.0.8".parse().unwrap();

@@ -1,14 +1,15 @@
 //! The default runtime directory, in a directory where other users can create files.
 //!
-//! Another user may create `trunkline-UID` first, as a file of any kind. In a sticky directory its victim cannot
-//! remove it. Only a directory of this user with mode 0700 counts: `trunkline-UID`, or else one whose name has a
-//! random suffix. Other entries are passed over.
+//! Another user may create `trunkline-UID` first, as a file of any kind, which this user cannot remove from a
+//! sticky directory. Only a directory of this user with mode 0700 is accepted: `trunkline-UID`, or otherwise
+//! one whose name has a random suffix. Other entries are ignored.
 //!
-//! All processes of the user must choose the same directory, while other users create and remove theirs. The
-//! directory that is not empty has been chosen. A process that finds none locks all of the user's directories,
-//! lists them again, and puts a folder into one of them if the two lists agree. Each creates a directory before
-//! it lists them, so that the lists of two processes always have one in common, whose lock only one of them
-//! holds. Others cannot open these directories, so they cannot keep the locks.
+//! All processes of the user must choose the same directory, while other users create and remove entries. The
+//! directory that is not empty is the chosen one. If there is none, a process locks all directories of the
+//! user, lists them again, and creates a folder in one of them if the two lists agree. Each process creates a
+//! directory before it lists them. The lists of two processes therefore always have a directory in common,
+//! whose lock only one of them holds. Other users cannot open these directories, so they cannot hold the
+//! locks.
 #![forbid(unsafe_code)]
 
 use super::private_file::{create_private, fault, is_private_directory, private_directory};
@@ -22,9 +23,10 @@ use std::path::PathBuf;
 use trunkline_machine::Runtime;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Maximum number of entries of the directory for temporary files that a process examines.
+/// Maximum number of entries in the directory for temporary files that a process reads.
 const MAX_EXAMINED: usize = 1 << 20;
-/// Maximum number of attempts to choose a directory. One fails only if another process has changed the list.
+/// Maximum number of attempts to choose a directory. An attempt fails only if another process has changed the
+/// list.
 const MAX_ATTEMPTS: usize = 1000;
 
 /// The default runtime directory of a user.
@@ -50,7 +52,7 @@ impl Private {
         is_private.then_some(Self { path, inode })
     }
 
-    /// Returns true if a process has chosen it.
+    /// Returns true if a process has chosen the directory.
     fn is_chosen(&self) -> bool {
         read_dir(&self.path).is_ok_and(|mut inside| inside.next().is_some())
     }
@@ -83,12 +85,12 @@ impl DefaultDirectory {
         Self { parent, name: format!("trunkline-{}", nix::unistd::geteuid()) }
     }
 
-    /// Returns the path without a suffix.
+    /// Returns the path without suffix.
     pub(in crate::host) fn plain_path(&self) -> PathBuf {
         self.parent.join(&self.name)
     }
 
-    /// Returns the chosen directory, or else a candidate, without creating it.
+    /// Returns the chosen directory, or otherwise a candidate. Creates nothing.
     pub(in crate::host) fn existing(&self) -> Result<Option<PathBuf>, HostError> {
         if let Some(plain) = self.chosen_plain() {
             return Ok(Some(plain));
@@ -98,7 +100,7 @@ impl DefaultDirectory {
         Ok((chosen < all.len()).then(|| all.swap_remove(chosen).path))
     }
 
-    /// Returns the chosen directory, after creating it with a folder of this name if necessary.
+    /// Returns the chosen directory. If none is chosen, creates one with a folder of this name in it.
     pub(in crate::host) fn choose(&self, folder: &str) -> Result<PathBuf, HostError> {
         if let Some(plain) = self.chosen_plain() {
             return Ok(plain);
@@ -120,7 +122,7 @@ impl DefaultDirectory {
             let chosen = all.swap_remove(chosen).path;
             private_directory(&chosen.join(folder))?;
             for unused in all {
-                // Removal fails unless the directory is empty.
+                // Removing a directory fails unless it is empty.
                 let _in_use = remove_dir(unused.path);
             }
             return Ok(chosen);
@@ -128,12 +130,12 @@ impl DefaultDirectory {
         Err(self.failed("choose a runtime directory in", ErrorKind::WouldBlock.into()))
     }
 
-    /// Returns the directory without a suffix if it has been chosen, without a search.
+    /// Returns the directory without suffix if it is the chosen one. Does not search for others.
     fn chosen_plain(&self) -> Option<PathBuf> {
         Private::find(self.plain_path()).filter(Private::is_chosen).map(|plain| plain.path)
     }
 
-    /// Lists the directories of this user, the one without a suffix first.
+    /// Lists the directories of this user, the one without suffix first.
     fn list(&self) -> Result<Vec<Private>, HostError> {
         let names = match read_dir(&self.parent) {
             // The parent may be writable but not readable. All processes then use one fixed name.
@@ -161,17 +163,17 @@ impl DefaultDirectory {
         entry.strip_prefix(&self.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     }
 
-    /// Returns true if the name without a suffix has another use.
+    /// Returns true if the name without suffix is used for anything else.
     fn is_plain_taken(&self) -> bool {
         symlink_metadata(self.plain_path()).is_ok_and(|found| fault(&found).is_some())
     }
 
-    /// Creates a directory: without a suffix unless that name has another use.
+    /// Creates a directory, without suffix unless the name is used for anything else.
     fn create(&self) -> Result<(), HostError> {
         create_private(&self.plain_path())?;
         // Do not use `is_plain_taken`: another user may have removed the entry and may create it again.
         if Private::find(self.plain_path()).is_none() {
-            // Others cannot guess the name, so it is free.
+            // Other users cannot guess the name, so it is free.
             create_private(&self.parent.join(format!("{}-{:016x}", self.name, Runtime::threads().random())))?;
         }
         Ok(())
@@ -196,7 +198,7 @@ mod tests {
     use trunkline_testkit::wait_until;
 
     const INSIDE: &str = "net-1.1";
-    /// Lists the locks of files, and the processes that wait for them.
+    /// File that lists the locks of files, and the processes that wait for them.
     const LOCKS: &str = "/proc/locks";
     const BOUND: Duration = Duration::from_secs(60);
 
@@ -204,7 +206,7 @@ mod tests {
         DefaultDirectory::new(folder.path().to_owned())
     }
 
-    /// Checks that the plain name is passed over, and that its removal and return have no effect.
+    /// Checks that the plain name is ignored, and that removing and creating it again has no effect.
     fn is_passed_over(folder: &Folder, kind: &str) {
         let (directory, plain) = (directory(folder), directory(folder).plain_path());
         assert_eq!(directory.existing().unwrap(), None, "{kind}");
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_name_in_another_use_is_passed_over() {
+    fn unusable_plain_name_is_passed_over() {
         let target = Folder::new().unwrap();
         fs::set_permissions(target.path(), Permissions::from_mode(0o700)).unwrap();
         for kind in ["file", "link", "dangling link", "fifo", "open directory"] {
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_another_user_has_taken_are_passed_over() {
+    fn names_taken_by_another_user_are_passed_over() {
         if !geteuid().is_root() {
             println!("skipped: only root can create the files of another user");
             return;
@@ -258,7 +260,7 @@ mod tests {
         fs::create_dir(plain.join(INSIDE)).unwrap();
         chown(&plain, other, None).unwrap();
         is_passed_over(&folder, "directory of another user");
-        // Names with a suffix, too.
+        // Names with a suffix are ignored, too.
         let folder = Folder::new().unwrap();
         fs::write(directory(&folder).plain_path(), "").unwrap();
         for suffix in ["", "0", "0000000000000000"] {
@@ -291,7 +293,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the locks of real threads are tested")]
-    fn process_waits_while_another_one_chooses_and_finds_its_choice() {
+    fn process_waits_for_choosing_process_and_finds_its_choice() {
         let Ok(_) = fs::read_to_string(LOCKS) else {
             println!("skipped: {LOCKS} does not show who waits for a lock");
             return;
@@ -309,7 +311,7 @@ mod tests {
             };
             wait_until("the other process waits, or has chosen", BOUND, is_over);
             assert!(!late.is_finished(), "it has not waited");
-            // The plain name has become free.
+            // The plain name is free again.
             create_private(&plain).unwrap();
             fs::create_dir(plain.join(INSIDE)).unwrap();
             drop(choosing);
@@ -317,10 +319,10 @@ mod tests {
         });
     }
 
-    /// The processes are threads here: a lock belongs to an open file.
+    /// The processes are threads here, since a lock belongs to an open file.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the locks of real threads are tested")]
-    fn processes_that_start_at_once_agree_while_plain_name_comes_and_goes() {
+    fn concurrent_processes_choose_same_directory_while_plain_name_changes() {
         for _ in 0..200 {
             let folder = Folder::new().unwrap();
             let (directory, is_over) = (directory(&folder), AtomicBool::new(false));

@@ -1,12 +1,13 @@
 //! The lock around slow changes of the members' shared state.
 //!
-//! Owns the open folder and the open lock file. Both are opened when a member joins and kept, since a process
-//! that changes its user or its root directory may not be able to open them again. A lock file that a cleaner
-//! of old files has removed is created again. Called by `member`, and by `tidy` for other folders.
+//! Owns the open folder and the open lock file. Both are opened when a member joins and kept open, since a
+//! process that changes its user or its root directory may not be able to open them again. If a cleaner of
+//! old files has removed the lock file, it is created again. Called by `member`, and by `tidy` for other
+//! folders.
 //!
-//! A holder keeps the lock for microseconds, but it may be stopped meanwhile, as by SIGSTOP. The lock file
-//! names its holder. Once one holder has kept the lock for [`PAUSES`] pauses, a member that waits renames the
-//! file, and a new one replaces it. The old holder may continue later, so records must stay valid when two
+//! A holder keeps the lock for microseconds, unless it is stopped, for example by SIGSTOP. The lock file
+//! names its holder. If one holder has kept the lock for [`PAUSES`] pauses, a member that waits renames the
+//! file, and a new file replaces it. The old holder may continue later, so records must stay valid when two
 //! members change them at once.
 #![forbid(unsafe_code)]
 
@@ -27,14 +28,15 @@ use trunkline_verbs::headroom;
 
 /// The name of the lock file.
 pub(in crate::host) const NAME: &str = "lock";
-/// Prefix of the names of lock files whose holders were stopped; their inode numbers follow.
+/// Prefix of the names of lock files whose holders were stopped. The inode number of the file follows.
 const REPLACED: &str = "lock.";
-/// Number of attempts to lock the file between which the thread only yields.
+/// Number of attempts to lock the file after which the thread only yields.
 const YIELDS: u32 = 100;
 /// Number of pauses, each of one millisecond, after which a holder counts as stopped.
 const PAUSES: u32 = 500;
 
-/// Content of the lock file: the holder's process id, and a random number for each time that the lock is taken.
+/// Content of the lock file: the holder's process id, and a number that is chosen at random each time the
+/// lock is taken.
 type Holder = [u8; 12];
 
 /// The folder and its lock.
@@ -42,16 +44,16 @@ type Holder = [u8; 12];
 pub(in crate::host) struct FolderLock {
     path: PathBuf,
     directory: File,
-    /// `None` while the lock is held, and after a failure.
+    /// `None` while the lock is held, and after an error.
     file: Mutex<Option<File>>,
 }
 
-/// The held lock of the host; the kernel frees it if this process dies. In a simulation it is empty: a
-/// process holds it for a part of a turn, and runs alone during that time.
+/// The held lock of the host. The kernel frees it if this process dies. In a simulation it is empty, since a
+/// process holds it for a part of a turn, during which no other process runs.
 #[derive(Debug)]
 pub(in crate::host) struct Locked<'a> {
     held: Option<Flock<File>>,
-    /// Slot that the file returns to. The mutex excludes the threads of one process from each other.
+    /// Slot to which the file returns. The mutex excludes the threads of one process from each other.
     kept: Option<MutexGuard<'a, Option<File>>>,
 }
 
@@ -65,7 +67,7 @@ impl FolderLock {
         Ok(lock)
     }
 
-    /// Returns the folder's path when it was opened.
+    /// Returns the path of the folder at the time when it was opened.
     pub(in crate::host) fn path(&self) -> &Path {
         &self.path
     }
@@ -75,7 +77,7 @@ impl FolderLock {
         self.directory.as_fd()
     }
 
-    /// Takes the lock. Waits for its holder, but not for one that is stopped.
+    /// Takes the lock. Waits for its holder unless the holder is stopped.
     pub(in crate::host) fn lock(&self) -> Result<Locked<'_>, HostError> {
         let mut kept = self.kept();
         loop {
@@ -93,7 +95,8 @@ impl FolderLock {
         }
     }
 
-    /// Takes the lock through a file opened anew: after a fork, a child shares the kept file with its parent.
+    /// Opens the lock file again and takes the lock. In a forked child, the kept file is shared with the
+    /// parent.
     pub(in crate::host) fn lock_anew(&self) -> Result<Locked<'_>, HostError> {
         loop {
             if let Some(held) = self.wait_for(self.open_file()?).map_err(|(_file, error)| error)? {
@@ -102,7 +105,8 @@ impl FolderLock {
         }
     }
 
-    /// Returns `None` if the file is no longer the lock file: members then lock its replacement.
+    /// Waits for the lock. Returns `None` if the file is no longer the lock file, since members then lock its
+    /// replacement.
     fn wait_for(&self, mut file: File) -> Result<Option<Flock<File>>, (File, HostError)> {
         let (mut tries, mut pauses) = (0, 0);
         let mut holder = None;
@@ -140,9 +144,9 @@ impl FolderLock {
         }
     }
 
-    /// Renames the lock file, so that members create a new lock file.
+    /// Renames the lock file, so that members create a new one.
     fn replace(&self, file: &File, holder: Holder) -> io::Result<()> {
-        // Exactly one member renames a file: the inode number in the new name excludes the others.
+        // Only one member can rename the file, since its new name contains its inode number.
         let name = format!("{REPLACED}{}", file.metadata()?.ino());
         match renameat2(self.directory(), NAME, self.directory(), &*name, RenameFlags::RENAME_NOREPLACE) {
             Ok(()) => {
@@ -160,7 +164,7 @@ impl FolderLock {
         }
     }
 
-    /// Removes lock files that were replaced and whose holders have continued or died.
+    /// Removes replaced lock files whose holders have continued or died.
     pub(in crate::host) fn remove_replaced(&self) {
         for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -188,7 +192,7 @@ impl FolderLock {
         })
     }
 
-    /// Returns true if the file is the one that members lock now.
+    /// Returns true if the file is the lock file at present.
     pub(in crate::host) fn is_current(&self, file: &File) -> bool {
         is_at(file, self.directory(), Path::new(NAME))
     }
@@ -198,10 +202,11 @@ impl FolderLock {
     }
 }
 
-/// Writes this process into a lock file that it has locked. Without the content, a lock that several members take in turn
+/// Writes this process into a lock file that it has locked. Without this, a lock that several members take in
+/// turn would look like a lock that one member keeps.
 /// may look like one that a single member keeps.
 fn name_holder(file: &File) {
-    // A write beyond the limit on file sizes would end the process by SIGXFSZ.
+    // A write beyond the limit on file sizes would end the process with SIGXFSZ.
     if headroom::check_file(size_of::<Holder>() as u64).is_err() {
         return;
     }
@@ -243,8 +248,8 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Fails with `NotFound` if the folder's path no longer contains its lock file: a folder that is not in use
-/// may be removed before it is locked.
+/// Fails with `NotFound` if the folder's path no longer contains its lock file. An unused folder may be
+/// removed before it is locked.
 pub(in crate::host) fn is_in_place(lock: &FolderLock, held: &Locked<'_>) -> io::Result<()> {
     let path = lock.path().join(NAME);
     match held.file().is_none_or(|file| is_at(file, AT_FDCWD, &path)) {
@@ -253,7 +258,7 @@ pub(in crate::host) fn is_in_place(lock: &FolderLock, held: &Locked<'_>) -> io::
     }
 }
 
-/// Takes the lock of a folder unless it is held.
+/// Takes the lock of a folder; returns `None` if it is held.
 pub(in crate::host) fn try_lock(folder: &Path) -> Option<Flock<File>> {
     let file = open_private(AT_FDCWD, &folder.join(NAME)).ok()?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()

@@ -3,11 +3,11 @@
 //! | module | what it owns |
 //! |---|---|
 //! | `runtime_dir`, `default_dir` | the choice of the directory |
-//! | `private_file` | the check that only their user can access files and directories |
+//! | `private_file` | the check that only this user can access a file or directory |
 //! | `folder_lock`, `slot_locks` | the lock around slow changes; the locks that show which members live |
-//! | `tidy` | folders of network namespaces that are gone |
+//! | `tidy` | folders of network namespaces that no longer exist |
 //! | `node_sockets` | the sockets of nodes |
-//! | `away` | devices that the operator has taken away |
+//! | `away` | requests to remove devices |
 
 pub(super) mod away;
 pub(super) mod default_dir;

@@ -1,10 +1,11 @@
 //! Sockets through which the running nodes of a user describe themselves.
 //!
-//! Each node listens in the folder `nodes` of the members' folder (mode 0700, sockets 0600) and answers each
-//! connection of the same user with one message, whose content the node chooses. The request is the name of the connecting
-//! socket, which the node has as soon as it accepts: a message could arrive after the node has looked. Answering never waits:
-//! bytes that do not fit the connection's buffer are dropped. A socket is bound under another name and renamed once it listens. A socket that refuses connections therefore belongs to a dead node, and is removed by the next
-//! node that starts or by the next query.
+//! Each node listens in the folder `nodes` of the members' folder (mode 0700, sockets 0600). It answers each
+//! connection of the same user with one message, whose content the node chooses. The name of the connecting
+//! socket is the request. The node has it as soon as it accepts the connection, whereas a message could
+//! arrive later. Answering never waits: bytes that do not fit in the connection's buffer are dropped. A
+//! socket is bound under another name, and renamed when it listens. A socket that refuses connections
+//! therefore belongs to a dead node, and is removed by the next node that starts, or by the next query.
 #![forbid(unsafe_code)]
 
 use super::private_file::{is_private_directory, private_directory};
@@ -27,16 +28,16 @@ use trunkline_verbs::fork::Process;
 
 /// The folder of the sockets.
 const FOLDER: &str = "nodes";
-/// Suffixes of the names of listening sockets, and of sockets that do not listen yet.
+/// Suffixes of the names of sockets that listen, and of sockets that do not listen yet.
 const LISTENING: &str = ".sock";
 const UNFINISHED: &str = ".new";
-/// Minimum age of an unfinished socket that a dead node has left.
+/// Age from which a socket that does not listen counts as left by a dead node.
 const UNFINISHED_FOR: Duration = Duration::from_secs(60);
-/// Maximum number of connections answered per call.
+/// Maximum number of connections answered in one call.
 const MAX_ANSWERS: usize = 16;
-/// Number of sockets among which a starting node looks for stale ones.
+/// Maximum number of sockets that a starting node checks for dead nodes.
 const MAX_EXAMINED: usize = 16;
-/// Maximum number of nodes queried at the same time: each takes a descriptor.
+/// Maximum number of nodes queried at once. Each takes a descriptor.
 const MAX_ASKED: usize = 64;
 
 /// Maximum size of a node's description, in bytes.
@@ -44,21 +45,21 @@ pub const MAX_NODE_BYTES: usize = 64 << 10;
 /// Maximum number of nodes that [`ask_nodes`] returns.
 pub const MAX_NODES: usize = 1024;
 
-/// Request of a program to a node.
+/// Request to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeRequest {
     /// The node's description of itself.
     Status,
-    /// Last events of the node.
+    /// The last events of the node.
     Record,
 }
 
 impl NodeRequest {
-    /// Prefix of the abstract name of a socket that requests the record. A socket that requests the status is
-    /// unnamed.
+    /// Prefix of the abstract name of a socket that requests the record. A socket that requests the status
+    /// has no name.
     const RECORD: &[u8] = b"trunkline-record-";
 
-    /// Returns the client socket's address for the request; `random` keeps it unique.
+    /// Returns the address of the client's socket for the request. `random` makes it unique.
     fn address(self, random: u64) -> std::io::Result<Option<SockAddr>> {
         match self {
             Self::Status => Ok(None),
@@ -110,7 +111,7 @@ impl NodeSocket {
     /// Answers the waiting connections with the text that `describe` returns, truncated to
     /// [`MAX_NODE_BYTES`]. Returns true if there was a connection: call it again then.
     pub fn answer(&self, describe: impl Fn(NodeRequest) -> String) -> bool {
-        // Connections are rare: usually this is the only system call.
+        // Connections are rare, so this is usually the only system call.
         let is_asked = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO);
         if is_asked.is_ok_and(|ready| ready == 0) {
             return false;
@@ -215,13 +216,13 @@ fn nodes_folder(directory: Option<&Path>) -> Result<PathBuf, HostError> {
     Ok(path)
 }
 
-/// Returns the names in the folder.
+/// Returns the names of the files in the folder.
 fn names(path: &Path) -> std::io::Result<Vec<String>> {
     let entries = fs::read_dir(path)?.take(4 * MAX_NODES);
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Connects to a node. Returns `None` if there is no node: the socket of a dead node is removed.
+/// Connects to a node. Returns `None` if there is none. The socket of a dead node is removed.
 fn connect(
     folder: &Folder,
     path: &Path,
@@ -247,7 +248,7 @@ fn connect(
             let _absent = fs::remove_file(path.join(name));
             None
         }
-        // Too many other processes are asking the node.
+        // Too many processes query the node at once.
         Err(error) if error.kind() == ErrorKind::WouldBlock => Some((found(None), None)),
         Err(error) => {
             tracing::debug!(%error, name, "node description not read");
@@ -264,7 +265,7 @@ fn is_old(path: &Path) -> bool {
     })
 }
 
-/// Removes some of the sockets of dead nodes; `random` decides which.
+/// Removes the sockets of some dead nodes. `random` selects the sockets to check.
 fn remove_left(folder: &Folder, path: &Path, random: u64) {
     let Ok(mut names) = names(path) else { return };
     names.sort_unstable();
@@ -275,13 +276,13 @@ fn remove_left(folder: &Folder, path: &Path, random: u64) {
     }
 }
 
-/// Receives a node's answer until a time limit. An answer that has already arrived is taken in any case.
+/// Receives a node's answer, until a time limit. An answer that has arrived is taken even after it.
 fn receive(socket: &Socket, runtime: &Runtime, until: Time) -> Option<String> {
     let mut bytes = vec![0; MAX_NODE_BYTES];
     loop {
         let mut reader = socket;
         match reader.read(&mut bytes) {
-            // The node closed the connection without an answer.
+            // The node has closed the connection without an answer.
             Ok(0) => return None,
             Ok(length) => {
                 bytes.truncate(length);
@@ -297,7 +298,7 @@ fn receive(socket: &Socket, runtime: &Runtime, until: Time) -> Option<String> {
         }
         let left = (until - now).as_millis().saturating_add(1);
         let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        // The loop continues even if the wait was interrupted.
+        // The loop continues if the wait was interrupted.
         let _ready = poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], left);
     }
 }
@@ -311,7 +312,7 @@ mod tests {
     /// Only a failing test waits this long.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Asks the nodes while a thread answers for one of them.
+    /// Queries the nodes while a thread answers for one of them.
     #[expect(clippy::disallowed_methods, reason = "a node answers on a thread of its own")]
     fn ask_beside(node: &NodeSocket, text: &str, root: &Path) -> Vec<FoundNode> {
         std::thread::scope(|scope| {
@@ -378,7 +379,7 @@ mod tests {
         let error = ask_nodes(Some(&root), NodeRequest::Status, LONG).unwrap_err();
         assert!(matches!(&error, HostError::Absent { path, .. } if *path == root), "{error}");
         assert!(!root.exists());
-        // Programs that are not nodes use the directory too.
+        // The directory is also used by programs that are not nodes.
         let namespace = namespace_folder(Some(&root)).unwrap();
         assert_eq!(ask_nodes(Some(&root), NodeRequest::Status, LONG).unwrap(), []);
         assert_eq!(names(&namespace).unwrap().len(), 0);
@@ -411,7 +412,7 @@ mod tests {
         let root = folder.join("run");
         let silent = NodeSocket::open(Some(&root), 1).unwrap();
         assert_eq!(ask_nodes(Some(&root), NodeRequest::Status, Duration::ZERO).unwrap().len(), 1);
-        // The answer of the second node has arrived when the wait for the first ends.
+        // The answer of the second node has arrived before the wait for the first one ends.
         let speaking = nodes_folder(Some(&root)).unwrap().join("0000000000000002.sock");
         let folder = Folder::new(speaking.parent().unwrap()).unwrap();
         let listener = folder.listen_at("0000000000000002.sock").unwrap();

@@ -1,4 +1,4 @@
-//! The members' files and directories, which only their user may access, regardless of the umask.
+//! Files and directories of the members, which only their user can access, whatever the umask.
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
@@ -19,7 +19,7 @@ const MODE: u32 = 0o600;
 /// Permissions of the directories.
 const PRIVATE: u32 = 0o700;
 
-/// Fault of a file that belongs to another user.
+/// Fault of a file that another user owns.
 const OF_ANOTHER_USER: &str = "belongs to another user";
 
 /// Opens a file for reading and writing, or creates it. A relative path starts at `directory`.
@@ -28,7 +28,7 @@ pub(in crate::host) fn open_private(directory: BorrowedFd<'_>, path: &Path) -> i
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let open = || above_stdio(|| Ok(File::from(openat(directory, path, flags, mode)?)));
     let file = match open() {
-        // The umask of the creating process had removed the permissions.
+        // The umask of the process that created the file has removed the permissions.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             let found = fstatat(directory, path, AtFlags::AT_SYMLINK_NOFOLLOW)?;
             let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
@@ -66,7 +66,7 @@ pub(in crate::host) fn private_directory(path: &Path) -> Result<(), HostError> {
     create_private(path)?;
     match is_private_directory(path)? {
         true => Ok(()),
-        // The directory was removed after its creation.
+        // The directory was removed after it was created.
         false => {
             let source = ErrorKind::NotFound.into();
             Err(HostError::Os { doing: "examine", path: path.to_owned(), source })
@@ -74,7 +74,7 @@ pub(in crate::host) fn private_directory(path: &Path) -> Result<(), HostError> {
     }
 }
 
-/// Creates the directory unless there is something of that name.
+/// Creates the directory unless the name exists.
 pub(in crate::host) fn create_private(path: &Path) -> Result<(), HostError> {
     match DirBuilder::new().mode(PRIVATE).create(path) {
         Err(source) if source.kind() != ErrorKind::AlreadyExists => {
@@ -99,8 +99,8 @@ pub(in crate::host) fn is_private_directory(path: &Path) -> Result<bool, HostErr
         };
         return Err(HostError::Unsafe { path: path.to_owned(), fault, remedy });
     }
-    // The umask of the creating process may have removed its user's permissions. Any process that detects
-    // this restores them: the creator may be late or dead.
+    // The umask of the process that created the directory may have removed permissions of its user. Each
+    // process that finds this restores them, since the creator may be slow or dead.
     if found.mode() & PRIVATE != PRIVATE {
         std::fs::set_permissions(path, Permissions::from_mode(PRIVATE))
             .map_err(failed("set the permissions of"))?;
@@ -108,9 +108,10 @@ pub(in crate::host) fn is_private_directory(path: &Path) -> Result<bool, HostErr
     Ok(true)
 }
 
-/// Returns the reason why a file cannot serve; `None` for a directory of this user to which only it can write.
+/// Returns the reason why a file is not accepted; `None` for a directory of this user to which no other user
+/// can write.
 pub(in crate::host) fn fault(found: &Metadata) -> Option<&'static str> {
-    // Report another user's file first, whatever its kind: this user may be unable to remove it.
+    // Report another owner first, whatever the file is, since this user may be unable to remove it.
     if found.uid() != geteuid().as_raw() {
         Some(OF_ANOTHER_USER)
     } else if found.file_type().is_symlink() {

@@ -1,6 +1,7 @@
-//! The directory that the processes of one user and one network namespace share.
+//! The directory shared by the processes of one user in one network namespace.
 //!
-//! Owns the choice of the directory and the names of the folders inside. Each folder is named after a network namespace, since addresses are valid within one only.
+//! Owns the choice of the directory, and the names of the folders in it. Each folder is named after a network
+//! namespace, since addresses are valid only within one.
 #![forbid(unsafe_code)]
 
 use super::default_dir::DefaultDirectory;
@@ -10,16 +11,16 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Format of the files in such a folder. It changes with the format of any of them, and is part of the
-/// folder's name, so that programs of two versions never read each other's tables. At a shared address one of
-/// the two finds port 4791 in use.
+/// Format of the files in a folder. It changes with the format of any of the files. It is part of the
+/// folder's name, so that programs of two versions do not read each other's tables. If they share an address,
+/// one of them finds port 4791 in use.
 pub(in crate::host) const FORMAT: u32 = 8;
 
 /// Name of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::host) struct FolderName {
-    /// Inode of the network namespace; `None` where there is no `/proc`. Then all of this user's processes
-    /// are assumed to share one namespace.
+    /// Inode of the network namespace; `None` without `/proc`. All processes of this user are then assumed to
+    /// share one namespace.
     pub(in crate::host) namespace: Option<u64>,
     /// Format of the files inside.
     pub(in crate::host) format: u32,
@@ -29,7 +30,7 @@ impl FolderName {
     const PREFIX: &str = "net-";
     const UNKNOWN: &str = "any";
 
-    /// Parses a name written by [`fmt::Display`]; `None` for any other text.
+    /// Parses a name that [`fmt::Display`] wrote; returns `None` for any other text.
     pub(in crate::host) fn parse(text: &str) -> Option<Self> {
         let (namespace, format) = text.strip_prefix(Self::PREFIX)?.split_once('.')?;
         let namespace = if namespace == Self::UNKNOWN { None } else { Some(namespace.parse::<u64>().ok()?) };
@@ -55,7 +56,7 @@ impl fmt::Display for FolderName {
     }
 }
 
-/// Returns the folder of this process's network namespace, created if it does not exist.
+/// Returns the folder of this process's network namespace, and creates it if it does not exist.
 ///
 /// `named` is a directory that the program chose. Otherwise it is taken from the environment:
 /// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, or the directory for temporary files.
@@ -70,8 +71,8 @@ pub(in crate::host) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf,
     Ok(folder)
 }
 
-/// Like [`namespace_folder`], without creating the folder. Returns `None` if this network namespace has not
-/// used the directory.
+/// Returns the folder as [`namespace_folder`] does, without creating it; `None` if this network namespace has
+/// no folder in the directory.
 ///
 /// # Errors
 /// [`HostError::Absent`] if the directory does not exist.
@@ -104,7 +105,7 @@ enum Root {
         /// The setting, for errors.
         origin: &'static str,
     },
-    /// A directory among temporary files, whose name may have a suffix.
+    /// A directory for temporary files. The name of the runtime directory in it may have a suffix.
     Default(DefaultDirectory),
 }
 
@@ -162,9 +163,9 @@ mod tests {
         assert!(text.contains("open to other users"), "{text}");
     }
 
-    /// A process that starts at the same moment as the maker finds such a directory.
+    /// A process that starts while another one creates the directory may find it in this state.
     #[test]
-    fn directory_whose_maker_has_not_set_its_permissions_yet_serves() {
+    fn directory_with_incomplete_permissions_is_repaired() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let inside = namespace_folder(Some(&root)).unwrap();
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn names_survive_round_trip() {
+    fn folder_names_round_trip() {
         let folder = Folder::new().unwrap();
         let made = namespace_folder(Some(&folder.join("run"))).unwrap();
         let made = FolderName::parse(made.file_name().unwrap().to_str().unwrap()).unwrap();
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_writable_by_others_is_refused_with_remedy() {
+    fn unusable_runtime_directory_is_refused_with_remedy() {
         let folder = Folder::new().unwrap();
         let open = folder.join("open");
         std::fs::create_dir(&open).unwrap();

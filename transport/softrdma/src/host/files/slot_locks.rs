@@ -1,7 +1,7 @@
 //! Locks that show which members live.
 //!
-//! A living member holds two locks, which the kernel frees when it dies: a file of its slot, and a byte of
-//! the registry, called its mark. The mark decides if the file is missing or cannot be opened.
+//! A living member holds two locks, which the kernel frees when it dies: on the file of its slot, and on a
+//! byte of the registry, called its mark. The mark decides if the file is missing or cannot be opened.
 #![forbid(unsafe_code)]
 
 use super::private_file::open_to_check;
@@ -23,8 +23,8 @@ pub(in crate::host) const SLOT: &str = "slot-";
 /// The name of the registry.
 pub(in crate::host) const REGISTRY: &str = "registry";
 
-/// Returns true if a member lives in a folder that is locked, or if that cannot be determined. It reads files
-/// and maps none, so that neither another format nor a full file system can do harm.
+/// Returns true if a member lives in a folder, which the caller has locked, or if that cannot be determined.
+/// Reads files without mapping them, so that files of another format and a full file system do no harm.
 pub(in crate::host) fn any_lives(folder: &Path) -> bool {
     let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
     let Ok(present) = slots_present(folder) else { return true };
@@ -32,7 +32,7 @@ pub(in crate::host) fn any_lives(folder: &Path) -> bool {
     if present.iter().any(|slot| holds_lock(directory.as_fd(), *slot, None)) {
         return true;
     }
-    // A cleaner of old files may have removed the lock file of a live member.
+    // A cleaner of old files may have removed the lock file of a member that lives.
     let Ok(words) = read_slots(&folder.join(REGISTRY)) else { return false };
     slots().zip(words).any(|(slot, word)| word != 0 && !present.contains(&slot))
 }
@@ -49,7 +49,7 @@ fn slots_present(folder: &Path) -> io::Result<BTreeSet<u16>> {
     Ok(present)
 }
 
-/// Reads the words of all slots from a registry of our format.
+/// Reads the words of all slots from a registry of this format.
 fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
     let file = open_to_check(AT_FDCWD, path)?;
     let mut bytes = vec![0; layout::slot(0) + 8 * SLOTS];
@@ -61,9 +61,9 @@ fn read_slots(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words.skip(layout::slot(0) / 8 - 1).collect())
 }
 
-/// Returns true if the lock of a slot is held. If its file is missing or cannot be opened, the slot's mark
-/// decides. If the mark cannot be read either, the member counts as alive. Called while handling packets, so
-/// it does not allocate.
+/// Returns true if the lock of a slot is held. If the slot's file is missing or cannot be opened, the mark
+/// decides. If the mark cannot be checked either, the member counts as alive. Called while packets are
+/// handled, so it does not allocate.
 pub(in crate::host) fn holds_lock(folder: BorrowedFd<'_>, slot: u16, marks: Option<&Marks>) -> bool {
     let mut name = [0; 16];
     let mut rest = &mut name[..];
@@ -76,17 +76,17 @@ pub(in crate::host) fn holds_lock(folder: BorrowedFd<'_>, slot: u16, marks: Opti
     }
 }
 
-/// Locks on single bytes of the registry, one for each living member, besides the lock of its slot. A mark
-/// belongs to the open file, so a process that has changed its user or its root directory, or has no
-/// descriptor left, can still check it. All members of a registry share its file, even if its path has
-/// changed. A child after a fork shares the open file, and with it its parent's lock.
+/// Locks on single bytes of the registry, one for each living member, in addition to the lock on its slot.
+/// The locks are checked through the open file, so a process that has changed its user or its root directory,
+/// or that has no descriptor left, can still check them. All members of a registry share its file, even if
+/// its path has changed. A forked child shares the open file, and so the lock of its parent.
 #[derive(Debug)]
 pub(in crate::host) struct Marks(File);
 
 impl Marks {
     pub(in crate::host) fn open(folder: &Path) -> Result<Self, HostError> {
         let path = folder.join(REGISTRY);
-        // Open the file read-only, so that a program that writes to a wrong descriptor cannot change it.
+        // Read-only, so that a program that writes to a wrong descriptor cannot change the file.
         let opened = open_to_check(AT_FDCWD, &path);
         opened.map(Self).map_err(|source| HostError::Os { doing: "open", path, source })
     }

@@ -1,9 +1,9 @@
-//! Folders of network namespaces that are gone.
+//! Removal of folders whose network namespaces no longer exist.
 //!
-//! Owns their removal: otherwise a namespace that was used once would keep its registry's memory
-//! indefinitely. Each member that joins calls it, in any namespace. A folder is removed if all its members
-//! are dead and the last join was an hour ago. A member that joins at that moment detects the removal, and
-//! starts again. The work of one start is bounded, and the next start continues.
+//! Without it, a namespace that was used once would keep the memory of its registry forever. Called when a
+//! member joins, in any namespace. A folder is removed if all its members are dead and the last member joined
+//! an hour ago or earlier. A member that joins during the removal detects it, and joins again. Each call
+//! examines a limited number of folders, and the next call continues.
 #![forbid(unsafe_code)]
 
 use super::folder_lock::try_lock;
@@ -13,18 +13,19 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time for which a folder without members is kept.
+/// Minimum time since the last member joined before a folder is removed.
 const UNUSED: Duration = Duration::from_secs(3600);
-/// Maximum number of folders that one start examines, and that it removes. A folder has up to some thousand
+/// Maximum number of folders that one call examines, and maximum number that it removes. A folder has up to
+/// some thousand files.
 /// files.
 const MAX_EXAMINED: usize = 256;
 const MAX_REMOVED: usize = 8;
-/// Prefix of a folder that is being removed. The folder is renamed first, so that a process that joins in the
-/// meantime creates a new folder. If the remover dies, the next start continues.
+/// Prefix of the name of a folder during its removal. The folder is renamed first, so that a process that
+/// joins creates a new folder. If the removing process dies, the next call continues.
 const REMOVED: &str = "removed-";
 
-/// Removes unused folders next to `own`. `random` decides where the search starts, so that a search is not
-/// always used up by folders that must stay.
+/// Removes unused folders next to `own`. `random` selects the folder with which the search starts, so that
+/// folders that must stay do not always use up the search.
 pub(in crate::host) fn remove_unused(own: &Path, random: u64) {
     let Some(siblings) = own.parent().and_then(|root| std::fs::read_dir(root).ok()) else { return };
     let folders = siblings.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -37,7 +38,7 @@ pub(in crate::host) fn remove_unused(own: &Path, random: u64) {
     let _bounded = removed.take(MAX_REMOVED).count();
 }
 
-/// Returns true if the folder's name was chosen by this version or an earlier one.
+/// Returns true if this version or an earlier one created the folder, judging by its name.
 fn is_ours(path: &Path) -> bool {
     path.file_name().and_then(OsStr::to_str).is_some_and(|name| {
         let name = name.strip_prefix(REMOVED).unwrap_or(name);
@@ -45,7 +46,7 @@ fn is_ours(path: &Path) -> bool {
     })
 }
 
-/// Removes a folder if it is unused; returns true if it was.
+/// Removes a folder if it is unused; returns false if it is in use.
 fn remove_if_unused(folder: &Path) -> bool {
     let Some(name) = folder.file_name().and_then(OsStr::to_str) else { return false };
     if name.starts_with(REMOVED) {
@@ -65,7 +66,7 @@ fn remove_if_unused(folder: &Path) -> bool {
     let renamed = folder.with_file_name(format!("{REMOVED}{name}"));
     match std::fs::rename(folder, &renamed) {
         Ok(()) => remove(&renamed),
-        // A process that died during the removal left a folder of that name. Remove it first.
+        // A process that died during a removal has left a folder of that name. Remove that folder first.
         Err(error) => {
             tracing::debug!(%error, path = %folder.display(), "unused folder not renamed");
             remove(&renamed);
@@ -77,7 +78,7 @@ fn remove_if_unused(folder: &Path) -> bool {
 fn remove(folder: &Path) {
     match std::fs::remove_dir_all(folder) {
         Ok(()) => {}
-        // Another process is removing it, too.
+        // Another process has removed the folder.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => tracing::debug!(%error, path = %folder.display(), "unused folder not removed"),
     }
@@ -100,7 +101,7 @@ mod tests {
         FolderName { namespace: Some(4_026_532_000 + number), format }.to_string()
     }
 
-    /// Creates a folder as another namespace's members leave it.
+    /// Creates a folder in the state in which members of another namespace leave it.
     fn other_namespace(root: &Path, name: &str) -> PathBuf {
         let host = Host::join(Some(root)).unwrap();
         let folder = root.join(name);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_without_members_are_removed_after_while() {
+    fn old_folders_without_members_are_removed() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let names =
@@ -133,7 +134,7 @@ mod tests {
     }
 
     /// Joins in a network namespace that is removed afterwards. Returns `None`, and prints the reason, if
-    /// this process may not create one.
+    /// this process may not create a network namespace.
     #[expect(clippy::disallowed_methods, reason = "a namespace can be that of one thread")]
     fn joined_in_a_namespace(root: &Path) -> Option<PathBuf> {
         let joined = std::thread::scope(|scope| {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_of_real_namespace_that_is_gone_is_removed() {
+    fn folder_of_ended_namespace_is_removed() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         std::fs::create_dir(&root).unwrap();
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn member_whose_lock_file_was_removed_is_not_taken_for_dead() {
+    fn folder_of_living_member_without_lock_file_is_kept() {
         let (folder, [living]) = hosts();
         let root = folder.join("run");
         let other = root.join(name(3, FORMAT));

@@ -1,22 +1,22 @@
-//! The sockets that carry messages between members.
+//! The sockets for messages between members.
 //!
-//! Owns a listening socket per member and the connections, which are opened on demand. Each connection
-//! carries messages one way, from the member that opened it. A member that has changed its user or root
-//! directory since cannot open connections, and answers on the connections of the others. Called by
-//! [`Members`](super::Members) only. It never waits. A message without room in the socket is dropped and
-//! counted, and retransmission repairs the loss.
+//! Owns a listening socket per member, and the connections, which are opened when needed. Each connection
+//! carries messages in one direction, from the member that opened it. A member that has changed its user or
+//! root directory after joining cannot open connections, and sends on the connections that other members
+//! opened. Called by [`Members`](super::Members) only. It never waits. A message for which the socket has no
+//! room is dropped and counted, and retransmission repairs the loss.
 //!
 //! ```text
 //! connection:  hello, message, message ...
 //! hello:       magic 4, slot of sender 2, slot of receiver 2, generation of each 4 + 4
 //! message:     kind 1, body
 //! ```
-//! When the system has no descriptor or memory left for a connection, connections wait and are attempted
-//! again after a while. This is logged once, and work that needs no new connection continues.
+//! If the system has no descriptor or memory for a connection, connections are left waiting, and attempted
+//! again later. This is logged once. Work that needs no new connection continues.
 //!
-//! The end of any connection with a member shows that the member died or left. Only processes of this user
-//! can connect (SO_PEERCRED, and the folder is closed to others). Their messages are checked all the same,
-//! here for form and length, then by the reader of each kind.
+//! The end of a connection with a member shows that the member has died or left. Only processes of this user
+//! can connect (SO_PEERCRED, and the folder is closed to others). Messages are checked all the same: their
+//! form and length here, their content by the reader of each kind.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -46,11 +46,11 @@ pub(crate) const MAX_MESSAGE_BYTES: usize = 32 * 1024;
 const MAX_PARTS: usize = 8;
 const MAGIC: [u8; 4] = *b"TkL1";
 const HELLO_BYTES: usize = 16;
-/// Maximum number of connections that have not sent a hello yet; beyond it, the oldest is closed.
+/// Maximum number of connections without a hello. If there are more, the oldest is closed.
 const MAX_UNNAMED: usize = 32;
-/// Number of readable sockets fetched by one system call.
+/// Maximum number of readable sockets that one system call returns.
 const EVENTS: usize = 64;
-/// Maximum number of messages examined, valid or not, before [`Connections::receive`] returns `None`.
+/// Maximum number of messages, valid or not, that [`Connections::receive`] reads before it returns `None`.
 const LOOKS: usize = 64;
 /// Key of the listening socket. The key of a connection is its index in the slab.
 const LISTENER: u64 = u64::MAX;
@@ -58,31 +58,32 @@ const LISTENER: u64 = u64::MAX;
 /// A message or the loss of a member.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrived<'a> {
-    /// A message; its sender named itself `from` when it connected.
+    /// A message from the member that named itself `from` when it connected.
     Message { from: MemberId, kind: u8, bytes: &'a [u8] },
-    /// A message with an area of its sender.
+    /// A message with an area of the sender.
     Handover { from: MemberId, kind: u8, bytes: &'a [u8], area: AreaHandle },
-    /// A connection with the member ended: it died or left, unless `Host::is_alive` reports that it lives.
+    /// A connection with the member ended. The member has died or left, unless `Host::is_alive` returns true.
     Lost(MemberId),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionPeer {
-    /// The peer opened the connection and has not identified itself.
+    /// Opened by the peer, which has not identified itself.
     Unnamed,
-    /// The peer opened the connection.
+    /// Opened by the peer.
     From(MemberId),
-    /// This member opened the connection.
+    /// Opened by this member.
     To(MemberId),
 }
 
-/// State of the system's refusals to provide resources for connections.
+/// State of resources for connections, which the system may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     None,
-    /// The system refuses: attempts stop, and the listener is not watched, until [`Connections::resume`].
+    /// The system refuses them. There are no attempts, and the listener is not watched, until
+    /// [`Connections::resume`].
     Now,
-    /// The system refused at the last attempt; the next one shows whether it still does.
+    /// The system refused them at the last attempt. The next attempt shows if it still does.
     Before,
 }
 
@@ -90,9 +91,9 @@ enum Shortage {
 struct Connection {
     socket: Socket,
     peer: ConnectionPeer,
-    /// True if the member takes no more messages: it counts as lost once this connection is empty.
+    /// True if the member accepts no more messages. It counts as lost when this connection is empty.
     ends_when_empty: bool,
-    /// A time at which the connection existed.
+    /// A time at which the connection already existed.
     made: Ticks,
 }
 
@@ -102,25 +103,25 @@ pub(super) struct Connections {
     connections: Slab<Connection>,
     to: HashMap<MemberId, usize>,
     from: HashMap<MemberId, usize>,
-    /// Oldest first.
+    /// Keys of connections without a hello, oldest first.
     unnamed: VecDeque<usize>,
-    /// Keys of readable sockets, each read in turn until it is empty.
+    /// Keys of readable sockets. Each is read in turn until it is empty.
     readable: VecDeque<u64>,
     lost: VecDeque<MemberId>,
-    /// Members that take no more messages, and whose own connections may still wait at the listener.
+    /// Members that accept no more messages, and whose connections to this member may not be accepted yet.
     ending: Vec<MemberId>,
-    /// Buffer for one message, with one more byte that shows that a message is too long.
+    /// Buffer for one message. It has one extra byte, which is used if a message is too long.
     buffer: Vec<u8>,
     counts: Counts,
     listener: Socket,
     epoll: Arc<Epoll>,
     shortage: Shortage,
-    /// True if `shortage` is [`Shortage::Now`].
+    /// True while `shortage` is [`Shortage::Now`].
     is_paused: Arc<AtomicBool>,
-    /// True once it was logged that this process may not connect to others.
+    /// True after it was logged that this process may not connect to others.
     is_cut_off: bool,
     folder: Folder,
-    /// Last field, so that the slot stays ours until its socket is closed.
+    /// Last field, so that the slot is held until its socket is closed.
     host: Arc<Host>,
 }
 
@@ -157,7 +158,7 @@ impl Connections {
         })
     }
 
-    /// Returns the epoll set, which becomes readable with the first message.
+    /// Returns the epoll set, which becomes readable when messages arrive.
     pub(super) fn epoll(&self) -> &Arc<Epoll> {
         &self.epoll
     }
@@ -199,7 +200,7 @@ impl Connections {
         self.deliver(to, |socket| socket::send_with_descriptor(socket, &parts, file.as_fd()))
     }
 
-    /// Sends a message over the connection to a member, and counts the outcome.
+    /// Sends a message on the connection to a member, and counts the outcome.
     fn deliver(
         &mut self,
         to: MemberId,
@@ -239,8 +240,8 @@ impl Connections {
         socket::process_of(&self.connections.get(*key)?.socket)
     }
 
-    /// Returns the process that listens in a member's slot. A connection from the member is no proof: the
-    /// other end has only claimed its name.
+    /// Returns the process that listens in a member's slot. A connection from the member is no proof of
+    /// identity, because the name in its hello is not checked.
     pub(super) fn listening(&mut self, member: MemberId) -> Option<Listening> {
         let key = self.connection_to(member).ok()?;
         let connection = self.connections.get(key)?;
@@ -250,7 +251,7 @@ impl Connections {
         Listening::of(&connection.socket, connection.made)
     }
 
-    /// Returns the next message or loss, if one waits.
+    /// Returns the next message or loss, if any.
     pub(super) fn receive(&mut self) -> Option<Arrived<'_>> {
         let mut asked = false;
         for _ in 0..LOOKS {
@@ -277,7 +278,7 @@ impl Connections {
         None
     }
 
-    /// Returns true if neither a loss nor a socket that was readable waits here.
+    /// Returns true if no loss has to be reported, and no socket that was readable has to be read.
     pub(super) fn is_drained(&self) -> bool {
         self.lost.is_empty() && self.readable.is_empty()
     }
@@ -304,7 +305,7 @@ impl Connections {
         count > 0
     }
 
-    /// Returns our connection to a member.
+    /// Returns this member's connection to another member, and opens it if necessary.
     fn connection_to(&mut self, to: MemberId) -> Result<usize, Undelivered> {
         if let Some(key) = self.to.get(&to) {
             return Ok(*key);
@@ -335,7 +336,8 @@ impl Connections {
         Ok(key)
     }
 
-    /// Returns the connection from a member, if this process may not connect to that member.
+    /// Returns the connection that a member opened to this one, if this process may not connect to the
+    /// member.
     #[cold]
     fn connection_from(&mut self, member: MemberId, error: &io::Error) -> Result<usize, Undelivered> {
         if !self.folder.is_closed_to_us(error) {
@@ -358,12 +360,12 @@ impl Connections {
         &self.is_paused
     }
 
-    /// Retries after a refusal by the system.
+    /// Resumes attempts after a refusal by the system.
     pub(super) fn resume(&mut self) {
         if self.shortage != Shortage::Now {
             return;
         }
-        // The listener is watched again first: if a connection is waiting, this makes the set readable.
+        // Watch the listener again first: if a connection is waiting, this makes the set readable.
         if self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER)).is_ok() {
             self.set(Shortage::Before);
         }
@@ -374,8 +376,8 @@ impl Connections {
         self.is_paused.store(shortage == Shortage::Now, Ordering::Relaxed);
     }
 
-    /// Records that the system refuses resources for connections. A listener that stays readable would keep
-    /// this process awake, so it is not watched in the meantime.
+    /// Records that the system refuses resources for connections. The listener is no longer watched, since it
+    /// would stay readable and keep this process awake.
     fn pause(&mut self, error: &io::Error) {
         if self.shortage == Shortage::None {
             tracing::warn!(
@@ -390,7 +392,7 @@ impl Connections {
         }
     }
 
-    /// Records a successful connection.
+    /// Records that a connection succeeded after a refusal.
     fn recovered(&mut self) {
         if self.shortage == Shortage::Before {
             self.set(Shortage::None);
@@ -438,7 +440,7 @@ impl Connections {
                 if is_shortage(&error) {
                     self.pause(&error);
                 }
-                // On any other error, the queue is empty.
+                // Other errors mean that the queue of connections is empty.
                 self.end_those_ending();
                 return;
             }
@@ -451,13 +453,14 @@ impl Connections {
                 self.counts.nonsense();
                 self.end(oldest);
             }
-            // Read from the new connection: the hello has usually arrived already.
+            // Read the new connection: its hello has usually arrived already.
             self.readable.push_back(key as u64);
         }
         self.readable.push_back(LISTENER);
     }
 
-    /// Reads one message of a connection. Returns its sender, its length in the buffer, and a descriptor that
+    /// Reads one message of a connection. Returns the sender, the length in the buffer, and the descriptor
+    /// sent with the message, if any.
     /// came with it.
     fn read(&mut self, readable: u64) -> Option<(MemberId, usize, Option<OwnedFd>)> {
         let key = usize::try_from(readable).ok()?;
@@ -483,7 +486,7 @@ impl Connections {
         self.readable.push_back(readable);
         match connection.peer {
             _ if length == 0 => None,
-            // A peer that cannot connect to us answers on our connection.
+            // A peer that cannot connect to this member sends on this member's connection.
             ConnectionPeer::From(from) | ConnectionPeer::To(from) if length < self.buffer.len() => {
                 self.counts.received();
                 Some((from, length, descriptor))
@@ -492,7 +495,7 @@ impl Connections {
                 self.name(key, length);
                 None
             }
-            // Members never send messages that are too long.
+            // The message is too long, so its sender is faulty.
             ConnectionPeer::From(_) | ConnectionPeer::To(_) => {
                 self.counts.nonsense();
                 None
@@ -503,7 +506,7 @@ impl Connections {
     /// Handles a hello.
     fn name(&mut self, key: usize, length: usize) {
         let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
-        // Accept messages of a member that has left: they are read before the end of its connection.
+        // Accept messages of a member that has left, since they are read before the end of its connection.
         let Some(from) = from.filter(|from| self.host.has_joined(*from)) else {
             self.counts.nonsense();
             self.end(key);
@@ -513,7 +516,7 @@ impl Connections {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.peer = ConnectionPeer::From(from);
         }
-        // The member has opened a new connection and no longer sends on the old one.
+        // The member has opened a new connection, and no longer sends on the old one.
         if let Some(old) = self.from.insert(from, key) {
             self.empty(old);
             if self.to.get(&from) == Some(&old) {
@@ -528,7 +531,7 @@ impl Connections {
         match connection.peer {
             ConnectionPeer::Unnamed => self.unnamed.retain(|unnamed| *unnamed != key),
             ConnectionPeer::From(member) if self.from.get(&member) == Some(&key) => self.lose(member),
-            // The member has opened a newer one.
+            // The member has opened a newer connection.
             ConnectionPeer::From(_) => {}
             ConnectionPeer::To(member) => {
                 self.to.remove(&member);
@@ -537,9 +540,9 @@ impl Connections {
         }
     }
 
-    /// Reports the end of a member that takes no more messages, after the messages that it has sent. A member that
-    /// exits sends its last messages before its sockets close, in any order, and its connection may not have been
-    /// accepted yet.
+    /// Reports the end of a member that accepts no more messages, after the messages that it has sent. A
+    /// member that exits sends its last messages before its sockets close. The sockets close in any order,
+    /// and one of its connections may not be accepted yet.
     fn end_after_last_messages(&mut self, member: MemberId) {
         match self.from.get(&member).copied() {
             Some(key) => self.empty(key),
@@ -550,7 +553,7 @@ impl Connections {
         }
     }
 
-    /// Ends a connection once it is empty.
+    /// Ends a connection when it is empty.
     fn empty(&mut self, key: usize) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.ends_when_empty = true;
@@ -558,8 +561,8 @@ impl Connections {
         }
     }
 
-    /// Ends the connections of the members in `ending` once they are empty. All connections from these
-    /// members are accepted, and their hellos read.
+    /// Ends the connections of the members in `ending` when they are empty. All connections from these
+    /// members have been accepted, and their hellos read.
     fn end_those_ending(&mut self) {
         for member in std::mem::take(&mut self.ending) {
             match self.from.get(&member).copied() {
@@ -569,7 +572,7 @@ impl Connections {
         }
     }
 
-    /// Closes both directions, so that the loss is reported only once.
+    /// Closes the connections in both directions, so that the loss is reported once.
     fn lose(&mut self, member: MemberId) {
         for key in [self.to.remove(&member), self.from.remove(&member)].into_iter().flatten() {
             self.connections.try_remove(key);
@@ -586,7 +589,7 @@ impl Drop for Connections {
     }
 }
 
-/// Returns true if a system call failed because a resource has run out that others may free.
+/// Returns true if a system call failed for lack of a resource that others may free.
 fn is_shortage(error: &io::Error) -> bool {
     let shortages = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC];
     error.raw_os_error().is_some_and(|errno| shortages.contains(&errno))

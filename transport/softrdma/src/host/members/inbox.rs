@@ -1,8 +1,8 @@
 //! Messages between members of a simulated host.
 //!
-//! Owns the simulated counterpart of [`super::connections`], with the same outcomes: a message arrives whole
-//! and in order or not at all, and the end of a member is reported once to each member that has exchanged
-//! messages with it.
+//! Owns the counterpart of [`super::connections`] in a simulation, with the same outcomes: a message arrives
+//! whole and in order, or not at all, and the end of a member is reported once to each member that has
+//! exchanged messages with it.
 #![forbid(unsafe_code)]
 
 use super::connections::{Arrived, MAX_MESSAGE_BYTES};
@@ -13,12 +13,12 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use trunkline_verbs::{Counter, Memory};
 
-/// A member's inbox, and the members that it has exchanged messages with.
+/// A member's inbox, and the members with which it has exchanged messages.
 #[derive(Debug)]
 pub(super) struct SimulatedInbox {
     memory: Arc<HostMemory>,
     host: Arc<Host>,
-    /// Members that this member has connected to.
+    /// Members to which this member has connected.
     to: BTreeSet<MemberId>,
     /// Members that have connected to this member.
     from: BTreeSet<MemberId>,
@@ -131,7 +131,7 @@ impl SimulatedInbox {
         self.memory.lives(self.host.me())
     }
 
-    /// Returns a member that ended after exchanging messages with this one.
+    /// Returns a member that ended after it exchanged messages with this one.
     fn ended(&self) -> Option<MemberId> {
         self.to.union(&self.from).find(|member| !self.memory.is_open(**member)).copied()
     }

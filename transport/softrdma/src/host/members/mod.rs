@@ -1,9 +1,9 @@
 //! Messages between the members of one host.
 //!
-//! Owns this member's connections with the others, and the messages for the device that have been read and not
-//! yet taken. It is a service next to the link: the link's relay exchanges datagrams with other members
-//! through it, the device everything else. Both hold it by an `Arc`. Each call takes a lock for a bounded time,
-//! and none waits for another member.
+//! Owns this member's connections with other members, and messages for the device that were read and not
+//! taken yet. The link's relay exchanges datagrams with other members through it, and the device all other
+//! messages; both hold it in an `Arc`. Each call takes a lock for a bounded time, and does not wait for
+//! another member.
 #![forbid(unsafe_code)]
 
 mod connections;
@@ -31,7 +31,7 @@ use trunkline_verbs::Counter;
 
 /// Maximum number of messages queued for the device; further messages stay in their sockets.
 pub(crate) const MAX_QUEUED: usize = 256;
-/// Limits of the buffers kept for reuse. Messages that wake a receiver are short and frequent.
+/// Limits of the buffers kept for reuse. Most messages are short wake-ups.
 const MAX_SPARE: usize = 16;
 const SPARE_BYTES: usize = 256;
 
@@ -58,18 +58,18 @@ pub(crate) enum MemberMessage {
         /// The area.
         area: AreaHandle,
     },
-    /// A connection with the member ended; [`Host::is_alive`] reports whether it died.
+    /// A connection with the member ended. [`Host::is_alive`] returns false if the member has died.
     Lost(MemberId),
 }
 
 /// Result of [`Members::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// A message of the requested kind; its body is in the buffer.
+    /// A message of the requested kind. Its body is in the buffer.
     Message,
-    /// A message of another kind, which is queued for the device.
+    /// A message of another kind was queued for the device.
     Queued,
-    /// A connection with a member ended. The end is also queued for the device.
+    /// A connection with a member ended. The end was also queued for the device.
     Lost,
 }
 
@@ -77,9 +77,9 @@ pub(crate) enum Received {
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Mutex<MessageQueues>,
-    /// True if a message is queued for the device, so that an idle device need not take the lock.
+    /// True if a message is queued for the device. Checked without the lock, for an idle device.
     has_queued: AtomicBool,
-    /// True if connections wait for descriptors or memory; can be checked without the lock.
+    /// True if connections wait for descriptors or memory. Checked without the lock.
     is_short: Arc<AtomicBool>,
     /// Becomes readable when messages arrive; `None` on a simulated host.
     epoll: Option<Arc<Epoll>>,
@@ -94,7 +94,7 @@ struct MessageQueues {
     spare: Vec<Vec<u8>>,
 }
 
-/// Transport of messages.
+/// Transport of messages: sockets, or inboxes in a simulation.
 #[derive(Debug)]
 enum Way {
     Sockets(Box<Connections>),
@@ -160,8 +160,8 @@ impl Members {
         }
     }
 
-    /// Ensures that the death of a member will be reported as a loss, also if it is already dead. Returns
-    /// false if that is not possible now: call it again later.
+    /// Ensures that the death of a member is reported as a loss, even if the member is already dead. Returns
+    /// false if that is not possible now; call it again later.
     pub(crate) fn watch(&self, member: MemberId) -> bool {
         match &mut self.lock().way {
             Way::Sockets(connections) => connections.watch(member),
@@ -169,8 +169,8 @@ impl Members {
         }
     }
 
-    /// Connects to a member, so that its death will be reported as a loss. Returns false if the member cannot
-    /// be reached now, or is already dead.
+    /// Connects to a member, so that its death is reported as a loss. Returns false if the member cannot be
+    /// reached now, or is dead.
     pub(crate) fn connect(&self, member: MemberId) -> bool {
         match &mut self.lock().way {
             Way::Sockets(connections) => connections.connect(member),
@@ -178,8 +178,8 @@ impl Members {
         }
     }
 
-    /// Returns true if a connection with a member is open, without a system call. [`Members::receive`] reports its end
-    /// as a loss. Returns false on a simulated host.
+    /// Returns true if a connection with a member is open, without a system call. Always false on a simulated
+    /// host. The end of the connection is reported by [`Members::receive`] as a loss.
     pub(crate) fn is_connected(&self, member: MemberId) -> bool {
         match &self.lock().way {
             Way::Sockets(connections) => connections.is_connected(member),
@@ -187,7 +187,7 @@ impl Members {
         }
     }
 
-    /// Returns the process of a member that is connected with this one. Returns `None` on a simulated host.
+    /// Returns the pid of a member that is connected with this one; `None` on a simulated host.
     pub(crate) fn process_of(&self, member: MemberId) -> Option<u32> {
         match &self.lock().way {
             Way::Sockets(connections) => connections.process_of(member),
@@ -195,32 +195,32 @@ impl Members {
         }
     }
 
-    /// Returns this process's effective uid if a member's process has it too, in this user namespace. Connects to the
-    /// member.
+    /// Returns this process's effective uid if the process of a member has the same uid, in this user
+    /// namespace. Connects to the member.
     pub(crate) fn user_of(&self, member: MemberId) -> Option<u32> {
         let process = match &mut self.lock().way {
             Way::Sockets(connections) => connections.listening(member)?,
             Way::Memory(_) => return self.host.is_alive(member).then(|| geteuid().as_raw()),
         };
-        // Query the process without the lock, which shards take.
+        // Query the process without holding the lock, which shards take.
         process.user()
     }
 
-    /// Returns true if connections wait for descriptors or memory. Call [`Members::resume`] after a while
-    /// then.
+    /// Returns true if connections wait for descriptors or memory. Call [`Members::resume`] later in that
+    /// case.
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Retries the connections that wait.
+    /// Attempts the waiting connections again.
     pub(crate) fn resume(&self) {
         if let Way::Sockets(connections) = &mut self.lock().way {
             connections.resume();
         }
     }
 
-    /// Reads the next message. The body of a message of `kind` replaces the content of the buffer; any other
-    /// message is queued for the device. Returns `None` if the sockets are empty, or if the queue for the
+    /// Reads the next message. The body of a message of `kind` replaces the content of the buffer; other
+    /// messages are queued for the device. Returns `None` if the sockets are empty or the queue for the
     /// device is full.
     pub(crate) fn receive(&self, kind: u8, into: &mut Vec<u8>) -> Option<Received> {
         let mut state = self.lock();
@@ -260,7 +260,7 @@ impl Members {
 
     /// Takes the oldest message queued for the device.
     pub(crate) fn next_message(&self) -> Option<MemberMessage> {
-        // Messages are queued in a turn of the first shard, which the caller also holds, so the order of this
+        // Messages are queued in a turn of the first shard, in which the caller is, too, so the order of this
         // flag and the queue does not matter.
         if !self.has_queued() {
             return None;
@@ -299,7 +299,7 @@ impl Members {
         }
     }
 
-    /// Returns a descriptor that becomes readable with the first message; works with edge-triggered watchers.
+    /// Returns a descriptor that becomes readable when messages arrive. It may be watched edge-triggered.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
     }

@@ -1,7 +1,7 @@
-//! The sockets between members: SEQPACKET, so that a message arrives whole or not at all.
+//! The sockets between members. They are SEQPACKET sockets, so that a message arrives whole or not at all.
 //!
-//! Owns the creation of the sockets and the check of the peer's identity. Called by `connections` only. Never
-//! blocks.
+//! Owns the creation of the sockets, and the check of the peer's identity. Called by `connections` only.
+//! Never blocks.
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
@@ -25,13 +25,13 @@ const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 /// Length of the path in `sockaddr_un` in bytes, including its final zero.
 const PATH_BYTES: usize = 108;
 
-/// An open folder of sockets. Its descriptor gives a short form to a path that is too long for a socket
-/// address.
+/// An open folder with sockets. Its descriptor gives a short path to sockets whose path is too long for a
+/// socket address.
 #[derive(Debug)]
 pub(in crate::host) struct Folder {
     path: PathBuf,
     open: File,
-    /// User of all members, including members that have changed their user since.
+    /// User of all members. A member that has changed its user after joining still counts.
     owner: u32,
 }
 
@@ -60,7 +60,7 @@ impl Folder {
         self.listen_at(&name(slot))
     }
 
-    /// Listens at a name, and replaces a socket that exists there.
+    /// Listens at a name. An existing socket of that name is replaced.
     pub(in crate::host) fn listen_at(&self, name: &str) -> Result<Socket, HostError> {
         let path = self.path.join(name);
         match std::fs::remove_file(&path) {
@@ -72,7 +72,7 @@ impl Folder {
         let listen = || {
             let socket = new_socket()?;
             socket.bind(&self.address(name)?)?;
-            // Connecting requires the permission to write, which the umask may have removed.
+            // Set the permission to write, which connecting requires and the umask may have removed.
             fchmodat(&self.open, name, PRIVATE, FchmodatFlags::FollowSymlink)?;
             socket.listen(BACKLOG)?;
             Ok(socket)
@@ -89,7 +89,7 @@ impl Folder {
     /// Connects to the member in `slot`.
     pub(super) fn connect(&self, slot: u16) -> io::Result<Socket> {
         let socket = self.connect_to(&name(slot))?;
-        // With a smaller buffer, only more messages are dropped under load.
+        // A smaller buffer only means that more messages are dropped under load.
         let _less = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         if !self.is_ours(&socket) {
             return Err(ErrorKind::PermissionDenied.into());
@@ -97,12 +97,12 @@ impl Folder {
         Ok(socket)
     }
 
-    /// Connects to the socket of this name. Does not check which user listens there.
+    /// Connects to the socket of this name, whatever user listens there.
     pub(in crate::host) fn connect_to(&self, name: &str) -> io::Result<Socket> {
         self.connect_from(None, name)
     }
 
-    /// Connects to the socket of this name from an address that is visible to the listener.
+    /// Connects to the socket of this name. `own` is the address that the listener sees.
     pub(in crate::host) fn connect_from(&self, own: Option<&SockAddr>, name: &str) -> io::Result<Socket> {
         let socket = new_socket()?;
         own.map_or(Ok(()), |own| socket.bind(own))?;
@@ -110,8 +110,8 @@ impl Folder {
         Ok(socket)
     }
 
-    /// Accepts a connection, if one waits. Returns `Ok(None)` for a connection of another user, which is
-    /// closed.
+    /// Accepts a connection, if one is waiting. A connection of another user is closed, and `Ok(None)`
+    /// returned.
     pub(in crate::host) fn accept(&self, listener: &Socket) -> io::Result<Option<Socket>> {
         let _held = HeldStdio::take()?;
         let (socket, _unnamed) = listener.accept()?;
@@ -125,7 +125,8 @@ impl Folder {
         getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == self.owner)
     }
 
-    /// Returns true if a failure to connect means that this process may not, or can no longer, open the sockets here.
+    /// Returns true if a failure to connect means that this process may not open the sockets in the folder,
+    /// or no longer may.
     pub(super) fn is_closed_to_us(&self, error: &io::Error) -> bool {
         match error.kind() {
             ErrorKind::PermissionDenied => true,
@@ -135,7 +136,7 @@ impl Folder {
     }
 }
 
-/// Returns the peer's process, if it is visible from here.
+/// Returns the pid of the peer, if it is visible in this PID namespace.
 pub(super) fn process_of(socket: &Socket) -> Option<u32> {
     let pid = getsockopt(socket, PeerCredentials).ok()?.pid();
     u32::try_from(pid).ok().filter(|pid| *pid != 0)
@@ -146,7 +147,7 @@ pub(in crate::host) fn send(socket: &Socket, parts: &[IoSlice<'_>]) -> io::Resul
     socket.send_vectored_with_flags(parts, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).map(|_whole| ())
 }
 
-/// Like [`send`], with a descriptor that is copied to the receiver.
+/// Sends a message with a descriptor, of which the receiver gets a copy. See [`send`].
 pub(super) fn send_with_descriptor(
     socket: &Socket,
     parts: &[IoSlice<'_>],

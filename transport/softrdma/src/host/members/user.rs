@@ -1,8 +1,9 @@
-//! The user of the process at the other end of a member's socket.
+//! The user of the process that listens at a member's socket.
 //!
-//! The socket shows the user and the PID that the process had when it began to listen. `/proc` shows what the
-//! process is now, if it is still that process. A pidfd of the socket shows that (Linux 6.5). Without it, the
-//! process must have started before the connection was opened. An unreadable value counts against the peer.
+//! The socket shows the user and the PID that the process had when it began to listen. `/proc` shows the
+//! current user of the process with that PID, and a pidfd of the socket shows that it is the same process
+//! (Linux 6.5). Without a pidfd, the process must have started before the connection was opened. A value that
+//! cannot be read counts as another user.
 #![forbid(unsafe_code)]
 
 use nix::sys::socket::getsockopt;
@@ -19,12 +20,12 @@ use trunkline_verbs::descriptors::above_stdio;
 /// Ticks per second in `/proc` (`USER_HZ`).
 const TICKS_PER_SECOND: u64 = 100;
 
-/// A time since the system started, as in `/proc/PID/stat`.
+/// Time since the system started, in ticks, as in `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticks(u64);
 
 impl Ticks {
-    /// Returns the current time, or 0 if it is unknown: no process began before that.
+    /// Returns the current time; 0 if it is unknown, in which case every process counts as started later.
     pub(super) fn now() -> Self {
         #[expect(clippy::disallowed_methods, reason = "compared with the system's times of processes")]
         let now = nix::time::clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
@@ -37,9 +38,9 @@ impl Ticks {
 pub(super) struct Listening {
     uid: u32,
     pid: u32,
-    /// `None` if the system has none.
+    /// `None` if the system provides no pidfd.
     pidfd: Option<OwnedFd>,
-    /// A time at which the connection existed.
+    /// A time at which the connection already existed.
     made: Ticks,
 }
 
@@ -68,8 +69,8 @@ impl Listening {
     }
 }
 
-/// Returns true if a process of this uid is one of the user `own`. The overflow uid stands for all users that have no
-/// number in this namespace.
+/// Returns true if a uid is the uid `own`. The overflow uid is never accepted, since it stands for all users
+/// without a number in this namespace.
 fn is_own_user(uid: u32, own: u32, overflow: u32) -> bool {
     uid == own && uid != overflow
 }
@@ -79,14 +80,14 @@ fn is_like_us_by_pidfd(pidfd: &OwnedFd, own: u32) -> bool {
     let path = format!("/proc/thread-self/fdinfo/{}", pidfd.as_raw_fd());
     // The PID is negative after the process has exited, and 0 if the process is not visible in this `/proc`.
     let pid = || number_after("Pid:", 0, &fs::read_to_string(&path).ok()?).filter(|pid| *pid != 0);
-    // The PID belongs to the process from the first read to the second one.
+    // The PID belongs to the process at both reads, and so in between.
     pid().is_some_and(|first| is_like_us(first, own) && pid() == Some(first))
 }
 
 /// Returns true if the process runs with this effective uid in this user namespace, and started before
 /// `made`.
 fn is_like_us_by_start(pid: u32, made: Ticks, own: u32) -> bool {
-    // A `/proc` of another PID namespace would show another process.
+    // The `/proc` of another PID namespace would show another process.
     let is_our_proc =
         fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&std::process::id().to_string()));
     let stat = || fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -95,7 +96,7 @@ fn is_like_us_by_start(pid: u32, made: Ticks, own: u32) -> bool {
 
 /// Returns true if `/proc/PID/stat` shows a process that started before `made`.
 fn began_before(stat: &[u8], made: Ticks) -> bool {
-    // The name in parentheses, the second field, may contain anything.
+    // The second field, the name in parentheses, may contain any characters.
     let after_name = stat.rsplit(|byte| *byte == b')').next().and_then(|text| str::from_utf8(text).ok());
     let start = after_name.and_then(|text| text.split_ascii_whitespace().nth(19)?.parse().ok());
     start.is_some_and(|start| Ticks(start) < made)
@@ -109,7 +110,7 @@ fn is_like_us(pid: u32, own: u32) -> bool {
     other.is_some() && other == namespace("thread-self") && number_after("Uid:", 1, &status) == Some(own)
 }
 
-/// Returns the number in a column of the line with this name.
+/// Returns the number in a column of the line that begins with `name`.
 fn number_after(name: &str, column: usize, text: &str) -> Option<u32> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().nth(column)?.parse().ok()
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_began_after_connection_is_another_one() {
+    fn process_started_after_connection_is_another_one() {
         let stat = |start| format!("12 (a) (b) S {} {start} 0 0", ["1"; 18].join(" "));
         let began = [199, 200, 201].map(|start| began_before(stat(start).as_bytes(), Ticks(200)));
         assert_eq!(began, [true, false, false]);
@@ -136,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn process_that_has_ended_or_is_invisible_has_no_pid() {
+    fn ended_or_invisible_process_has_no_pid() {
         let pid = |text| number_after("Pid:", 0, text).filter(|pid| *pid != 0);
         let [alive, ended, invisible] = ["NSpid:\t7\nPid:\t12\n", "Pid:\t-1\n", "Pid:\t0\n"].map(pid);
         assert_eq!((alive, ended, invisible), (Some(12), None, None));
     }
 
     #[test]
-    fn this_process_is_proved_in_both_ways() {
+    fn user_of_this_process_is_proved_with_and_without_pidfd() {
         let (socket, _other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).unwrap();
         let (own, later) = (geteuid().as_raw(), Ticks(u64::MAX));
         let user = Some(own).filter(|uid| *uid != 65534);

@@ -1,9 +1,9 @@
-//! Memory that one member writes and another reads.
+//! Memory that one member writes and another member reads.
 //!
-//! Owns how such an area is created, handed over and mapped. Each member writes only its own areas. A mapped
-//! area of another member cannot be written, grow or shrink. It may hold anything at any time: copies out of it
-//! may tear, and must be checked. In a simulation an area is heap memory; the stores of a killed process are
-//! dropped, even in the middle of a copy.
+//! Owns the creation, hand-over and mapping of areas. Each member writes only its own areas. A mapped area of
+//! another member cannot be written, grown or shrunk. It may contain any values at any time: copies out of it
+//! may tear, and must be checked. In a simulation an area is heap memory, and the stores of a killed process
+//! are dropped, even in the middle of a copy.
 #![forbid(unsafe_code)]
 
 use super::area_ffi::{self, Fork, Mapping};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use trunkline_verbs::{Memory, MemoryError, headroom};
 
-/// The areas of one process: creates its own, and maps areas of others.
+/// Creates the areas of a process, and maps areas of other processes.
 #[derive(Debug, Clone)]
 pub(crate) struct Areas(AreaSource);
 
@@ -61,7 +61,7 @@ impl Bytes {
     }
 }
 
-/// An area of this member. Offsets are chosen by this process, never read from shared memory.
+/// An area of this member. Offsets are chosen by this process, and not read from shared memory.
 #[derive(Debug)]
 pub(crate) struct OwnArea {
     bytes: Bytes,
@@ -76,7 +76,7 @@ pub(crate) struct MappedArea {
 }
 
 impl Areas {
-    /// Creates the maker for a member of this host.
+    /// Creates the allocator of areas for a member of this host.
     ///
     /// # Errors
     /// The feature that the system lacks.
@@ -90,7 +90,7 @@ impl Areas {
         }
     }
 
-    /// Returns true in the process that created this value. A forked child has none of the areas.
+    /// Returns true in the process that created this value. A forked child has none of its areas.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.0 {
             AreaSource::Mapped(fork) => fork.is_own_process(),
@@ -106,7 +106,7 @@ impl Areas {
         }
     }
 
-    /// Creates an area of zeros, and the handle with which another member maps it.
+    /// Creates an area of zeros, and the handle for another member to map it.
     ///
     /// # Errors
     /// The resource that the system, or a limit of this process, lacks.
@@ -190,12 +190,12 @@ impl OwnArea {
         from.copy_to(at, permitted, self.bytes.memory(), offset)
     }
 
-    /// Loads a word, for messages to oneself.
+    /// Loads a word, for messages of a member to itself.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.bytes.memory().load(offset).unwrap_or(0)
     }
 
-    /// Copies bytes out, for messages to oneself.
+    /// Copies bytes out, for messages of a member to itself.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let read = self.bytes.memory().read(offset, into);
         debug_assert_eq!(read, Ok(()), "own offsets are inside");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_creator_could_shrink_is_refused() {
+    fn unsealed_wrongly_sized_or_unreserved_memory_is_refused() {
         let folder = Folder::new().unwrap();
         let areas = areas(&folder);
         let path = folder.join("file");

@@ -21,10 +21,10 @@ use trunkline_verbs::descriptors::{above_stdio, lift};
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE;
 /// Size of the page that holds the word of [`Fork`].
 const PAGE: usize = 4096;
-/// The unit in which the system counts the memory of a file.
+/// Unit in which the system reports the memory of a file, in bytes.
 const BLOCK: u64 = 512;
 
-/// Detects that this process is a child of a fork: the word reads as 0 there.
+/// Detects that this process is a child of a fork, in which the word reads as 0.
 #[derive(Debug)]
 pub(in crate::host) struct Fork {
     page: NonNull<u8>,
@@ -83,7 +83,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Creates a file of zeros, maps it, and seals it. Its memory is reserved: touching it cannot fail.
+    /// Creates a file of zeros, maps it, and seals it. Its memory is allocated, so accesses cannot fail.
     pub(in crate::host) fn make(length: usize, fork: &Arc<Fork>) -> io::Result<(Self, OwnedFd)> {
         let file = File::from(above_stdio(memory_file)?);
         let end = libc::off_t::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -97,9 +97,9 @@ impl Mapping {
         Ok((mapping, file.into()))
     }
 
-    /// Maps another process's file for reading. Fails unless the file has this length, is sealed and has all
-    /// of its memory: then its creator cannot shrink it, and accesses cannot fail for lack of a page
-    /// (SIGBUS).
+    /// Maps another process's file for reading. Fails unless the file has this length, is sealed, and has all
+    /// of its memory allocated. Its creator then cannot shrink it, and accesses cannot fail for lack of a
+    /// page (SIGBUS).
     pub(in crate::host) fn read_only(file: OwnedFd, length: usize, fork: &Arc<Fork>) -> io::Result<Self> {
         let file = File::from(file);
         // SAFETY: a call without pointers.
@@ -188,7 +188,8 @@ pub(in crate::host) fn receive(
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    // Exclude the padding: the kernel would put a second descriptor there, which would never be closed.
+    // Exclude the padding. Otherwise the kernel would put a second descriptor there, which would not be
+    // closed.
     message.msg_controllen = with_one_descriptor();
     // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which are not borrowed
     // elsewhere.
@@ -197,7 +198,7 @@ pub(in crate::host) fn receive(
     };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
     // A descriptor that cannot be moved above the standard streams is lost, for example at the limit on open
-    // files. The connection stays.
+    // files. The connection continues.
     Ok((received, first_descriptor(&message).and_then(|made| lift(made).ok())))
 }
 
@@ -225,7 +226,7 @@ fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Describes the error of a kernel that lacks what areas need.
+/// Describes an error that means that the kernel lacks a feature that areas need.
 pub(in crate::host) fn reason(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ENFILE) => "no descriptor is left for shared memory",
@@ -277,8 +278,8 @@ mod tests {
 
     /// The only free number is 0, standard input, where no descriptor may stay.
     #[test]
-    fn descriptor_without_number_is_lost_and_its_message_is_not() {
-        if !runs_alone(module_path!(), "descriptor_without_number_is_lost_and_its_message_is_not") {
+    fn message_arrives_without_descriptor_if_no_number_is_free() {
+        if !runs_alone(module_path!(), "message_arrives_without_descriptor_if_no_number_is_free") {
             return;
         }
         let (sender, receiver) = UnixStream::pair().unwrap();
@@ -303,7 +304,7 @@ mod tests {
     #[test]
     fn message_leaves_only_taken_descriptor() {
         let (sender, receiver) = UnixStream::pair().unwrap();
-        // The end of this stream shows that no copy of the other descriptor is left.
+        // The end of this stream shows that no copy of the other descriptor is open.
         let (witness, mut end) = UnixStream::pair().unwrap();
         let sent = [witness.as_raw_fd(), witness.as_raw_fd(), witness.as_raw_fd()];
         for count in 1..=3 {

@@ -1,11 +1,12 @@
 //! Memory shared by the members of a host.
 //!
-//! Owns words that are accessed as atomics only, at checked offsets: words of a mapped file, or, in a
-//! simulation, of a heap allocation. The registry and the table of shared targets are segments. Any process
-//! of the user can write to the file, so a value is only a hint until it has been checked; any bit pattern is
-//! safe.
+//! Owns words that are accessed only as atomics, at checked offsets: the words of a mapped file, or of a heap
+//! allocation in a simulation. The registry and the table of shared TGTs are segments. Any process of the
+//! user can write to the file, so a value is a hint until it has been checked. All bit patterns are safe to
+//! read.
 //!
-//! Stores go through [`Word32`] and [`Word64`], which drop the stores of a simulated process that was killed.
+//! Stores go through [`Word32`] and [`Word64`], which drop the stores of a simulated process after it was
+//! killed.
 
 use crate::host::HostError;
 use crate::host::files::private_file::open_private;
@@ -22,22 +23,22 @@ use trunkline_verbs::headroom;
 
 /// Length of the segment's own header in bytes, at its start.
 pub(crate) const HEADER: usize = 64;
-/// Offset of the format's name within the header.
+/// Offset in the header of the number that identifies the format.
 const MAGIC: usize = 0;
-/// Offset of the length in bytes.
+/// Offset in the header of the segment's length in bytes.
 const LENGTH: usize = 8;
 
-/// Maximum number of attempts to exchange a word. Each failed attempt is a success of another member, unless
-/// a simulation has killed this process.
+/// Maximum number of attempts to exchange a word. An attempt fails only because another member has succeeded,
+/// or because a simulation has killed this process.
 pub(in crate::host) const ATTEMPTS: u32 = 1000;
 
-/// Marks a process without a limit on its stores.
+/// Number of stores of a process without a limit.
 const UNLIMITED: u64 = u64::MAX;
 
-/// A segment, as one member accesses it.
+/// A segment as accessed by one member.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// Aligned to 8 bytes at least; valid for `length` bytes as long as `memory` is.
+    /// Aligned to at least 8 bytes, and valid for `length` bytes as long as `memory` exists.
     start: NonNull<u8>,
     length: usize,
     memory: Memory,
@@ -46,7 +47,7 @@ pub(crate) struct Segment {
 #[derive(Debug)]
 enum Memory {
     File(Mapping),
-    /// Memory shared by the members of a simulated host; stores take effect while this member's process
+    /// Memory shared by the members of a simulated host. Stores take effect while this member's process
     /// lives.
     Heap {
         _words: Arc<HeapWords>,
@@ -59,8 +60,8 @@ enum Memory {
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    /// The mapped file, until all of it is allocated. A descriptor that can write to memory that all members
-    /// share is not kept longer than needed.
+    /// The mapped file, until all of it is allocated. A descriptor through which memory of all members can be
+    /// written is closed as soon as possible.
     file: Option<File>,
     /// Path of the file, for errors.
     path: PathBuf,
@@ -73,7 +74,7 @@ pub(crate) struct HeapWords(Box<[AtomicU64]>);
 impl HeapWords {
     /// Creates a segment of the given size, zero at first.
     pub(in crate::host) fn new(length: usize) -> Self {
-        // Zeroed by the allocator: most of a large table is never touched.
+        // Zeroed by the allocator, since most of a large table is never touched.
         let words = Box::into_raw(vec![0u64; length.div_ceil(8)].into_boxed_slice());
         // SAFETY: `words` was just released by its box, so this is its only owner; `AtomicU64` has
         // the size, the alignment and the valid values of `u64`.
@@ -113,7 +114,7 @@ impl Life {
         self.stores_left.store(stores, Ordering::Relaxed);
     }
 
-    /// Accounts for the next `wanted` stores. Returns the number of stores that take effect.
+    /// Counts the next `wanted` stores. Returns the number of them that take effect.
     pub(in crate::host) fn permit(&self, wanted: u64) -> u64 {
         if !self.is_alive() {
             return 0;
@@ -171,7 +172,7 @@ impl Segment {
         if segment.has_format(magic) { Ok(segment) } else { Err(HostError::OtherVersion(path.to_owned())) }
     }
 
-    /// Creates the view of a simulated host's segment for the process with this life.
+    /// Creates the view of a simulated host's segment, for the process with this life.
     pub(in crate::host) fn simulated(words: Arc<HeapWords>, life: Arc<Life>, magic: u64) -> Option<Self> {
         let start = NonNull::from(&*words.0).cast();
         let segment = Self { start, length: words.length(), memory: Memory::Heap { _words: words, life } };
@@ -182,7 +183,7 @@ impl Segment {
     fn has_format(&self, magic: u64) -> bool {
         let length = self.length as u64;
         if self.word64(MAGIC).load(Ordering::Acquire) == 0 {
-            // The segment is new, or its creator died before this line, so the rest is still unwritten.
+            // The segment is new, or its creator died before this line, so the rest has not been written.
             self.word64(LENGTH).store(length, Ordering::Relaxed);
             self.word64(MAGIC).store(magic, Ordering::Release);
         }
@@ -190,8 +191,8 @@ impl Segment {
             && self.word64(LENGTH).load(Ordering::Relaxed) == length
     }
 
-    /// Allocates a part of the segment in the file system, unless it is allocated. Touching a page that the
-    /// file system has no room for would kill the process.
+    /// Allocates a part of the segment in the file system, unless it is allocated. Touching a page for which
+    /// the file system has no room would kill the process.
     pub(in crate::host) fn reserve(&self, start: usize, length: usize) -> Result<(), HostError> {
         let Memory::File(mapping) = &self.memory else { return Ok(()) };
         let Some(file) = &mapping.file else { return Ok(()) };
@@ -223,8 +224,8 @@ impl Segment {
         Word64 { word: &self.words64(offset, 1)[0], life: self.life() }
     }
 
-    /// Returns the 64-bit words from an offset on, for reading, and for as many stores as [`Segment::permit`]
-    /// allows.
+    /// Returns `count` 64-bit words from an offset on. They may be read, and the number of stores must not
+    /// exceed what [`Segment::permit`] allows.
     ///
     /// # Panics
     /// As [`Segment::word64`], if the first or the last word is outside.
@@ -238,13 +239,14 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
     }
 
-    /// Returns how many of the next `stores` stores take effect: all, unless a simulation kills this process.
+    /// Returns the number of the next `stores` stores that take effect. It is smaller only if a simulation
+    /// kills this process.
     pub(in crate::host) fn permit(&self, stores: usize) -> usize {
         let permitted = |life: &Life| usize::try_from(life.permit(stores as u64)).unwrap_or(stores);
         self.life().map_or(stores, permitted)
     }
 
-    /// Copies words out, one by one: a concurrent writer may tear the copy.
+    /// Copies words out, one by one, so that a concurrent writer may tear the copy.
     pub(crate) fn read(&self, offset: usize, into: &mut [u64]) {
         for (index, word) in into.iter_mut().enumerate() {
             *word = self.word64(offset + 8 * index).load(Ordering::Relaxed);
@@ -270,7 +272,7 @@ impl Segment {
 #[derive(Debug)]
 pub(crate) struct Word<'a, A> {
     word: &'a A,
-    /// Life of the storing process, in a simulation.
+    /// Life of the process that stores, in a simulation.
     life: Option<&'a Life>,
 }
 
@@ -308,7 +310,7 @@ impl<'a> Word64<'a> {
         }
     }
 
-    /// As [`AtomicU64::compare_exchange`]; fails if this process was killed.
+    /// Exchanges the word as [`AtomicU64::compare_exchange`] does. Fails if this process was killed.
     pub(crate) fn compare_exchange(
         &self,
         current: u64,
@@ -374,16 +376,16 @@ impl Mapping {
     }
 }
 
-/// Name, for errors, of the operation that fails when the file system is full.
+/// Name of the operation that fails when the file system is full, for errors.
 const ALLOCATE: &str = "allocate";
 
-/// Makes the file system allocate a part of a file. The content does not change, even if other members write
-/// at the same time.
+/// Allocates a part of a file in the file system. The content does not change, even if other members write at
+/// the same time.
 fn allocate(file: &File, start: usize, length: usize) -> io::Result<()> {
     let offset = |bytes: usize| libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
     match fallocate(file, FallocateFlags::empty(), offset(start)?, offset(length)?) {
-        // The file system cannot do this, and glibc's replacement would overwrite concurrent stores of other
-        // members.
+        // The file system cannot allocate. Do not use glibc's replacement, which would overwrite concurrent
+        // stores of other members.
         Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
@@ -425,7 +427,7 @@ mod tests {
         sparse.set_len(1 << 20).unwrap();
         let allocated = || sparse.metadata().unwrap().blocks() * 512;
         let segment = Segment::open(&path, 7, 1 << 20, 8192).unwrap();
-        // A file system without holes has allocated everything already.
+        // A file system without sparse files has allocated everything already.
         if allocated() == 1 << 20 {
             return;
         }

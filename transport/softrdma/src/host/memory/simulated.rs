@@ -1,8 +1,8 @@
-//! A host inside one process, for simulations: segments, liveness and messages without files and sockets.
+//! A host within one process, for simulations: segments, liveness and messages without files and sockets.
 //!
-//! Owns the segments that the simulated processes of a host share, and their inboxes. Once a process
-//! is killed, its stores and messages are dropped, although its code may run until the simulation drops it. A
-//! process may be killed between two stores, so that other members find its writes half done.
+//! Owns the segments that the simulated processes of a host share, and their inboxes. The stores and messages
+//! of a killed process are dropped, although its code may run until the simulation drops it. A process may be
+//! killed between two stores, which leaves other members with an incomplete write.
 //!
 //! Called by `member`, `segment` and `members` for members that joined with [`Host::in_memory`]
 //! (`crate::host::Host`), and by the module `simulation`.
@@ -22,7 +22,7 @@ const INBOX_BYTES: usize = 1 << 20;
 /// An entry of a member's inbox.
 #[derive(Debug)]
 pub(in crate::host) enum InboxItem {
-    /// The sender has connected. From now on the end of the sender is reported as a loss.
+    /// The sender has connected. Its end is then reported as a loss.
     Connected(MemberId),
     /// A message.
     Message {
@@ -32,7 +32,7 @@ pub(in crate::host) enum InboxItem {
         kind: u8,
         /// Body of the message.
         bytes: Vec<u8>,
-        /// An area that is handed over with the message.
+        /// Memory handed over with the message.
         area: Option<Arc<Memory>>,
     },
 }
@@ -48,7 +48,7 @@ struct HostTables {
     segments: BTreeMap<&'static str, Arc<HeapWords>>,
     lives: BTreeMap<MemberId, Arc<Life>>,
     inboxes: BTreeMap<MemberId, MemberInbox>,
-    /// Areas that were handed over, and their makers.
+    /// Areas that were handed over, with the members that created them.
     areas: Vec<(MemberId, Weak<Memory>)>,
 }
 
@@ -167,7 +167,7 @@ impl HostMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, HostTables> {
-        // Changes are free of panics between their statements.
+        // The state is consistent even if a thread panicked while it held the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

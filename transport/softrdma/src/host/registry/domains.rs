@@ -1,8 +1,8 @@
 //! XRC domains of all members, by inode.
 //!
-//! Owns the references of members to domains (contract A1 to A5, A12, A14). A domain has no record itself: it
-//! exists while a living member refers to it, so a member that dies at any point leaves either its reference
-//! or none. Opening checks the locks of the members that refer to the file.
+//! Owns the references of members to domains (contract A1 to A5, A12, A14). A domain has no record: it exists
+//! while a living member refers to it. A member that dies at any point therefore leaves a reference or none.
+//! Opening a domain checks the locks of the members that refer to the file.
 #![forbid(unsafe_code)]
 
 use super::layout::{DOMAINS, LAST_DOMAIN};
@@ -22,7 +22,7 @@ pub(crate) struct FileId {
     pub(crate) inode: u64,
 }
 
-/// A reference to a domain; dropping it releases the domain. Its owner keeps the file open, so that its inode
+/// A reference to a domain, released when it is dropped. Its owner keeps the file open, so that the inode
 /// cannot be reused for another file (contract A3).
 #[derive(Debug)]
 pub(crate) struct DomainClaim {
@@ -31,15 +31,15 @@ pub(crate) struct DomainClaim {
 }
 
 impl DomainClaim {
-    /// Returns the domain's number, which no other domain of this host ever has.
+    /// Returns the domain's number. The host does not assign it to another domain.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 }
 
 impl Host {
-    /// Opens the domain of a file according to the table of contract A5. The lock makes lookup and creation
-    /// one step for all members (contract A4).
+    /// Opens the domain of a file according to the table of contract A5. Look-up and creation are one step
+    /// for all members, under the lock (contract A4).
     pub(crate) fn open_domain(
         self: &Arc<Self>,
         file: FileId,

@@ -1,20 +1,20 @@
-//! Layout of the registry: offset and size of each table, and the word that identifies a member.
+//! Layout of the registry: offset and size of each table, and the words that identify members.
 //!
-//! Owns the format: any change here needs a new [`MAGIC`]. Tables have fixed sizes.
+//! Owns the format. A change to it needs a new [`MAGIC`]. Tables have fixed sizes.
 #![forbid(unsafe_code)]
 
 use crate::host::memory::segment::HEADER;
 
-/// Identifies the format.
+/// Identifies the format of the registry.
 pub(in crate::host) const MAGIC: u64 = u64::from_le_bytes(*b"TRUNKL\x00\x05");
 
-/// Maximum number of members. Comm ids of the connection manager carry 10 bits of slot.
+/// Maximum number of members. Comm ids of the connection manager contain 10 bits for the slot.
 pub(in crate::host) const SLOTS: usize = 1024;
 /// Number of QP or SRQ numbers in a block.
 pub(in crate::host) const BLOCK: u32 = 64;
-/// Maximum number of shards of a member that blocks may belong to, numbered from 0.
+/// Maximum number of shards of a member that can have blocks. Shards are numbered from 0.
 pub(in crate::host) const SHARDS: u8 = 32;
-/// Number of blocks in the space of 24 bits.
+/// Number of blocks of 24-bit indices.
 pub(in crate::host) const BLOCKS: usize = (1 << 24) / BLOCK as usize;
 
 /// Offset of the counters, a word of 64 bits each.
@@ -26,14 +26,14 @@ pub(in crate::host) const LAST_GENERATION: usize = COUNTERS + 8;
 /// Number of the domain that was created last; 0 until the first member has chosen a start.
 pub(in crate::host) const LAST_DOMAIN: usize = COUNTERS + 16;
 
-/// Number of recordings and releases of UDP ports.
+/// Number of changes to records of UDP ports.
 pub(in crate::host) const PORT_CHANGES: usize = COUNTERS + 48;
 /// Key of the members' numbering permutations, in two words; 0 until the first member has chosen it.
 pub(in crate::host) const NUMBER_KEY: usize = COUNTERS + 64;
 
-/// One word of 64 bits per slot: the generation of the member there, 0 for none.
+/// A 64-bit word per slot: the generation of the member in the slot; 0 if it is empty.
 const SLOT_TABLE: usize = COUNTERS + 128;
-/// One word of 64 bits per block: its owner, packed, and the owner's shard in the bits above; 0 for none.
+/// A 64-bit word per block: its owner, packed, with the owner's shard in the bits above; 0 if it is free.
 const BLOCK_TABLE: usize = SLOT_TABLE + 8 * SLOTS;
 /// The tables of records.
 const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;
@@ -43,7 +43,7 @@ const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;
 pub(crate) struct MemberId {
     /// Slot of the member in the registry.
     pub(crate) slot: u16,
-    /// Generation: the count of members that have had the slot, from 1.
+    /// Number of the member among all that have joined, counted from 1.
     pub(crate) generation: u32,
 }
 
@@ -65,9 +65,9 @@ impl MemberId {
 /// A table of records: a tag and three words each.
 #[derive(Debug)]
 pub(in crate::host) struct Table {
-    /// Contents of its records, for errors.
+    /// Contents of the records, for errors.
     pub(in crate::host) holds: &'static str,
-    /// Offset of the word that bounds the indices of records ever used.
+    /// Offset of the word with an upper bound of the indices of used records.
     pub(in crate::host) used: usize,
     /// Maximum number of records.
     pub(in crate::host) capacity: usize,
@@ -77,10 +77,10 @@ pub(in crate::host) struct Table {
 /// Length of a record, in bytes.
 const RECORD: usize = 32;
 
-/// CM services: service id, address in two halves.
+/// CM services: service id, and address in two words.
 pub(in crate::host) static SERVICES: Table =
     Table { holds: "listening endpoints", used: COUNTERS + 24, capacity: 4096, start: RECORDS };
-/// UDP ports that members send from: address in two halves, port.
+/// UDP ports from which members send: address in two words, and port.
 pub(in crate::host) static PORTS: Table =
     Table { holds: "UDP ports", used: COUNTERS + 32, capacity: 4096, start: RECORDS + RECORD * 4096 };
 /// References to XRC domains: device, inode, number.

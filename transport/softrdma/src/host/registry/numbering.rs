@@ -1,6 +1,6 @@
 //! The host's key, which turns table indices into numbers on the wire.
 //!
-//! Owns the permutations of QP and SRQ numbers and of communication ids. All members share them, so each can
+//! Owns the permutations of QP and SRQ numbers and of comm ids. All members have the same ones, so each can
 //! determine the owner of a number. `numbers` and the relay use them for each forwarded packet, so computed
 //! indices are cached.
 #![forbid(unsafe_code)]
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_roce::Permutation;
 use trunkline_roce::cm::CommIds;
 
-/// Size of the cache of indices, a power of two. The low bits of a number select its place.
+/// Size of the cache of indices, a power of two. The low bits of a number select the entry.
 const KEPT: usize = 1024;
 
 /// The permutations of a host.
@@ -19,15 +19,17 @@ const KEPT: usize = 1024;
 pub(in crate::host) struct Numbering {
     numbers: Permutation,
     comm_ids: CommIds,
-    /// A number, with [`FILLED`], and its index in the low half. Each word is valid by itself.
+    /// Entries of the cache: a number with [`FILLED`], and its index in the low half. Each word is valid
+    /// independently.
     kept: Box<[AtomicU64]>,
 }
 
-/// Distinguishes a number from an empty word.
+/// Bit that distinguishes an entry from an empty word.
 const FILLED: u64 = 1 << 63;
 
 impl Numbering {
-    /// Creates the numbering of a registry. The caller holds its lock. The first member chooses the key by
+    /// Creates the numbering of a registry. The caller holds its lock. The first member chooses the key with
+    /// `random`.
     /// `random`.
     pub(in crate::host) fn of(registry: &Segment, random: impl Fn() -> u64) -> Self {
         let word = |index: usize| registry.word64(NUMBER_KEY + 8 * index);
@@ -60,7 +62,7 @@ impl Numbering {
         index
     }
 
-    /// Returns the numbering of communication ids.
+    /// Returns the numbering of comm ids.
     pub(in crate::host) fn comm_ids(&self) -> CommIds {
         self.comm_ids
     }

@@ -1,10 +1,10 @@
 //! Owners of QP and SRQ numbers.
 //!
 //! Owns the blocks into which the 24-bit indices are divided. Members take whole blocks, upwards from a
-//! random start, so that an index is reused only after all others, far longer than TIMEWAIT
-//! (contract rocev2 12.5). A number is the permutation of an index by the host's key (`numbering`), so that
-//! one's own numbers do not betray the numbers of others. One word of the registry names the owner of a
-//! number, and which of its shards has the QP.
+//! random start. An index is therefore reused only after all others, which takes far longer than TIMEWAIT
+//! (contract rocev2 12.5). A number is its index permuted with the host's key (`numbering`), so that the
+//! numbers of one member do not reveal the numbers of others. A word of the registry names the owner of a
+//! block, and the owner's shard that has the QPs.
 #![forbid(unsafe_code)]
 
 use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK, SHARDS};
@@ -28,7 +28,7 @@ fn unpack(word: u64) -> Option<(MemberId, u8)> {
 }
 
 impl Host {
-    /// Takes a block of indices, each of which has a number, for one of this member's shards. Takes no lock.
+    /// Takes a block of indices for one of this member's shards. Takes no lock.
     pub(crate) fn take_block(&self, shard: u8) -> Result<Range<u32>, HostError> {
         let next = self.registry.word64(NEXT_BLOCK);
         let mut candidate = match usize::try_from(next.load(Ordering::Relaxed)) {
@@ -42,7 +42,7 @@ impl Host {
             let is_free = unpack(before).is_none_or(|(owner, _)| !self.is_member(owner));
             let own = pack(self.me(), shard);
             if is_free && word.compare_exchange(before, own, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                // Never 0, which stands for an unset start.
+                // Do not store 0, which means that no start was chosen.
                 next.store(following.max(1) as u64, Ordering::Relaxed);
                 let first = u32::try_from(candidate).unwrap_or(0) * BLOCK;
                 return Ok(first..first + BLOCK);
@@ -57,7 +57,7 @@ impl Host {
         self.home_of(number).map(|(owner, _)| owner)
     }
 
-    /// Returns the owner of a number and its shard that has, or would have, the QP.
+    /// Returns the owner of a number, and the owner's shard to which its block belongs.
     pub(crate) fn home_of(&self, number: u32) -> Option<(MemberId, u8)> {
         let block = (self.index_of(number) / BLOCK) as usize;
         let word = self.registry.word64(layout::block(block)).load(Ordering::Acquire);
@@ -74,17 +74,17 @@ impl Host {
         self.numbering.index_of(number)
     }
 
-    /// Returns the communication ids of this member.
+    /// Returns the comm ids of this member.
     pub(crate) fn comm_ids(&self) -> CommIds {
         self.numbering.comm_ids().of_slot(self.me().slot)
     }
 
-    /// Returns the member that owns a communication id, without a system call.
+    /// Returns the member that owns a comm id, without a system call.
     pub(crate) fn owner_of_comm_id(&self, comm_id: u32) -> Option<MemberId> {
         self.current(self.numbering.comm_ids().slot_of(comm_id))
     }
 
-    /// Releases a block of a shard, none of whose numbers is in use.
+    /// Releases a block of a shard. None of the block's numbers may be in use.
     pub(crate) fn give_block_back(&self, block: &Range<u32>, shard: u8) {
         let word = self.registry.word64(layout::block((block.start / BLOCK) as usize));
         let own = pack(self.me(), shard);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_members_that_left_have_no_owner_and_are_reused_last() {
+    fn numbers_of_departed_members_have_no_owner_and_are_reused_last() {
         let (_folder, [stays, leaves]) = hosts();
         let block = leaves.take_block(0).unwrap();
         drop(leaves);
@@ -140,7 +140,7 @@ mod tests {
         };
         let (first, second, later) = (numbers(&one), numbers(&two), numbers(&one));
         assert!(first.is_disjoint(&later) && first.is_disjoint(&second) && second.is_disjoint(&later));
-        // With few numbers among 2^24, the next higher number is hardly ever in use.
+        // With few numbers among 2^24, the next higher number is rarely in use.
         let all: BTreeSet<u32> = first.into_iter().chain(second).chain(later).collect();
         assert!(all.iter().filter(|number| all.contains(&(*number + 1))).count() < 3);
     }

@@ -1,20 +1,20 @@
-//! UDP ports that the members send from, and the member that holds port 4791 at an address.
+//! UDP ports from which members send, and the member that holds port 4791 at an address.
 //!
-//! Owns the records of ports and [`MemberPorts`], a member's view of them for the packets that it receives.
-//! Only the UDP link calls it. Another user cannot bind a port that a socket of ours has, so a packet from a
-//! recorded address and port was sent by a member of this registry. At an address where members have ports,
-//! every other packet was sent by another program. Each member records a port before the first packet leaves
-//! it. Changes do not take the host's lock: a link opens an address in a turn of its shard, and a process
-//! that is stopped under the lock must not stop the shard. A member records port 4791 before it binds it, as
-//! unsettled.
+//! Owns the records of ports, and [`MemberPorts`], a member's view of them for the packets that it receives.
+//! Only the UDP link calls it. Another user cannot bind a port to which a member's socket is bound, so a
+//! packet from a recorded address and port was sent by a member of this registry. At an address where members
+//! have ports, all other packets were sent by other programs. Each member records a port before it sends
+//! packets from it. Changes do not take the host's lock: a link opens an address in a turn of its shard, and
+//! a process that is stopped under the lock must not stop the shard. A member records port 4791 as unsettled
+//! before it binds it.
 //!
-//! The view is read without a system call while its owners are connected with this member: the end of a
-//! connection shows a death, and is read before the first shard's next batch of packets. The lock of any
+//! The view is read without a system call while the ports' owners are connected with this member. The end of
+//! a connection shows a death, and is read before the first shard's next batch of packets. The lock of any
 //! other owner is checked every [`ALIVE_FOR`] while it sends. A record is void without a living member, since
 //! another user may bind the port as soon as its owner has died. Packets that a member sent just before it
-//! released its ports may still wait in our sockets, among them acknowledgements that are not repeated. So
-//! released ports count until the sockets have been read empty once, for [`LAST_PACKETS_FOR`] at most. A
-//! program that binds such a port in this time still has to guess a PSN.
+//! released its ports may still be in the sockets of this member, among them acknowledgements that are not
+//! repeated. Released ports therefore count until the sockets have been read empty once, for
+//! [`LAST_PACKETS_FOR`] at most. A program that binds such a port during that time still has to guess a PSN.
 #![forbid(unsafe_code)]
 
 use super::layout::{PORT_CHANGES, PORTS};
@@ -28,16 +28,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Time for which a member counts as live after its lock was found held, or its connection open.
+/// Time for which a member counts as live after its lock was found held, or its connection was found open.
 const ALIVE_FOR: Duration = Duration::from_millis(20);
 /// Maximum time for which packets from released ports are accepted.
 const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
 
-/// Bit of a record's port: its owner is about to exit without releasing the port.
+/// Bit in a record's port: the owner is about to exit without releasing the port.
 const IS_ENDING: u64 = 1 << 16;
-/// Bit of a record of port 4791: its owner has not bound the port yet, or is closing it.
+/// Bit in a record of port 4791: the owner has not bound the port yet, or is closing it.
 const IS_UNSETTLED: u64 = 1 << 17;
-/// Number of further attempts at port 4791 while another member binds or closes it, which takes microseconds.
+/// Maximum number of further attempts at port 4791 while another member binds or closes it.
 const ATTEMPTS: u32 = 100;
 
 /// The holder of port 4791 at an address.
@@ -54,15 +54,15 @@ pub(crate) enum PortHolder {
 /// Reason why a port was not bound.
 #[derive(Debug)]
 pub(crate) enum PortRefused<E> {
-    /// The port could not be bound; with the holder of port 4791 at that moment.
+    /// Binding failed; contains the error and the holder of port 4791 at that moment.
     Bind(E, PortHolder),
     /// The port could not be recorded, so no member would accept packets from it.
     Record(HostError),
 }
 
 impl Host {
-    /// Binds port 4791 at an address by `bind`, and records this member as its holder. A member that finds the port
-    /// bound also finds its holder.
+    /// Binds port 4791 at an address with `bind`, and records this member as its holder. If the port is bound
+    /// by another member, the error contains the holder.
     ///
     /// # Errors
     /// [`PortRefused`]; the port is not bound then.
@@ -91,7 +91,8 @@ impl Host {
             let other = others.find(|record| record.owner != self.me() && self.is_alive(record.owner));
             match other.filter(|_| !matches!(holder, PortHolder::Alive(_))) {
                 None => return Err(PortRefused::Bind(error, holder)),
-                // The other member was stopped while it bound the port.
+                // Binding or closing takes microseconds, so the other member is probably stopped. Report it
+                // as the holder.
                 Some(other) if attempts == ATTEMPTS => {
                     return Err(PortRefused::Bind(error, PortHolder::Alive(other.owner)));
                 }
@@ -111,8 +112,8 @@ impl Host {
         Ok(())
     }
 
-    /// Closes this member's sockets at an address by `close`, and removes the records of their ports, or only
-    /// of `port` if it is given.
+    /// Closes this member's sockets at an address with `close`, and removes the records of their ports, or
+    /// only the record of `port` if it is given.
     pub(crate) fn release_port(&self, address: IpAddr, port: Option<u16>, close: impl FnOnce()) {
         let words = record_of(address, self.udp_port());
         let is_closed = |word: u64| port.is_none_or(|port| word & !IS_ENDING == u64::from(port));
@@ -130,7 +131,7 @@ impl Host {
         self.ports_changed();
     }
 
-    /// Records that this member's process is exiting with its sockets open: other members accept the last
+    /// Records that this member's process exits with its sockets open, so that other members accept the last
     /// packets from its ports. Takes no lock.
     pub(crate) fn ports_end(&self) {
         for record in self.records(&PORTS).filter(|record| record.owner == self.me()) {
@@ -178,7 +179,7 @@ impl Host {
         self.records(&PORTS).any(|record| record.owner == member && record.words[..2] == [high, low])
     }
 
-    /// Returns true if a member has this port, without a system call.
+    /// Returns true if a member has the port at this address, without a system call.
     pub(crate) fn has_port(&self, member: MemberId, at: SocketAddr) -> bool {
         let words = record_of(at.ip(), at.port());
         self.records(&PORTS).any(|record| record.owner == member && is_same(&record.words, &words))
@@ -190,8 +191,8 @@ impl Host {
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
     }
 
-    /// Returns true if a live member has a port at an address. Other users cannot send from that address and
-    /// pass as a member.
+    /// Returns true if a live member has a port at an address. Other users then cannot send from the address
+    /// in the name of a member.
     pub(crate) fn is_address_of_the_living(&self, address: IpAddr) -> bool {
         let [high, low] = PackedAddress::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low] && self.is_alive(record.owner))
@@ -223,14 +224,14 @@ fn is_same(record: &[u64; 3], words: &[u64; 3]) -> bool {
     record[..2] == words[..2] && record[2] & !IS_ENDING == words[2]
 }
 
-/// Sender of a packet, by the source that the system reported.
+/// Sender of a packet, judged by the packet's source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A member of this registry.
     Member,
-    /// A sender at an address without a member's port.
+    /// A sender at an address where members have no ports.
     Stranger,
-    /// Another program that uses an address where members have ports.
+    /// Another program, at an address where members have ports.
     Forged,
 }
 
@@ -248,7 +249,7 @@ pub(crate) struct MemberPorts {
 /// The ports at an address.
 #[derive(Debug, Default)]
 struct At {
-    /// Ports in ascending order. After a death, a number may occur twice.
+    /// Ports in ascending order. After a death, a number can occur twice.
     ports: Vec<Port>,
 }
 
@@ -256,22 +257,22 @@ struct At {
 struct Port {
     number: u16,
     owner: MemberId,
-    /// Time of the next check of the owner's lock.
+    /// Time at which the owner's lock is checked next.
     next_check: Time,
     /// True if the owner is about to exit.
     is_ending: bool,
-    /// Set if the owner has released the port, or died.
+    /// Set after the owner has released the port or has died.
     left: Option<Left>,
 }
 
-/// The end of a port.
+/// The end of a member's use of a port.
 #[derive(Debug, Clone, Copy)]
 struct Left {
-    /// Time until which its last packets are accepted.
+    /// Time until which last packets from the port are accepted.
     until: Time,
-    /// Batch of packets during or before which the end was noticed.
+    /// Number of the batch of packets during or before which the end was detected.
     noticed: u64,
-    /// True if the owner died without a word.
+    /// True if the owner died without releasing the port.
     by_death: bool,
 }
 
@@ -280,7 +281,7 @@ impl MemberPorts {
         Self { members, changes: None, addresses: BTreeMap::new(), batch: 0 }
     }
 
-    /// Updates the view for ports that were recorded or released. Call it before each batch of packets.
+    /// Updates the view if ports were recorded or released. Call it before each batch of packets.
     pub(crate) fn follow(&mut self, now: Time) {
         self.read_if_changed(now);
         self.batch += 1;
@@ -289,7 +290,7 @@ impl MemberPorts {
     /// Returns the sender of packets from an address.
     pub(crate) fn source(&mut self, from: SocketAddr, now: Time) -> Source {
         let source = self.look_up(from, now);
-        // The port may have been recorded after the batch began.
+        // The port may have been recorded after the start of the batch.
         if source != Source::Member && self.read_if_changed(now) {
             return self.look_up(from, now);
         }
@@ -306,7 +307,7 @@ impl MemberPorts {
         if same.any(|port| port.is_believed(members, moment)) {
             return Source::Member;
         }
-        // One live member suffices.
+        // One live member is sufficient.
         if at.ports.iter_mut().any(|port| port.is_believed(members, moment)) {
             return Source::Forged;
         }
@@ -314,8 +315,8 @@ impl MemberPorts {
         Source::Stranger
     }
 
-    /// Drops ports whose end was noticed before the last [`MemberPorts::follow`]. Call it when all sockets
-    /// have been read empty since then, so that their last packets have been received.
+    /// Drops ports whose end was detected before the last [`MemberPorts::follow`]. Call it when all sockets
+    /// have been read empty since that call, so that the last packets from these ports have been received.
     pub(crate) fn drained(&mut self) {
         let batch = self.batch;
         for at in self.addresses.values_mut() {
@@ -333,7 +334,7 @@ impl MemberPorts {
         has_changed
     }
 
-    /// Reads all records again, and keeps released ports for their last packets.
+    /// Reads all records, and keeps released ports for their last packets.
     fn read(&mut self, now: Time) {
         let moment = Moment { now, batch: self.batch };
         let mut before = std::mem::take(&mut self.addresses);
@@ -351,10 +352,10 @@ impl MemberPorts {
             let [high, low] = place.words();
             for port in at.ports {
                 let words = [high, low, port.number.into()];
-                // The owner has marked its record before it exited.
+                // The owner marked its record before it exited.
                 let is_marked = host.was_left(&PORTS, |record| *record == [high, low, words[2] | IS_ENDING]);
                 let port = if is_marked { port.without_death() } else { port };
-                // A dead member's record still exists.
+                // The record of a dead member still exists.
                 let has_died = host.was_left(&PORTS, |record| *record == words);
                 let port = port.ended(has_died, moment);
                 self.addresses.entry(place).or_default().ports.push(port);
@@ -374,7 +375,7 @@ impl At {
     }
 }
 
-/// The time, and the batch of packets that is being received.
+/// The current time, and the number of the batch of packets being received.
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     now: Time,
@@ -403,7 +404,8 @@ impl Port {
         Self { left: self.left.or(Some(left)), ..self }
     }
 
-    /// Takes back that the owner died without a word: it may exit during a batch, after its records were read.
+    /// Returns the port without the mark of a death. The owner may exit during a batch, after its records
+    /// were read.
     fn without_death(self) -> Self {
         Self { left: self.left.filter(|left| !left.by_death), ..self }
     }
@@ -461,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn other_holders_are_those_at_addresses_of_listeners() {
+    fn other_holders_are_port_holders_at_listening_addresses() {
         let (_folder, [one, two, three]) = hosts();
         let [here, there, v6] = [ip("127.0.0.1"), ip("127.0.0.2"), ip("::1")];
         for (holder, address) in [(&one, here), (&one, v6), (&two, there)] {
@@ -484,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_opened_and_closed_while_stopped_process_has_lock() {
+    fn ports_are_opened_and_closed_while_stopped_process_holds_lock() {
         let (_folder, [one, stopped]) = hosts();
         let (address, lock) = (ip("127.0.0.1"), stopped.lock().unwrap());
         let file = std::fs::read_dir(one.directory().unwrap()).unwrap().count();
@@ -498,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn member_that_was_stopped_while_it_bound_port_counts_as_its_holder() {
+    fn member_stopped_while_binding_port_counts_as_holder() {
         let (_folder, [one, stopped]) = hosts();
         let address = ip("127.0.0.1");
         let mut found = None;
@@ -533,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_dead_are_void() {
+    fn port_records_of_dead_members_are_ignored() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
@@ -541,7 +543,7 @@ mod tests {
         let mut view = view(&one);
         view.follow(at(0));
         assert_eq!(view.source(from, at(0)), Source::Member);
-        // The member ends without releasing its port, so the table stays the same.
+        // The member dies without releasing its port, so the table does not change.
         drop(two);
         view.follow(at(1));
         assert_eq!(view.source(from, at(1)), Source::Forged);
@@ -559,7 +561,7 @@ mod tests {
         let mut view = MemberPorts::new(Arc::clone(&here));
         view.follow(at(0));
         assert!(here.connect(two.me()));
-        // A check would find this lock free.
+        // A check of the lock would find it free.
         let lock = one.directory().unwrap().join(format!("slot-{}", two.me().slot));
         std::fs::remove_file(&lock).unwrap();
         std::fs::File::create(&lock).unwrap();
@@ -574,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn last_packets_of_process_that_exits_are_taken() {
+    fn last_packets_of_exiting_process_are_accepted() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:4791".parse().unwrap();
         two.hold_port(from.ip(), || Ok::<(), ()>(())).unwrap();
@@ -592,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn last_packets_of_process_that_exits_during_batch_are_taken() {
+    fn last_packets_of_process_exiting_during_batch_are_accepted() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
@@ -607,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn last_packets_are_taken_for_limited_time_however_many_come() {
+    fn last_packets_of_released_port_are_accepted_for_100_ms() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "127.0.0.1:40000".parse().unwrap();
         two.record_port(from).unwrap();
@@ -622,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn port_that_successor_has_bound_is_its_own() {
+    fn port_rebound_by_successor_belongs_to_member() {
         let (_folder, [one, two]) = hosts();
         let from: SocketAddr = "[::1]:40000".parse().unwrap();
         two.record_port(from).unwrap();

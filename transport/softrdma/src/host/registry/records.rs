@@ -2,14 +2,15 @@
 //!
 //! Owns writing, reading and removing records. A record belongs to a member and is void without it, so a dead
 //! member needs no clean-up: its places are reused for new records. The tag names the owner and is written
-//! last, so a member that dies in the middle leaves a void record. Writing and removing take no lock: a place is
-//! taken by an exchange of its tag. A tag with [`IS_WRITTEN`] keeps the place for its owner until the words are written.
+//! last, so a member that dies while it writes leaves a void record. Writing and removing take no lock: a
+//! place is taken by an exchange of its tag. A tag with [`IS_WRITTEN`] reserves the place for its owner until
+//! the words are written.
 //!
 //! ```text
-//! tag: sequence 16, member 48        three words of the table's own
+//! tag: sequence 16, member 48        three words that depend on the table
 //! ```
-//! Readers take no lock: they read the tag before and after the words. The sequence
-//! distinguishes two records of one member in the same place.
+//! Readers take no lock: they read the tag before and after the words. The sequence distinguishes two records
+//! of one member in the same place.
 #![forbid(unsafe_code)]
 
 use super::layout::Table;
@@ -20,9 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 const MEMBER: u64 = (1 << 48) - 1;
-/// Bit of a tag, of no member's slot: the record is being written.
+/// Bit of a tag while its record is being written. No member's slot uses this bit.
 const IS_WRITTEN: u64 = 1 << 15;
-/// Number of places up to which new records do not overwrite records of dead members.
+/// Number of places in a table up to which records of dead members are not overwritten.
 const KEPT: usize = 256;
 
 /// A record whose member is in its slot, checked without a system call.
@@ -34,7 +35,7 @@ pub(in crate::host) struct Record {
     pub(in crate::host) words: [u64; 3],
 }
 
-/// A record of this member, removed when this value is dropped.
+/// A record of this member, removed when the claim is dropped.
 #[derive(Debug)]
 pub(in crate::host) struct Claim {
     host: Arc<Host>,
@@ -61,8 +62,8 @@ impl Host {
         same.then_some(Record { index, tag, owner, words })
     }
 
-    /// Writes a record of this member into the first free place. The records of dead members are overwritten last,
-    /// since they show what these members held, until the table has grown to [`KEPT`] places.
+    /// Writes a record of this member into an empty place among the first [`KEPT`], or else into the first
+    /// free place. Records of dead members are thus kept for a while, since they show what these members had.
     pub(in crate::host) fn put(&self, table: &'static Table, words: [u64; 3]) -> Result<Record, HostError> {
         let is_empty =
             |index: &usize| self.registry.word64(table.record(*index)).load(Ordering::Relaxed) & MEMBER == 0;
@@ -105,13 +106,13 @@ impl Host {
         Some(Record { index, tag, owner: self.me(), words })
     }
 
-    /// Returns true if the place with this tag has neither a member's record nor one being written.
+    /// Returns true if the place with this tag has no record of a member, and none is being written.
     fn is_free(&self, tag: u64) -> bool {
         MemberId::unpack(tag & MEMBER & !IS_WRITTEN).is_none_or(|owner| !self.is_member(owner))
     }
 
-    /// Writes a record of this member that is removed when the claim is dropped. The caller has checked under the lock
-    /// that no other record excludes it.
+    /// Writes a record of this member that is removed when the claim is dropped. The caller has checked,
+    /// under the lock, that no other record excludes it.
     pub(in crate::host) fn claim(
         self: &Arc<Self>,
         _locked: &Locked<'_>,
@@ -122,7 +123,7 @@ impl Host {
         Ok(Claim { host: Arc::clone(self), table, index, tag })
     }
 
-    /// Returns true if a dead member has left a record whose words satisfy `wanted`. The record may be
+    /// Returns true if there is a record of a dead member whose words satisfy `wanted`. Such a record may be
     /// overwritten at any time.
     pub(in crate::host) fn was_left(
         &self,
@@ -135,7 +136,7 @@ impl Host {
         })
     }
 
-    /// Removes all records for whose words `wanted` is true, also records of dead members.
+    /// Removes all records whose words satisfy `wanted`, including records of dead members.
     pub(in crate::host) fn remove_all(&self, table: &'static Table, wanted: impl Fn(&[u64; 3]) -> bool) {
         for (index, tag, words) in self.words_of(table) {
             let is_being_written = tag & IS_WRITTEN != 0 && !self.is_free(tag);
@@ -145,7 +146,7 @@ impl Host {
         }
     }
 
-    /// Returns index, tag and words of every record that was ever used, void records included.
+    /// Returns index, tag and words of all places that were ever used, including void records.
     fn words_of(&self, table: &'static Table) -> impl Iterator<Item = (usize, u64, [u64; 3])> {
         (0..self.used(table)).map(move |index| {
             let at = table.record(index);
@@ -187,8 +188,9 @@ impl Host {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Remove the record after a fork, too: a child that closes an object of its parent closes it for
-        // both, as with a kernel device. A daemon is the child of the process that opened the device.
+        // Remove the record in a forked child, too: if a child closes an object of its parent, the object is
+        // closed for both, as with a kernel device. A daemon is a child of the process that opened the
+        // device.
         self.host.take_out(self.table, self.index, self.tag);
     }
 }
@@ -223,9 +225,9 @@ mod tests {
         assert_eq!(one.records(&PORTS).collect::<Vec<_>>(), [next]);
     }
 
-    /// A member that was stopped under the lock continues after another has replaced the lock.
+    /// A member that was stopped under the lock may continue after another member has replaced the lock.
     #[test]
-    fn members_that_write_at_once_overwrite_no_record() {
+    fn records_of_concurrent_writers_are_not_overwritten() {
         const EACH: u64 = 200;
         let (_folder, hosts) = hosts::<2>();
         let mut taken = [const { Vec::new() }; 2];
@@ -263,9 +265,9 @@ mod tests {
         }
     }
 
-    /// A member that was stopped while it wrote a record writes the rest once it continues.
+    /// A member that was stopped while it wrote a record completes the record when it continues.
     #[test]
-    fn place_that_living_member_writes_is_not_taken() {
+    fn unfinished_record_of_living_member_is_not_taken() {
         let (_folder, [one, stopped]) = hosts();
         let written = stopped.me().pack() | IS_WRITTEN;
         one.registry.word64(PORTS.record(0)).store(written, Ordering::Release);
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_process_of_simulation_waits_for_no_place() {
+    fn killed_simulated_process_does_not_block_in_registry() {
         let memory = HostMemory::new(Runtime::threads());
         let (done, waits) = mpsc::channel();
         #[expect(clippy::disallowed_methods, reason = "without the bound it never returns")]
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn old_record_does_not_take_out_its_successor() {
+    fn removing_old_record_keeps_its_successor() {
         let (_folder, [host]) = hosts();
         let old = host.put(&PORTS, [1, 0, 0]).unwrap();
         host.remove(&PORTS, &old);
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_takes_places_of_dead() {
+    fn full_table_reuses_records_of_dead_members() {
         let (_folder, [host]) = hosts();
         let dead = MemberId { slot: 700, generation: 9 };
         std::fs::write(host.directory().unwrap().join("slot-700"), "").unwrap();

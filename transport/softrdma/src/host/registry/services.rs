@@ -1,7 +1,7 @@
 //! Registry of the member that listens for each CM service.
 //!
-//! Owns the claims on services across members. Lookups work without locks and system calls; claims are added
-//! under the lock.
+//! Owns the claims of members on services. Look-ups take no lock and no system call; claims are added under
+//! the lock.
 #![forbid(unsafe_code)]
 
 use super::layout::SERVICES;
@@ -12,16 +12,16 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Bit of a record's service: the listener is at every address of its device, which has only some of the
-/// host's addresses, and this record is for one of them. Services never have this bit.
+/// Bit of a record's service. It is set if the listener listens at all addresses of its device, which has
+/// only some of the host's addresses, and this record is for one of them. Services do not have this bit.
 const IS_PART: u64 = 1 << 63;
 
-/// A service that this member serves; dropping it releases the service.
+/// A service that this member serves. Dropping the claim releases the service.
 #[derive(Debug)]
 pub(crate) struct ServiceClaim(#[allow(dead_code, reason = "held for its record")] Claim);
 
-/// Address of a listener, in IPv6 notation: `::` is every address, `::ffff:0.0.0.0` every IPv4 address, all
-/// ones every IPv6 address.
+/// Address of a listener as an IPv6 address: `::` for all addresses, `::ffff:0.0.0.0` for all IPv4 addresses,
+/// all ones for all IPv6 addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::host) struct PackedAddress(u128);
 
@@ -48,7 +48,7 @@ impl PackedAddress {
         Self(u128::from(high) << 64 | u128::from(low))
     }
 
-    /// Returns the address, as IPv4 if possible.
+    /// Returns the address, as an IPv4 address if possible.
     pub(in crate::host) fn address(self) -> IpAddr {
         IpAddr::V6(Ipv6Addr::from_bits(self.0)).to_canonical()
     }
@@ -76,8 +76,9 @@ impl PackedAddress {
 }
 
 impl Host {
-    /// Claims a service at an address. The unspecified address stands for every address; the unspecified IPv6
-    /// address includes IPv4 unless `is_family_only`. Claims of this member do not conflict.
+    /// Claims a service at an address. The unspecified address stands for all addresses; the unspecified IPv6
+    /// address includes IPv4 unless `is_family_only` is true. Claims of this member do not conflict with each
+    /// other.
     ///
     /// # Errors
     /// [`HostError::InUse`] if another living member has the service; [`HostError::WildcardInUse`] instead if one
@@ -92,7 +93,7 @@ impl Host {
         self.claim_at(service, PackedAddress::new(address, is_family_only))
     }
 
-    /// Claims a service at one of the addresses of a listener that is at every address of its device.
+    /// Claims a service at one address for a listener at all addresses of its device.
     ///
     /// # Errors
     /// [`HostError::WildcardInUse`] if another living member has the service.
@@ -134,8 +135,8 @@ impl Host {
         self.claim(locked, &SERVICES, [service, high, low]).map(ServiceClaim)
     }
 
-    /// Returns the member that listens for a service at an address. A listener at that address takes
-    /// precedence over a listener at every address.
+    /// Returns the member that listens for a service at an address. A listener at the address takes
+    /// precedence over a listener at all addresses.
     pub(crate) fn service_owner(&self, service: u64, address: IpAddr) -> Option<MemberId> {
         let place = PackedAddress::new(address, false);
         let mut everywhere = None;
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_conflict_with_addresses_that_they_cover() {
+    fn wildcard_services_conflict_with_covered_addresses() {
         let (_folder, [one, two]) = hosts();
         let cases = [
             ("::", false, "0.0.0.0", false),

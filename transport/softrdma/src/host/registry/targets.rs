@@ -1,21 +1,21 @@
 //! TGTs that processes share through XRC domains.
 //!
-//! Owns their table, in its own segment: the domain of each TGT, the member that executes it (its
-//! *executor*), the number of handles of each member, and the last published image of its state. The device's
-//! sharing side calls it. Handles change under the host's lock. The executor changes by compare-and-swap,
-//! from a dead member to a living one. The executor of a number is looked up without a lock and without a
-//! system call, for each packet that is handed on.
+//! Owns the table of these TGTs, in a separate segment: the domain of each TGT, the member that executes it
+//! (its *executor*), the number of handles of each member, and the last published state. `device::sharing`
+//! calls it. Handles change under the host's lock. The executor changes by compare-and-swap, from a dead
+//! member to a living one. The executor of a number is looked up for each forwarded packet, without a lock
+//! and without a system call.
 //!
 //! ```text
 //! record:  number 4, -, domain 8, executor 8, sequence of the image 8, placements 8
 //!          handles: for each slot generation 2, count 2
 //!          image: two buffers
 //! ```
-//! The numbers are allocated when a member joins, and a record when it is first used: the full table would be
-//! too large for hosts that share no TGT.
+//! The numbers are allocated when a member joins, and a record when it is first used, since the full table
+//! would be too large for hosts that share no TGTs.
 //!
-//! A record is at a place computed from its number, or soon after it. Like everything in shared memory it may
-//! be garbage; the worst outcome is a number that is not found.
+//! A record is at the place computed from its number, or one of the next places. Like everything in shared
+//! memory, it may contain arbitrary values; the worst result is a number that is not found.
 #![forbid(unsafe_code)]
 
 use super::layout::SLOTS;
@@ -29,13 +29,13 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TkTargt4");
 /// Maximum number of shared TGTs of a host; a power of two.
 const RECORDS: usize = 1 << RECORDS_LOG;
 const RECORDS_LOG: u32 = 12;
-/// Number of places, from the computed one on, that may hold a record.
+/// Number of places that may hold a record, starting with the computed one.
 const PROBES: usize = 64;
-/// Number of words of an image, including its length.
+/// Maximum number of words of a published state, including its length.
 pub(crate) const BUFFER_WORDS: usize = 832;
 
-/// Offset of the numbers of all records, a word of 32 bits each. They are stored together, so that looking up
-/// a number that does not exist touches these few pages and no record.
+/// Offset of the numbers of all records, a 32-bit word each. They are stored together, so that looking up a
+/// number that does not exist touches only these pages and no record.
 const NUMBERS: usize = HEADER;
 /// Offset of the first record.
 const TABLE: usize = NUMBERS + 4 * RECORDS;
@@ -48,9 +48,9 @@ const HANDLES: usize = 64;
 const BUFFERS: usize = HANDLES + 4 * SLOTS;
 const RECORD: usize = BUFFERS + 2 * 8 * BUFFER_WORDS;
 
-/// Number of a place that never had a record: a search ends here.
+/// Number of a place that never had a record. A search ends there.
 const NEVER: u32 = 0;
-/// Number of a place whose record was freed.
+/// Number of a place whose record was freed. A search continues there.
 const FREE: u32 = u32::MAX;
 
 /// The table of shared TGTs, as one member accesses it.
@@ -72,8 +72,8 @@ pub(crate) struct TargetRecord {
 pub(crate) enum Left {
     /// Other handles remain.
     Others,
-    /// The last handle was closed: the TGT is destroyed. Its executor, if alive and another member, must be
-    /// notified.
+    /// The last handle was closed, and the TGT is destroyed. If its executor is alive and another member, it
+    /// has to be notified.
     Nobody(Option<MemberId>),
 }
 
@@ -114,12 +114,12 @@ impl Targets {
         Ok(record)
     }
 
-    /// Adds a handle of this member to a TGT; `None` if the domain has no such TGT.
+    /// Adds a handle of this member to a TGT; returns `None` if the domain has no such TGT.
     pub(crate) fn join(&self, number: u32, domain: u64) -> Result<Option<TargetRecord>, HostError> {
         let _locked = self.host.lock()?;
         let found = self.find(number).filter(|record| self.domain(*record) == Some(domain));
         let Some(record) = found else { return Ok(None) };
-        // A TGT whose holders have all died counts as destroyed (contract B5).
+        // A TGT whose handles all belonged to dead members counts as destroyed (contract B5).
         if self.executor(record).is_none_or(|executor| !self.host.is_alive(executor)) && !self.is_held(record)
         {
             self.free(record);
@@ -160,7 +160,7 @@ impl Targets {
         Left::Nobody(executor.filter(|executor| *executor != self.host.me() && self.host.is_alive(*executor)))
     }
 
-    /// Returns the record of a TGT.
+    /// Returns the record of a TGT by number.
     pub(crate) fn find(&self, number: u32) -> Option<TargetRecord> {
         if number == NEVER || number == FREE {
             return None;
@@ -180,13 +180,13 @@ impl Targets {
         self.number(record).load(Ordering::Acquire) == record.number
     }
 
-    /// Returns the member that executes the TGT of this number and handles its packets. The member may have
-    /// died.
+    /// Returns the member that executes the TGT of this number and handles its packets. The member may be
+    /// dead.
     pub(crate) fn executor_of(&self, number: u32) -> Option<MemberId> {
         self.executor(self.find(number)?)
     }
 
-    /// Returns the member that executes a TGT. The member may have died.
+    /// Returns the member that executes a TGT. The member may be dead.
     pub(crate) fn executor(&self, record: TargetRecord) -> Option<MemberId> {
         // SYNC: target-executor
         let word = self.word64(record, EXECUTOR).load(Ordering::Acquire);
@@ -199,8 +199,7 @@ impl Targets {
         self.exists(record).then_some(domain)
     }
 
-    /// Makes this member the executor in place of `dead`. Returns false if another member became the executor
-    /// first.
+    /// Makes this member the executor in place of `dead`. Returns false if another member took over first.
     pub(crate) fn take_over(&self, record: TargetRecord, dead: MemberId) -> bool {
         let me = self.host.me().pack();
         // SYNC: target-executor
@@ -213,13 +212,13 @@ impl Targets {
         taken.is_ok() && self.exists(record)
     }
 
-    /// Returns the image of the state, which the executor writes and its successors read.
+    /// Returns the published state, which the executor writes and later executors read.
     pub(crate) fn image(&self, record: TargetRecord) -> Published<'_> {
         let buffers = [0, 1].map(|index| self.segment.words64(buffer(record, index), BUFFER_WORDS));
         Published::new(self.word64(record, SEQUENCE).get(), buffers)
     }
 
-    /// Publishes the image. Returns false, without a change, if the image does not fit.
+    /// Publishes the state. Returns false, without a change, if it does not fit.
     pub(crate) fn publish(&self, record: TargetRecord, image: &[u64]) -> bool {
         // Count the stores of the length, the words and the sequence.
         let stores = image.len() + 2;
@@ -227,7 +226,7 @@ impl Targets {
         if permitted == stores {
             return self.image(record).publish(image);
         }
-        // A simulation may kill this process between two of these stores.
+        // A simulation may kill this process between two of the following stores.
         let next = self.word64(record, SEQUENCE).load(Ordering::Relaxed).wrapping_add(1);
         let words = self.segment.words64(buffer(record, usize::from(next & 1 != 0)), BUFFER_WORDS);
         let values = std::iter::once(image.len() as u64).chain(image.iter().copied());
@@ -237,9 +236,9 @@ impl Targets {
         image.len() < BUFFER_WORDS
     }
 
-    /// Records that the placements up to this serial number have been executed. The member that places a
-    /// packet calls this before the message is visible to the program, so that the placement is recorded even
-    /// if that member and the TGT's executor both end before the state is published.
+    /// Records that the placements up to this serial number are done. The member that places a packet calls
+    /// this before the message is visible to its program. The placement is thus recorded even if that member
+    /// and the TGT's executor die before the state is published.
     pub(crate) fn note_placement(&self, record: TargetRecord, serial: u64) {
         // SYNC: target-placements
         self.word64(record, PLACEMENTS).fetch_max(serial.saturating_add(1), Ordering::Release);
@@ -251,7 +250,7 @@ impl Targets {
         self.word64(record, PLACEMENTS).load(Ordering::Acquire) > serial && self.exists(record)
     }
 
-    /// Returns the members that have handles, including members that have died.
+    /// Returns the members with handles, including dead members.
     pub(crate) fn holders(&self, record: TargetRecord) -> Vec<MemberId> {
         let slots = (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
         let present = slots.filter_map(|slot| self.host.current(slot));
@@ -280,7 +279,7 @@ impl Targets {
         if !is_last {
             return;
         }
-        // This is the last record, so searches may end at this place and at the free places before it.
+        // No record follows this one, so searches may end at its place and at the free places before it.
         let mut start = record.start;
         for _ in 0..PROBES {
             let word = self.segment.word32(number_of(start));
@@ -292,7 +291,7 @@ impl Targets {
         }
     }
 
-    /// Frees the records at a number's places whose executor is dead and on which no living member has a
+    /// Frees the records at a number's places whose executor is dead, and on which no living member has a
     /// handle.
     fn free_abandoned(&self, number: u32) {
         for start in places(number) {
@@ -325,7 +324,7 @@ impl Targets {
         self.segment.word32(record.start + HANDLES + 4 * slot)
     }
 
-    /// Returns the number of handles of a member; handles of earlier members of its slot do not count.
+    /// Returns the number of a member's handles. Handles of earlier members in its slot do not count.
     fn count(&self, record: TargetRecord, member: MemberId) -> u16 {
         let [c0, c1, g0, g1] =
             self.handles(record, usize::from(member.slot)).load(Ordering::Relaxed).to_le_bytes();
@@ -340,7 +339,7 @@ impl Targets {
     }
 }
 
-/// Returns the offset of a buffer of the image.
+/// Returns the offset of a buffer for the state.
 fn buffer(record: TargetRecord, index: usize) -> usize {
     record.start + BUFFERS + index * 8 * BUFFER_WORDS
 }

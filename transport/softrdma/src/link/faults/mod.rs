@@ -1,8 +1,8 @@
 //! Faults of a link.
 //!
-//! Loses, duplicates, reorders, corrupts and delays sent datagrams, as a [`FaultPlan`] describes. Owns the
-//! datagrams it holds back, for a bounded time and in bounded number. The same plan and the same datagrams give the same faults: the only randomness is the
-//! plan's seed.
+//! Loses, duplicates, reorders, corrupts and delays sent datagrams according to a [`FaultPlan`]. Owns the
+//! datagrams that are held back, for a limited time and in limited number. The same plan and the same
+//! datagrams give the same faults, since the only source of randomness is the plan's seed.
 #![forbid(unsafe_code)]
 
 mod plan;
@@ -15,18 +15,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_verbs::{Counter, Time};
 
-/// Maximum number of datagrams that overtake a reordered one.
+/// Maximum number of datagrams that overtake a reordered datagram.
 const OVERTAKEN_AT_MOST: u64 = 4;
-/// Maximum time that a reordered datagram waits to be overtaken.
+/// Maximum time for which a reordered datagram is held back.
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(1);
-/// Maximum number of datagrams held back at a time; further ones are dropped.
+/// Maximum number of datagrams held back at once. Further ones are dropped.
 const HELD_AT_MOST: usize = 16_384;
 /// Maximum number of datagrams passed to the link at a time.
 const TAKEN_AT_ONCE: usize = 32;
-/// Delay after which datagrams that the link had no room for are passed to it again.
+/// Delay before datagrams for which the link had no room are passed to it again.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// A fixed and documented generator (SplitMix64), so that a seed gives the same faults in every version.
+/// SplitMix64. The generator is fixed, so that a seed gives the same faults in all versions.
 #[derive(Debug, Clone)]
 struct Random(u64);
 
@@ -50,7 +50,7 @@ struct Held {
     source: SocketAddr,
     destination: SocketAddr,
     bytes: Vec<u8>,
-    /// Value of `given` at which the datagram is sent, unless `due` comes first.
+    /// Value of `given` at which the datagram is sent, unless the time `due` comes first.
     overtaken_at: u64,
     due: Time,
 }
@@ -74,11 +74,11 @@ pub(crate) struct Faults {
     given: u64,
     /// Reordered datagrams, held until later ones have overtaken them.
     reordered: Vec<Held>,
-    /// Delayed datagrams, in order.
+    /// Delayed datagrams, in the order of their `due` times.
     delayed: VecDeque<Held>,
-    /// Datagrams for the link.
+    /// Datagrams to pass to the link.
     out: SendBatch,
-    /// Time at which `out` is tried again, if it is not empty.
+    /// Time at which `out` is passed to the link again; `None` if it is empty.
     again_at: Option<Time>,
     scratch: Vec<u8>,
     counts: Counts,
@@ -123,7 +123,7 @@ impl Faults {
         let copies = if doubled { 2 } else { 1 };
         self.counts.duplicated += u64::from(doubled);
         for copy in 0..copies {
-            // Only the first copy of a duplicated datagram can be late.
+            // Only the first copy of a duplicated datagram can be reordered.
             let late = reordered && copy == 0;
             self.place(datagram.source, datagram.destination, &bytes, late.then_some(detail >> 32), now);
         }
@@ -166,7 +166,7 @@ impl Faults {
         }
     }
 
-    /// Sends the held datagrams that were overtaken often enough or held long enough.
+    /// Sends the datagrams that were overtaken often enough or held back long enough.
     fn release(&mut self, now: Time) {
         let mut position = 0;
         while let Some(held) = self.reordered.get(position) {
@@ -191,13 +191,13 @@ impl Faults {
         self.again_at = (!self.out.is_empty()).then_some(now + AGAIN_AFTER);
     }
 
-    /// Takes datagrams from the front of a batch, and passes those that leave now to `send`, which keeps in
-    /// its batch the datagrams without room on the link.
+    /// Takes datagrams from the front of a batch, and passes the ones that are not held back to `send`, which
+    /// leaves in its batch the datagrams for which the link has no room.
     pub(super) fn send(&mut self, batch: &mut SendBatch, now: Time, mut send: impl FnMut(&mut SendBatch)) {
         self.flush(now, &mut send);
         while self.out.is_empty() && !batch.is_empty() {
-            // Pass as many datagrams as one system call sends. The batch keeps the others while the link is
-            // full.
+            // Pass as many datagrams as one system call sends, and leave the others in the batch while the
+            // link is full.
             let mut taken = 0;
             while taken < TAKEN_AT_ONCE
                 && let Some(datagram) = batch.at(taken)
@@ -211,7 +211,7 @@ impl Faults {
         }
     }
 
-    /// Passes the held datagrams whose delay has ended to `send`.
+    /// Passes the datagrams to `send` that need not be held back any longer.
     pub(super) fn poll(&mut self, now: Time, mut send: impl FnMut(&mut SendBatch)) {
         self.release(now);
         self.flush(now, &mut send);

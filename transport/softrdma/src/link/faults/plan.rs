@@ -8,13 +8,13 @@ use std::time::Duration;
 /// delay=200us,longest=1400,seed=7`, in any order; faults that are not listed do not happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultPlan {
-    /// Probabilities are kept in parts of 2^32.
+    /// Probabilities are stored as multiples of 2^-32.
     pub(super) drop: u64,
     pub(super) reorder: u64,
     pub(super) duplicate: u64,
     pub(super) corrupt: u64,
     pub(super) delay: Duration,
-    /// Maximum length of a datagram from BTH to ICRC, in bytes; longer ones are lost. 0 means no limit.
+    /// Maximum length of a datagram from BTH to ICRC, in bytes. Longer datagrams are lost. 0 means no limit.
     pub(super) longest: u64,
     pub(super) seed: u64,
 }
@@ -48,7 +48,7 @@ pub enum FaultPlanError {
 }
 
 impl FaultPlan {
-    /// Returns true if a datagram is longer than the network carries.
+    /// Returns true if a datagram is longer than the plan permits.
     pub(super) fn is_too_long(&self, datagram: &[u8]) -> bool {
         self.longest != 0 && u64::try_from(datagram.len()).is_ok_and(|length| length > self.longest)
     }

@@ -28,7 +28,7 @@ fn drain(receiver: &mut dyn Link) -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends numbered datagrams and returns the datagrams that arrive, after every hold has run out.
+/// Sends numbered datagrams, and returns the ones that arrive until none is held back any longer.
 fn run(plan: &str, count: u32) -> (Vec<Vec<u8>>, Vec<Counter>) {
     let (mut sender, mut receiver) = pair(plan);
     let start = Time(0);
@@ -69,7 +69,7 @@ fn equal_seeds_give_equal_faults_and_another_seed_differs() {
 }
 
 #[test]
-fn without_faults_all_pass_in_order() {
+fn datagrams_pass_in_order_without_faults() {
     let (arrived, _) = run("seed=3", 500);
     assert_eq!(arrived, (0..500u32).map(|number| number.to_be_bytes().to_vec()).collect::<Vec<_>>());
 }
@@ -85,7 +85,7 @@ fn corruption_flips_one_bit() {
 }
 
 #[test]
-fn reordered_datagram_is_overtaken_by_at_most_few() {
+fn reordered_datagram_moves_by_at_most_eight_places() {
     let (arrived, counters) = run("reorder=0.2,seed=5", 1000);
     assert!(count(&counters, "fault_reordered") > 100);
     let numbers: Vec<u32> =

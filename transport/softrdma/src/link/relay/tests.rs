@@ -1,5 +1,5 @@
-//! Members of one address: which member receives which datagram, hostile members, and the successor of a dead
-//! holder.
+//! Members at one address: the member that receives each datagram, hostile members, and the take-over from a
+//! dead holder.
 
 use super::super::{Link, SendBatch, UdpLink};
 use super::*;
@@ -13,7 +13,7 @@ use trunkline_testkit::Folder;
 use trunkline_testkit::wait_until;
 use trunkline_verbs::{Clock, PortSpace, Psn, QpNumber, RejectReason, SidrStatus, Time};
 
-/// Bound of a wait, for a loaded machine.
+/// Time limit for waits, long enough for a loaded machine.
 const BOUND: Duration = Duration::from_secs(60);
 /// Origin of a datagram whose sender is unknown.
 const ORIGIN: Origin = Origin { is_member: false, verdict: None, is_marked: true };
@@ -57,11 +57,12 @@ impl Member {
         }
     }
 
-    /// Receives, and forwards, the datagrams that have arrived. A datagram that was sent may arrive later.
+    /// Receives the datagrams that have arrived, and forwards them if necessary. Sent datagrams may arrive
+    /// later.
     fn receive(&mut self) -> Vec<Arrival> {
         let mut batch = ReceiveBatch::new(64);
         let mut all = Vec::new();
-        // Other members are polled rarely while no messages arrive, unless the link was armed.
+        // While no messages arrive, other members are polled rarely, unless the link is armed.
         self.link.arm();
         while self.link.receive(&mut batch) > 0 {
             all.extend(batch.iter().map(|got| (got.source, got.destination, got.bytes.to_vec())));
@@ -76,7 +77,7 @@ impl Member {
     }
 }
 
-/// Receives at all members until each has its count, or more.
+/// Receives at all members until each has at least its count.
 fn gather<const N: usize>(mut members: [&mut Member; N], counts: [usize; N]) -> [Vec<Arrival>; N] {
     let mut all = [const { Vec::new() }; N];
     wait_until("the datagrams to arrive", BOUND, || {
@@ -113,7 +114,7 @@ fn cm_packet(message: &CmMessage) -> Vec<u8> {
 }
 
 #[test]
-fn packet_to_port_4791_reaches_member_that_owns_its_qp_number() {
+fn packet_to_port_4791_reaches_owner_of_qp_number() {
     let folder = Folder::new().unwrap();
     let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);
@@ -152,7 +153,8 @@ fn packet_to_port_4791_reaches_member_that_owns_its_qp_number() {
     assert_eq!((holder.counter("relayed_to_members"), holder.counter("drop_not_relayed")), (80, 0));
     assert_eq!(others[0].counter("relayed_from_members"), 40);
 
-    // A datagram can also be sent to a member directly, from its true port.
+    // Members also exchange datagrams directly: from the sender's own port to the receiver's own port, not to
+    // port 4791.
     let to = others[0].link.source(address);
     others[1].send(address, to, &[packet(1, 1)]);
     let [arrived] = gather([&mut others[0]], [1]);
@@ -191,10 +193,10 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
         let dreq = Dreq { local_id: 1, remote_id, qpn: QpNumber::new(9), reserved_11: 0, private: [0; 220] };
         messages.push(cm_packet(&CmMessage::Dreq(dreq)));
     }
-    // A truncated message, and a packet without a MAD, belong to no member.
+    // A truncated message, and a packet without a MAD, are for no member.
     messages.push(messages[0][..60].to_vec());
     messages.push(packet(1, 3));
-    // SIDR requests, by the service that they name, and replies, by the requester's id.
+    // SIDR requests go by the service that they name, and replies by the requester's id.
     messages.push(sidr_req(service));
     messages.push(sidr_req(ServiceId::new(PortSpace::Udp, 7472)));
     for request_id in ids {
@@ -219,7 +221,7 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
     let pick = |places: &[usize]| places.iter().map(|place| messages[*place].clone()).collect::<Vec<_>>();
     let expected = [pick(&[1, 2, 3, 6, 7, 8, 9, 11, 12, 14]), pick(&[0, 4, 5, 10, 13])];
     assert_eq!(payloads(&mut holder, &mut other, [10, 5]), expected);
-    // A withdrawal by a peer that has not received our id yet goes to the member that got the request.
+    // A withdrawal from a peer that has not received a comm id yet goes to the member that got the request.
     let withdrawal = |local_id| {
         let (reason, answered) = (RejectReason::TIMEOUT, Answered::OTHER);
         cm_packet(&CmMessage::Rej(Rej {
@@ -240,7 +242,7 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
     let expected = [rejs[1..].to_vec(), rejs[..1].to_vec()];
     assert_eq!(payloads(&mut holder, &mut other, [1, 1]), expected);
     drop(claim);
-    // A repeated request still goes to the same member; a new one stays with the holder.
+    // A repeated request still goes to the same member. A new request stays with the holder.
     other.send(address, to_port(address), &messages[..1]);
     assert_eq!(payloads(&mut holder, &mut other, [0, 1]), [vec![], pick(&[0])]);
     let mut new = messages[0].clone();
@@ -259,12 +261,12 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
     assert!(remembered > 0 && remembered <= MAX_REQUESTS, "{remembered}");
 }
 
-/// Time after which the others are idle once a member has taken the port.
+/// Time after a take-over within which the other members become idle.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// A thread that polls shared memory receives rarely.
+/// A thread that polls shared memory receives from the link rarely.
 #[test]
-fn other_members_are_polled_in_time_however_rarely_link_receives() {
+fn other_members_are_polled_in_time_despite_rare_receives() {
     let (_folder, [host, other]) = hosts();
     let [members, others] = [&host, &other].map(|host| Members::new(Arc::clone(host)).unwrap());
     let mut relay = Relay::new(members, None);
@@ -287,7 +289,7 @@ fn other_members_are_polled_in_time_however_rarely_link_receives() {
 }
 
 #[test]
-fn when_holder_leaves_another_holds_port_and_keeps_its_own() {
+fn member_takes_over_port_of_leaving_holder_and_keeps_its_own_port() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut peer = Member::at(&folder, own_address());
@@ -335,7 +337,7 @@ fn when_holder_leaves_another_holds_port_and_keeps_its_own() {
     assert_eq!(arrived[new], []);
     assert_eq!(arrived[1 - new], [(sender_address, to_port(address), packet(number, 4))]);
 
-    // Repeated with the remaining members, which watch the new holder.
+    // Repeat with the remaining members, which watch the new holder.
     let [a, b] = others;
     let (gone, mut left) = if new == 0 { (a, b) } else { (b, a) };
     drop(gone);
@@ -354,7 +356,7 @@ fn when_holder_leaves_another_holds_port_and_keeps_its_own() {
 }
 
 #[test]
-fn port_bound_by_program_that_is_not_member_is_in_use() {
+fn port_bound_by_foreign_program_is_in_use() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let _foreign = std::net::UdpSocket::bind((address, 4791)).unwrap();
@@ -363,7 +365,7 @@ fn port_bound_by_program_that_is_not_member_is_in_use() {
 }
 
 #[test]
-fn datagrams_for_member_that_does_not_read_are_not_queued() {
+fn datagrams_for_non_reading_member_are_dropped_and_not_queued() {
     let folder = Folder::new().unwrap();
     let (address, sender_address) = (own_address(), own_address());
     let mut holder = Member::at(&folder, address);
@@ -427,7 +429,7 @@ fn malformed_bundles_of_member_reach_no_batch() {
             (victim.counter("drop_relayed_nonsense") == index as u64 + 1).then_some(())
         });
     }
-    // Datagrams before the malformed part count, those after it do not.
+    // Datagrams before the malformed part are received, and later ones are not.
     hostile.send(to, DATAGRAMS, &[&fine, &fine, b"x", &fine]).unwrap();
     let [arrived] = gather([&mut victim], [2]);
     assert_eq!(arrived.len(), 2);
@@ -439,7 +441,7 @@ fn malformed_bundles_of_member_reach_no_batch() {
         victim.link.relay_for_tests().members().next_message()
     });
     assert_eq!(arrived, message);
-    // Further messages stay in their socket while the device does not take the queued ones.
+    // While the device does not take the queued messages, further ones stay in their socket.
     for _ in 0..3 * MAX_QUEUED {
         let _full = hostile.send(to, 77, &[b"more"]);
         victim.receive();
@@ -456,9 +458,8 @@ fn malformed_bundles_of_member_reach_no_batch() {
     }
 }
 
-/// Neither datagrams from UDP nor datagrams from members starve the other kind.
 #[test]
-fn origin_survives_its_byte() {
+fn datagram_origin_round_trips_through_byte() {
     for verdict in VERDICTS {
         for (is_member, is_marked) in [(false, false), (false, true), (true, false), (true, true)] {
             let origin = Origin { is_member, verdict, is_marked };
@@ -468,7 +469,7 @@ fn origin_survives_its_byte() {
 }
 
 #[test]
-fn flood_by_udp_leaves_room_for_members_and_other_way_round() {
+fn floods_by_udp_and_by_members_leave_room_for_each_other() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut victim = Member::at(&folder, address);
@@ -483,7 +484,7 @@ fn flood_by_udp_leaves_room_for_members_and_other_way_round() {
             &mut bundle,
         );
     }
-    // In a round whose datagrams arrive late, fewer come by UDP.
+    // In a round in which datagrams arrive late, fewer come from UDP.
     wait_until("a batch with both", BOUND, || {
         victim.receive();
         for _ in 0..3 {
@@ -494,7 +495,7 @@ fn flood_by_udp_leaves_room_for_members_and_other_way_round() {
         victim.link.arm();
         let taken = victim.link.receive(&mut batch);
         let by_udp = batch.iter().filter(|got| got.bytes == packet(own, 1)).count();
-        // Joined datagrams may come by UDP, which take more room.
+        // Joined datagrams, which take more room, may come from UDP.
         (taken >= 64 && (by_udp, batch.len()) == (28, 60)).then_some(())
     });
 }
@@ -530,7 +531,7 @@ fn bundles_of_any_bytes_are_parsed_without_panic() {
 }
 
 #[test]
-fn holder_sends_what_leaves_from_its_port_for_other_members() {
+fn holder_sends_datagrams_of_other_members_from_port_4791() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut holder = Member::at(&folder, address);

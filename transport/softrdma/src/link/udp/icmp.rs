@@ -1,7 +1,7 @@
-//! Reports on datagrams that were not delivered: the kernel's error queue of a socket.
+//! ICMP errors: reports on datagrams that were not delivered, from the kernel's error queue of a socket.
 //!
 //! The kernel queues an ICMP error for the socket whose addresses and ports the error quotes. Such errors can
-//! be forged. The next call on the socket only returns the error, whatever its datagrams are.
+//! be forged. The next call on the socket returns only the error, whatever datagrams the call is for.
 #![forbid(unsafe_code)]
 
 use crate::link::sockets::IcmpError;
@@ -16,13 +16,15 @@ use trunkline_verbs::UnreachableCause;
 /// Maximum number of reports that are read at once.
 const BATCH: usize = 16;
 
-/// Reads a batch of reports, and appends those that name a cause. Returns the number of reports that the network sent.
+/// Reads a batch of reports, and appends the reports that name a cause. Returns the number of reports that
+/// the network sent.
 pub(super) fn read(socket: BorrowedFd<'_>, local: SocketAddr, into: &mut Vec<IcmpError>) -> usize {
     let mut count = 0;
     for _ in 0..BATCH {
         let mut quoted = [0; QuotedPacket::BYTES];
         let mut pieces = [IoSliceMut::new(&mut quoted)];
-        // The error, the address of its sender, and the traffic class, which sockets request for ECN.
+        // Room for the error, the address of its sender, and the traffic class, which sockets request for
+        // ECN.
         let mut space = nix::cmsg_space!(sock_extended_err, libc::sockaddr_in6, libc::c_int);
         let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
         let message = recvmsg::<SockaddrStorage>(socket.as_raw_fd(), &mut pieces, Some(&mut space), flags);
@@ -58,7 +60,8 @@ fn address_of(address: &SockaddrStorage) -> Option<SocketAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| SocketAddr::from((v6.ip(), v6.port()))))
 }
 
-/// Returns the cause that an error of type "destination unreachable" names (RFC 792, RFC 1812 5.2.7.1, RFC 4443 3.1).
+/// Returns the cause that an error of type "destination unreachable" names (RFC 792, RFC 1812 5.2.7.1, RFC
+/// 4443 3.1).
 fn cause_of(error: &sock_extended_err) -> Option<UnreachableCause> {
     let is_v4 = error.ee_origin == libc::SO_EE_ORIGIN_ICMP;
     Some(match (is_v4, error.ee_type, error.ee_code) {
@@ -91,7 +94,7 @@ mod tests {
         assert_eq!([cause(v4, 3, 3), cause(v6, 1, 4)], [Some(UnreachableCause::Port); 2]);
         assert_eq!([cause(v4, 3, 1), cause(v6, 1, 0)], [Some(UnreachableCause::Host); 2]);
         assert_eq!([cause(v4, 3, 13), cause(v6, 1, 1)], [Some(UnreachableCause::Prohibited); 2]);
-        // Too big, and time exceeded.
+        // The errors "packet too big" and "time exceeded".
         assert_eq!([cause(v4, 3, 4), cause(v6, 2, 0), cause(v4, 11, 0)], [None; 3]);
     }
 }

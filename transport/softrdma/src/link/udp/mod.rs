@@ -1,13 +1,13 @@
 //! The link over UDP sockets, without privileges.
 //!
 //! Owns one or two sockets per open address, and the relay to the other processes of the host. The device
-//! drives it as a [`Link`]. It never waits, and examines a datagram only to determine its addressee. It drops
-//! and counts datagrams that come from the address of members, but from none of their ports.
+//! drives it as a [`Link`]. It never waits, and parses a datagram only to determine its addressee. Datagrams
+//! from an address of members, but from a port that no member has, are dropped and counted.
 //!
 //! | file | what it owns |
 //! |---|---|
 //! | `ports` | the bound ports, the holder of port 4791, and the take-over when it dies |
-//! | `transfer` | sending and receiving, and the errors of both |
+//! | `transfer` | sending and receiving, and errors of the sockets |
 //! | `system` | the operating system's sockets |
 //! | `icmp` | ICMP errors, as the kernel reports them |
 //!
@@ -35,27 +35,30 @@ use system::SystemSockets;
 pub use system::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 use trunkline_verbs::{Counter, Time};
 
-/// Delay after which connections that lacked descriptors or memory are retried.
+/// Delay before connections that lacked descriptors or memory are attempted again.
 const RESUME_WAIT: Duration = Duration::from_millis(100);
 
 /// A link over UDP.
 #[derive(Debug)]
 pub(crate) struct UdpLink {
-    /// Declared before the relay, so that port 4791 is free when the other members are notified that this one
-    /// left.
+    /// Declared before the relay, so that port 4791 is free when the end of this member is reported to the
+    /// others.
     ports: Ports,
-    /// Index of the socket that is read first next time, so that a busy address does not starve others.
+    /// Index of the socket that is read first in the next call, so that a busy address does not starve
+    /// others.
     turn: usize,
     losses: transfer::Losses,
-    /// Forwards datagrams to the other processes at our addresses.
+    /// Forwards datagrams to the other processes at the addresses of this one.
     relay: Option<Relay>,
-    /// Hands datagrams that leave from the device's port to the process that holds it, for a further shard.
+    /// Passes datagrams whose source is the device's port to the process that holds the port. Set for a
+    /// further shard only.
     outward: Option<Relay>,
-    /// Datagrams that other processes send through this one.
+    /// Datagrams that this process sends for other processes.
     sent_for_others: SendBatch,
-    /// Time of the next attempt at connections that wait for descriptors or memory, once it is set.
+    /// Time of the next attempt at connections that wait for descriptors or memory; `None` if it is not
+    /// scheduled.
     resume_at: Option<Time>,
-    /// Ports that the members of the registry send from.
+    /// Ports from which members of the registry send.
     sources: Option<MemberPorts>,
 }
 
@@ -66,13 +69,13 @@ impl Default for UdpLink {
 }
 
 impl UdpLink {
-    /// Creates a link with no address open.
+    /// Creates a link without open addresses.
     #[must_use]
     pub(crate) fn new() -> Self {
         Self::over(Box::new(SystemSockets::default()))
     }
 
-    /// Creates a link with receive buffers of at most this many bytes, as on a host that allows no more.
+    /// Creates a link whose receive buffers have at most this many bytes, as on a host that allows no more.
     #[must_use]
     pub(crate) fn with_receive_buffer(bytes: i32) -> Self {
         Self::over(Box::new(SystemSockets::with_receive_buffer(bytes)))
@@ -99,7 +102,7 @@ impl UdpLink {
         self
     }
 
-    /// Lets the shards of a device send from the sockets of its first one.
+    /// Lets the shards of a device send from the sockets of its first shard.
     #[must_use]
     pub(crate) fn with_first(mut self, first: &Arc<FirstSockets>) -> Self {
         self.ports.share_first(first);
@@ -107,7 +110,7 @@ impl UdpLink {
     }
 
     /// Shares the link's addresses with the other members of the host, if there are any, and forwards packets
-    /// for shared TGTs to the members that execute them.
+    /// for shared TGTs to their executors.
     #[must_use]
     pub(crate) fn of_members(
         mut self,
@@ -122,8 +125,8 @@ impl UdpLink {
         self
     }
 
-    /// Makes this the link of a further shard: the system chooses its ports, and port 4791 and the relay
-    /// belong to the first shard.
+    /// Makes this the link of a further shard: its ports are chosen by the system, and port 4791 and the
+    /// relay belong to the first shard.
     #[must_use]
     pub(crate) fn of_shard(mut self, members: Option<&Arc<Members>>) -> Self {
         self.ports.leave_roce_port();
@@ -135,7 +138,7 @@ impl UdpLink {
         self
     }
 
-    /// Returns the relay while its connections wait for descriptors or memory.
+    /// Returns the relay if its connections wait for descriptors or memory.
     fn waiting_relay(&self) -> Option<&Relay> {
         self.relay.as_ref().filter(|relay| relay.members().is_short())
     }
@@ -145,7 +148,7 @@ impl UdpLink {
         self.relay.as_ref().expect("the link shares its addresses")
     }
 
-    /// Receives a batch, and has the datagrams judged if there is a judge.
+    /// Receives a batch. If there is a judge, it judges the datagrams.
     fn receive_with(&mut self, batch: &mut ReceiveBatch, judge: Option<&mut dyn Judge>) -> usize {
         batch.clear();
         self.losses.begin_receive();
@@ -154,7 +157,7 @@ impl UdpLink {
         if let Some(sources) = &mut self.sources {
             sources.follow(now);
         }
-        // Slots whose datagrams were forwarded are free again, but still count as received.
+        // Slots of forwarded datagrams are free again, but still count as received.
         let mut used = 0;
         if let Some(relay) = &mut self.relay {
             let ports = &self.ports;
@@ -171,7 +174,7 @@ impl UdpLink {
         }
         if !self.sent_for_others.is_empty() {
             transfer::send(&mut self.ports, &mut self.sent_for_others, None, &mut self.losses);
-            // The system has no room. The peers wait for acknowledgements and repeat.
+            // The system has no room for these datagrams. Drop them, since the peers retransmit.
             self.sent_for_others.clear();
         }
         let sockets = self.ports.all_mut();
@@ -262,12 +265,13 @@ impl Link for UdpLink {
     }
 
     fn arm(&mut self) -> bool {
-        // Poll the relay first, so that the next `receive` polls the members even if datagrams wait here.
+        // Poll the relay first, so that the next `receive` polls the members even if datagrams are waiting
+        // here.
         let mut is_waiting = self.relay.as_mut().is_some_and(Relay::is_readable);
         for bound in self.ports.all_mut() {
             if bound.socket.is_readable() {
                 is_waiting = true;
-                // A report makes a socket readable until it is read.
+                // A socket with a report stays readable until the report is read.
                 self.losses.read_icmp_errors(&mut *bound.socket);
             }
         }

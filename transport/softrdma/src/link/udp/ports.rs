@@ -1,24 +1,24 @@
-//! The ports of the UDP link, and which member holds port 4791.
+//! The ports of the UDP link, and the member that holds port 4791.
 //!
 //! Owns the sockets. Several processes of one host share an address: the first has port 4791 and forwards
-//! datagrams to the others (`relay`). Each of the others sends from a port chosen by the system, and peers
-//! send to that port after its first packet. When the holder dies, the first member to detect this also takes
-//! 4791, and keeps its other socket, since peers use that port.
+//! datagrams to the others (`relay`). Each of the others sends from a port chosen by the system, to which
+//! peers send after its first packet. When the holder dies, the first member that detects this also binds
+//! port 4791. It keeps its other socket, since peers use that port.
 //!
-//! In a device of several shards, each shard but the first has a port chosen by the system at each address
-//! ([`Ports::leave_roce_port`]).
+//! In a device with several shards, each shard except the first has a port chosen by the system at each
+//! address ([`Ports::leave_roce_port`]).
 //!
 //! | port 4791 is | [`Ports::open`] |
 //! |---|---|
 //! | free | binds it |
-//! | held by a member that lives | binds another port, and watches the member |
-//! | bound, and the member that held it is dead | binds another port; takes over 4791 as soon as possible |
-//! | bound, and no member has held it | fails: a program that is not a member serves RoCE there |
+//! | held by a live member | binds another port, and watches the member |
+//! | bound, and its holder is dead | binds another port, and binds 4791 as soon as possible |
+//! | bound, and no member has held it | fails, since a program that is not a member serves RoCE there |
 //!
-//! A member records each port in the registry before it sends from it, since the others drop packets from
-//! unrecorded ports. For other members, binding 4791 and recording it is one step, so the last row is certain
-//! without waiting. A failed attempt is repeated, without blocking, at the time that [`Ports::next_attempt`]
-//! returns.
+//! A member records each port in the registry before it sends from it, since other members drop packets from
+//! unrecorded ports. For other members, binding and recording port 4791 is one step, so the last row is
+//! certain without waiting. A failed attempt is repeated, without blocking, at the time that
+//! [`Ports::next_attempt`] returns.
 #![forbid(unsafe_code)]
 
 use crate::host::{Members, PortHolder, PortRefused};
@@ -29,7 +29,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Delay between the first two attempts to bind port 4791; doubled each time, up to the maximum below.
+/// Delay between the first two attempts to bind port 4791. It doubles with each attempt, up to the maximum
+/// below.
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LAST_WAIT: Duration = Duration::from_millis(50);
 
@@ -42,7 +43,8 @@ pub(super) struct Bound {
     pub(super) is_main: bool,
 }
 
-/// The sockets of a device's first shard. A connection of one flow uses one of them, whichever shard its QPs belong to.
+/// The sockets of a device's first shard. A connection of one flow uses one of them, whatever shard its QP
+/// belongs to.
 #[derive(Debug, Default)]
 pub(crate) struct FirstSockets(Mutex<Vec<Box<dyn DatagramSocket>>>);
 
@@ -51,7 +53,7 @@ impl FirstSockets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a handle on the socket at a local address and port, to send from.
+    /// Returns a handle for sending from the socket at a local address and port.
     fn share(&self, local: SocketAddr) -> Option<Box<dyn DatagramSocket>> {
         self.lock().iter().find(|socket| socket.local() == local)?.share()
     }
@@ -72,17 +74,17 @@ pub(super) struct Ports {
     /// The device's port.
     main_port: u16,
     bound: Vec<Bound>,
-    /// The other processes at our addresses, if addresses are shared.
+    /// Messages to the other processes at the addresses of this one; `None` if addresses are not shared.
     members: Option<Arc<Members>>,
-    /// True if port 4791 belongs to another shard.
+    /// True if port 4791 is left to the first shard.
     leaves_roce_port: bool,
-    /// Sockets of the first shard, and handles on the ones that this shard sends from.
+    /// Sockets of the first shard, and handles on the sockets from which this shard sends.
     first: Arc<FirstSockets>,
     shared: Vec<Bound>,
     attempt: Option<Attempt>,
-    /// True if a failed attempt was logged since one succeeded.
+    /// True if a failed attempt was logged after the last successful one.
     has_warned: bool,
-    /// Number of sockets added other than by `open`.
+    /// Number of sockets that were added other than by `open`.
     changes: u64,
     taken_over: u64,
 }
@@ -141,7 +143,7 @@ impl Ports {
         &mut self.bound
     }
 
-    /// Returns the socket bound to a local address and port, of this shard or of the first one.
+    /// Returns the socket at a local address and port, of this shard or of the first one.
     pub(super) fn at(&mut self, local: SocketAddr) -> Option<&mut Bound> {
         let is_it =
             |bound: &Bound| bound.address == local.ip() && bound.socket.local().port() == local.port();
@@ -174,8 +176,8 @@ impl Ports {
         bound.map_or(self.main_port, |bound| bound.socket.local().port())
     }
 
-    /// Returns a port of an open address other than the device's. The address gets one if it has none; without
-    /// descriptors the device's port serves.
+    /// Returns a port of an open address that is not the device's port. The address gets one if it has none.
+    /// If no descriptor is left, returns the device's port.
     pub(super) fn other_source(&mut self, address: IpAddr) -> u16 {
         let has = |bound: &&Bound| bound.address == address && !bound.is_main;
         if self.is_open(address) && !self.bound.iter().any(|bound| has(&bound)) {
@@ -243,7 +245,7 @@ impl Ports {
         }
     }
 
-    /// Schedules an immediate attempt to take port 4791 at each address, since a member that may have held it
+    /// Schedules an immediate attempt to bind port 4791 at each address, since a member that may have held it
     /// has left.
     pub(super) fn attempt_now(&mut self) {
         self.attempt = Some(Attempt { at: Time(0), wait: FIRST_WAIT });
@@ -254,7 +256,7 @@ impl Ports {
         self.attempt.map(|attempt| attempt.at)
     }
 
-    /// Tries to take over port 4791 if an attempt is due.
+    /// Tries to bind port 4791 if an attempt is due.
     pub(super) fn poll(&mut self, now: Time) {
         let Some(Attempt { wait, .. }) = self.attempt.take_if(|attempt| attempt.at <= now) else { return };
         if !self.take_over() {
@@ -265,8 +267,8 @@ impl Ports {
         }
     }
 
-    /// Binds port 4791 at each address, or watches the member that has it. Returns false if neither is
-    /// possible at one of them.
+    /// Binds port 4791 at each address, or watches the member that holds it. Returns false if neither is
+    /// possible at an address.
     fn take_over(&mut self) -> bool {
         let mut addresses: Vec<IpAddr> = self.bound.iter().map(|bound| bound.address).collect();
         addresses.retain(|address| !self.holds(*address));
@@ -284,7 +286,7 @@ impl Ports {
                 }
                 Err((LinkError::AddressInUse { .. }, _)) => is_settled = false,
                 Err((error, _)) => {
-                    // Each attempt may fail the same way, so only the first failure is logged.
+                    // Log only the first failure, since each attempt may fail for the same reason.
                     if !std::mem::replace(&mut self.has_warned, true) {
                         tracing::warn!(
                             %address,
@@ -309,7 +311,7 @@ impl Ports {
         self.bound.iter().any(|bound| bound.address == address && bound.is_main)
     }
 
-    /// Binds port 4791 and records that in the registry; otherwise returns its holder.
+    /// Binds port 4791 and records this member as its holder. Returns the holder in the error.
     fn hold(&self, address: IpAddr) -> Result<Box<dyn DatagramSocket>, (LinkError, PortHolder)> {
         let bind = || self.sockets.bind(address, self.main_port);
         let Some(members) = &self.members else {
@@ -334,7 +336,7 @@ impl Ports {
 
 impl Drop for Ports {
     fn drop(&mut self) {
-        // In a forked child, the parent process keeps the ports bound.
+        // A forked child leaves the ports open, since its parent uses them.
         let is_own = self.members.as_ref().is_some_and(|members| members.host().is_own_process());
         if is_own {
             while let Some(address) = self.bound.first().map(|bound| bound.address) {

@@ -1,9 +1,10 @@
 //! The operating system's UDP sockets.
 //!
-//! Owns their options: each packet is sent with DF set and identification 0, which the ICRC covers
-//! (contract rocev2 5.1, 5.2). A socket is never connected, which would change the identification. One system call
-//! moves up to 32 messages. A message to a software device may be several datagrams, which the kernel splits and joins
-//! again (`UDP_SEGMENT`, `UDP_GRO`); they have the identifications 0, 1, 2 and so on.
+//! Owns the sockets' options: each packet is sent with DF set and identification 0, which the ICRC covers
+//! (contract rocev2 5.1, 5.2). A socket is not connected, since that would change the identification. One
+//! system call moves up to 32 messages. A message to a software device may consist of several datagrams,
+//! which the kernel splits and joins (`UDP_SEGMENT`, `UDP_GRO`); they have the identifications 0, 1, 2 and so
+//! on.
 #![forbid(unsafe_code)]
 
 use super::icmp;
@@ -21,17 +22,18 @@ use std::time::{Duration, Instant};
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Requested size of the send buffer in bytes; the kernel may silently grant less.
+/// Requested size of the send buffer, in bytes. The kernel may grant less without an error.
 pub const SEND_BUFFER_BYTES: usize = 4 << 20;
-/// Requested size of the receive buffer in bytes. Linux counts about 8 KiB for a packet of 4 KiB.
+/// Requested size of the receive buffer, in bytes. Linux counts about 8 KiB for a packet of 4 KiB.
 pub const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
-/// Cache lifetime of the interface of an own address, to avoid listing all interfaces. Requests of unknown
-/// peers need the interface's MTU.
+/// Time for which the interface of a local address is cached, so that not all interfaces are listed each
+/// time. Requests of unknown peers need the interface's MTU.
 const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);
 
-/// Number of datagrams that are expected in a message before one was received.
+/// Number of datagrams expected in a message before the first message was received.
 const MOST_JOINED: usize = 16;
-/// Number of messages for which a receive prepares when few arrive: each costs instructions, also if it stays unused.
+/// Number of messages for which a receive prepares when few arrive. Preparing costs instructions even for
+/// messages that do not arrive.
 const FEW_MESSAGES: usize = 4;
 
 /// Creates sockets of the operating system.
@@ -39,7 +41,7 @@ const FEW_MESSAGES: usize = 4;
 pub(super) struct SystemSockets {
     /// Size of the receive buffer to request, in bytes.
     receive_buffer: i32,
-    /// Interfaces of own addresses, and the times until which they are kept.
+    /// Interfaces of local addresses, and the times until which they are cached.
     interfaces: Mutex<BTreeMap<IpAddr, (Instant, Interface)>>,
 }
 
@@ -50,7 +52,7 @@ impl Default for SystemSockets {
 }
 
 impl SystemSockets {
-    /// Creates sockets with receive buffers of at most this many bytes.
+    /// Creates sockets whose receive buffers have at most this many bytes.
     pub(super) fn with_receive_buffer(bytes: i32) -> Self {
         Self { receive_buffer: bytes, interfaces: Mutex::default() }
     }
@@ -116,7 +118,8 @@ struct SystemSocket {
     can_segment: bool,
     /// True if messages of several datagrams may be received.
     joins: bool,
-    /// Maximum number of datagrams in one of the messages received last, which bounds the number of the next ones.
+    /// Maximum number of datagrams in a message of the last receive. It limits the number of messages for
+    /// which the next one prepares.
     joined: usize,
     /// Number of messages for which the next receive prepares.
     messages: usize,
@@ -193,7 +196,7 @@ mod tests {
             trunkline_testkit::wait_until("an ICMP error", Duration::from_secs(60), || {
                 let mut batch = SendBatch::new();
                 batch.push(Datagram { source: sender.local(), destination: closed, bytes: &[0; 60] });
-                // The error may meet this call.
+                // This call may return the error.
                 let _sent = sender.send(&batch, 1);
                 sender.read_icmp_errors(&mut errors);
                 (!errors.is_empty()).then_some(())
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_may_be_marked_and_marks_of_received_ones_are_seen() {
+    fn ecn_marks_are_sent_and_received() {
         let sockets = SystemSockets::default();
         for address in [own_address(), Ipv6Addr::LOCALHOST.into()] {
             let [mut sender, mut receiver] = [(); 2].map(|()| sockets.bind(address, 0).unwrap());
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_that_kernel_drops_are_counted() {
+    fn datagrams_dropped_by_kernel_are_counted() {
         // The kernel doubles this value, and enforces a minimum.
         let sockets = SystemSockets::with_receive_buffer(1);
         let [mut sender, mut receiver] = [(); 2].map(|()| sockets.bind(own_address(), 0).unwrap());
@@ -251,7 +254,7 @@ mod tests {
             batch.remove_first(sent);
         }
         let mut got = ReceiveBatch::new(64);
-        // The loopback may deliver after the sending call has returned.
+        // The loopback may deliver datagrams after the sending call has returned.
         trunkline_testkit::wait_until("all to arrive or be dropped", Duration::from_secs(60), || {
             while receiver.receive(&mut got).is_ok() && !got.is_full() {}
             (got.len() as u64 + receiver.dropped() == 64).then_some(())

@@ -91,7 +91,7 @@ fn one_link_serves_both_families() {
 }
 
 #[test]
-fn error_for_taken_address_names_remedy_and_close_frees_it() {
+fn error_for_taken_address_names_remedy_and_close_frees_address() {
     let address = own_address();
     let mut first = open(address);
     let mut second = UdpLink::new();
@@ -127,7 +127,7 @@ fn datagrams_dropped_by_interface_queue_are_not_repeated() {
     assert!(counters.contains(&Counter { name: "drop_send_queue_full", value: 2 }), "{counters:?}");
 }
 
-/// Appends packets of these lengths, with their ICRCs, that may be sent as segments.
+/// Appends packets of these lengths with their ICRCs, which may be sent as segments.
 fn push_segments(batch: &mut SendBatch, source: SocketAddr, destination: SocketAddr, lengths: &[usize]) {
     let headers = IpUdp::new(source, destination);
     let mut packets = lengths.iter().zip(0u8..);
@@ -168,7 +168,7 @@ fn segments_arrive_as_datagrams_with_identifications_in_order() {
         let expected = [(0, 0), (1, 1), (0, 2), (1, 3), (2, 4), (0, 5)];
         assert_eq!(got, expected.map(|(identification, number)| (Some(identification), number)));
         assert_eq!((counter(sender, "packets_segmented"), counter(receiver, "packets_joined")), (8, 5));
-        // A socket that does not join them gets the same packets.
+        // A socket that does not join datagrams gets the same packets.
         let plain = std::net::UdpSocket::from(plain);
         plain.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         for number in 0..3 {
@@ -194,7 +194,7 @@ struct PickyState {
 #[derive(Debug)]
 struct PickySocket(SocketAddr, Arc<std::sync::Mutex<PickyState>>);
 
-/// Makes such sockets.
+/// Creates [`PickySocket`]s.
 #[derive(Debug, Default)]
 struct PickySockets(Arc<std::sync::Mutex<PickyState>>);
 
@@ -252,7 +252,7 @@ impl DatagramSocket for PickySocket {
 }
 
 #[test]
-fn segments_that_system_refuses_are_sent_one_by_one() {
+fn segments_refused_by_kernel_are_sent_one_by_one() {
     let sockets = PickySockets::default();
     let state = Arc::clone(&sockets.0);
     let address = own_address();
@@ -278,7 +278,7 @@ fn segments_that_system_refuses_are_sent_one_by_one() {
 }
 
 #[test]
-fn datagrams_that_cannot_be_sent_are_counted_and_do_not_block() {
+fn unsendable_datagrams_are_counted_and_do_not_block() {
     let (a, b) = (own_address(), own_address());
     let (mut sender, mut receiver) = (open(a), open(b));
     let (source, destination) = (SocketAddr::new(a, ROCE_PORT), SocketAddr::new(b, ROCE_PORT));
@@ -345,8 +345,8 @@ fn counter(link: &UdpLink, name: &str) -> u64 {
     counters.into_iter().find(|counter| counter.name == name).unwrap().value
 }
 
-/// Sends the ICMP error "fragmentation needed, MTU 552" on a datagram between two addresses, in the name of a third one.
-/// Returns false if this user may not.
+/// Sends the ICMP error "fragmentation needed, MTU 552" about a datagram between two addresses, in the name
+/// of a third one. Returns false if this user may not send it.
 fn forge_fragmentation_needed([from, to, router]: [Ipv4Addr; 3]) -> bool {
     let Ok(raw) = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)) else { return false };
     let mut message = vec![3, 4, 0, 0, 0, 0, 2, 40];
@@ -380,7 +380,7 @@ fn forged_path_mtu_does_not_stop_datagrams() {
 }
 
 #[test]
-fn peer_that_answers_with_errors_disturbs_no_other() {
+fn icmp_errors_of_one_peer_do_not_affect_another_peer() {
     let (a, b, nowhere) = (own_address(), own_address(), own_address());
     let (mut sender, mut receiver) = (open(a), open(b));
     let source = SocketAddr::new(a, ROCE_PORT);
@@ -392,7 +392,7 @@ fn peer_that_answers_with_errors_disturbs_no_other() {
         }
         sender.send(&mut batch, Time(0));
         assert!(batch.is_empty());
-        // Every other time the errors meet a receiving call.
+        // Every other time, a receiving call returns the errors.
         if number % 2 == 0 {
             sender.receive(&mut ReceiveBatch::new(8));
         }
@@ -402,7 +402,7 @@ fn peer_that_answers_with_errors_disturbs_no_other() {
     let report = sender.next_icmp_error().expect("a report");
     assert_eq!((report.source, report.destination), (source, dead));
     assert_eq!(report.cause, trunkline_verbs::UnreachableCause::Port);
-    // A sleeping watcher is not kept awake.
+    // After the reports are read, a sleeping watcher is not kept awake.
     trunkline_testkit::wait_until("the queue of errors is empty", Duration::from_secs(60), || {
         while sender.next_icmp_error().is_some() {}
         (!sender.arm()).then_some(())

@@ -1,7 +1,7 @@
 //! Sending and receiving by the UDP link's sockets.
 //!
-//! Owns the handling of socket errors, the dropping of forged datagrams, and the forwarding of datagrams for
-//! other members.
+//! Owns the handling of socket errors, dropping of forged datagrams, and forwarding of datagrams for other
+//! members.
 #![forbid(unsafe_code)]
 
 use super::ports::{Bound, Ports};
@@ -11,12 +11,12 @@ use crate::link::{Datagram, DatagramSocket, IcmpError, Judge, Origin, ReceiveBat
 use std::io::ErrorKind;
 use trunkline_verbs::{Counter, Time};
 
-/// Maximum number of reports on datagrams that were not delivered that wait to be taken.
+/// Maximum number of stored reports on datagrams that were not delivered.
 const MAX_ICMP_ERRORS: usize = 64;
-/// Maximum number of times in a row that a call is repeated because it returned an error of an earlier datagram.
+/// Maximum number of repetitions in a row of a call that returned the error of an earlier datagram.
 const MAX_REPEATS: usize = 8;
 
-/// Datagrams that were not sent, delivered or received, and other counts.
+/// Counts of datagrams that were not sent, delivered or received, and other counts.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     too_big: u64,
@@ -27,11 +27,12 @@ pub(super) struct Losses {
     too_long: u64,
     forged: u64,
     icmp_errors: u64,
-    /// Datagrams sent and received in messages of several, and sockets that no longer send these.
+    /// Number of datagrams sent and received in messages of several, and of sockets that no longer send such
+    /// messages.
     segmented: u64,
     joined: u64,
     not_segmenting: u64,
-    /// Reports that are not yet taken.
+    /// Reports that were not taken yet.
     reports: Vec<IcmpError>,
     /// Number of receiving calls that returned an error since the last [`Losses::begin_receive`].
     receive_errors: usize,
@@ -54,7 +55,7 @@ impl Losses {
         ]
     }
 
-    /// Reads reports on datagrams that a socket has sent. Returns true if there was one.
+    /// Reads reports on datagrams that a socket has sent. Returns false if there is none.
     pub(super) fn read_icmp_errors(&mut self, socket: &mut dyn DatagramSocket) -> bool {
         let read = socket.read_icmp_errors(&mut self.reports);
         self.icmp_errors += read as u64;
@@ -75,14 +76,14 @@ impl Losses {
     }
 }
 
-/// Joins datagrams of the batch to messages where their sockets can send these.
+/// Joins datagrams of the batch to messages if their sockets can send messages of several.
 pub(super) fn segment(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses) {
     let joined = batch.segment(|source| ports.at(source).is_some_and(|bound| bound.socket.can_segment()));
     losses.segmented += joined as u64;
 }
 
-/// Sends from the front of the batch until it is empty or the system has no room. What leaves from the device's port,
-/// which another process holds, goes through that process.
+/// Sends from the front of the batch until it is empty or the system has no room. Datagrams whose source is
+/// the device's port go through the process that holds the port, if it is another one.
 pub(super) fn send(
     ports: &mut Ports,
     batch: &mut SendBatch,
@@ -129,14 +130,14 @@ pub(super) fn send(
                         batch.remove_first(count);
                         (left, repeats) = (left - count, 0);
                     }
-                    // The error of an earlier datagram, reported once. This datagram was not sent, and is
-                    // tried again.
+                    // This is the error of an earlier datagram, reported once. This datagram was not sent, so
+                    // try it again.
                     _ if (losses.read_icmp_errors(&mut *bound.socket) || repeats == 0)
                         && repeats < MAX_REPEATS =>
                     {
                         repeats += 1;
                     }
-                    // Send the datagrams one by one to find out whether the segmentation caused the error.
+                    // The segmentation may have caused the error. Send the datagrams one by one.
                     code if batch.first_message() > 1 => {
                         batch.unsegment();
                         was_split = matches!(
@@ -183,15 +184,16 @@ pub(super) struct Gate<'a, 'judge> {
 }
 
 impl Gate<'_, '_> {
-    /// Receives from one socket into the batch, drops datagrams forged in the name of a member, and forwards
-    /// datagrams for other members. Returns the number of slots used, or `None` if the socket is empty.
+    /// Receives from one socket into the batch, drops datagrams that are forged in the name of a member, and
+    /// forwards datagrams for other members. Returns the number of slots used, or `None` if the socket is
+    /// empty.
     pub(super) fn receive(&mut self, bound: &mut Bound, batch: &mut ReceiveBatch) -> Option<usize> {
         let (used, before) = (batch.used(), batch.len());
         let received = match bound.socket.receive(batch) {
             Ok(received) => received,
             Err(error) if error.kind() == ErrorKind::Interrupted => return Some(0),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-            // The error of an earlier datagram, reported before any received ones. `arm` detects the
+            // This is the error of an earlier datagram, reported before received datagrams. `arm` detects the
             // remaining datagrams.
             Err(_) => {
                 self.losses.read_icmp_errors(&mut *bound.socket);
@@ -213,7 +215,7 @@ impl Gate<'_, '_> {
         received.may_have_more.then_some(slots)
     }
 
-    /// Returns the origin of a datagram; `None` if the datagram has to be dropped.
+    /// Returns the origin of a datagram; `None` if the datagram must be dropped.
     fn origin(&mut self, datagram: Datagram<'_>) -> Option<Origin> {
         let is_member = match &mut self.sources {
             None => false,
@@ -233,7 +235,7 @@ impl Gate<'_, '_> {
         Some(Origin { is_member, verdict, is_marked: false })
     }
 
-    /// Forwards a datagram if it is for another member; returns true then.
+    /// Forwards a datagram if it is for another member. Returns true in that case.
     fn forward(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let Some(relay) = &mut self.relay else { return false };
         let owner = relay.owner(datagram);

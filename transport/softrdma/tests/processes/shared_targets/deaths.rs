@@ -82,10 +82,10 @@ fn arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
             owner.kill();
         }
         assert_eq!(sender.completed(), CompletionStatus::Success, "receiver first: {receiver_ends_first}");
-        // An executor that got its answer before it was stopped acknowledges by itself, and is taken over
-        // after that.
+        // An executor that got its answer before it was stopped sends the acknowledgement itself, and is
+        // taken over after that.
         successor.until("counter targets_taken_over", |count| count == "1");
-        // The message that was not received has no receiver now.
+        // There is no receiver left for a message that was not received.
         sender.send(srq, 3, 8);
         assert_eq!(sender.completed(), CompletionStatus::RemoteInvalidRdRequest);
     }

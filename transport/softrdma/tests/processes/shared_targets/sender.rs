@@ -1,4 +1,4 @@
-//! The peer of the shared TGT: an INI in the test's own process.
+//! The peer of the shared TGT: an INI in the process of the test.
 
 use crate::common::node::{Node, post_to, steps};
 use std::net::IpAddr;
@@ -47,7 +47,7 @@ impl Sender {
         self.ini.number().get()
     }
 
-    /// Writes a word at an offset of its memory.
+    /// Writes a word at an offset of the sender's memory.
     pub(crate) fn fill(&self, offset: usize, word: u64) {
         self.node.memory.write(offset, &word.to_le_bytes()).unwrap();
     }
@@ -63,14 +63,14 @@ impl Sender {
         post_to(&*self.ini, operation, SendData::Gather(&scatter), srq);
     }
 
-    /// Sends a message that starts with a word. Up to 64 outstanding messages have their own memory.
+    /// Sends a message that begins with a word. Up to 64 outstanding messages have separate memory.
     pub(crate) fn send(&self, srq: SrqNumber, word: u64, length: u32) {
         let offset = usize::try_from(word % 64).unwrap() * 16_384;
         self.fill(offset, word);
         self.post(srq, SendOperation::Send, offset, length);
     }
 
-    /// Sends the first packet of a message whose rest is in unregistered memory.
+    /// Sends the first packet of a message. The rest of the message is in memory that is not registered.
     pub(crate) fn send_first_packet_only(&self, srq: SrqNumber) {
         let good = self.node.sge(0, 1024);
         let bad = Sge { lkey: Lkey(good.lkey.0 ^ 0x100), ..self.node.sge(1024, 1024) };

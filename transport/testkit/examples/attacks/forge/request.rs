@@ -12,10 +12,10 @@ use trunkline_verbs::Psn;
 
 /// Version of the session protocol to try first.
 const VERSION: u8 = 2;
-/// "Another version" among the reasons of a refusal.
+/// Reason "another version" of a refusal.
 const OTHER_VERSION: u8 = 2;
 
-/// The claimed sender of a request, and its other claims.
+/// The claimed sender of a request, and its other fields.
 #[derive(Debug, Clone)]
 pub(crate) struct Dialer {
     pub(crate) claimed: IpAddr,
@@ -35,7 +35,7 @@ impl Dialer {
         self.repeat(random).1
     }
 
-    /// Builds another request of the same incarnation. Returns its comm id too.
+    /// Builds another request of the same incarnation. Also returns its comm id.
     pub(crate) fn repeat(&self, random: &mut Random) -> (u32, Vec<u8>) {
         let (id, mad) = self.hello.request(self.claimed, self.victim, random);
         let mut packet = Vec::new();
@@ -56,7 +56,7 @@ pub(crate) fn message_in(body: &[u8]) -> Option<CmMessage> {
 }
 
 /// Returns the version of the session protocol that a node speaks. A node that speaks another version than
-/// the one tried names its own in the refusal.
+/// [`VERSION`] returns its own version in the refusal.
 pub(crate) fn version_of(own: IpAddr, victim: SocketAddr, is_xrc: bool, random: &mut Random) -> Outcome<u8> {
     let (mut forger, sink) = (Forger::at(own)?, Sink::at(own)?);
     let mut dialer = Dialer::new(own, victim, is_xrc, VERSION);

@@ -1,5 +1,5 @@
-//! Sockets of an attacker who is another user of the host: any loopback address, and any port that no other
-//! socket has.
+//! Sockets of an attacker who is another user of the host: any loopback address, and any port that is free
+//! there.
 
 use crate::Outcome;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -34,7 +34,7 @@ pub(crate) struct Forger {
 }
 
 impl Forger {
-    /// Binds a free port of another's address.
+    /// Binds a free port at an address of another node.
     pub(crate) fn at(ip: IpAddr) -> Outcome<Self> {
         Self::bind(SocketAddr::new(ip, 0))
     }
@@ -123,7 +123,7 @@ fn accepted(mut send: impl FnMut() -> std::io::Result<usize>) -> Outcome<usize> 
     loop {
         match send() {
             Ok(length) => return Ok(length),
-            // The error is about an earlier datagram, which found no receiver.
+            // The error concerns an earlier datagram, which had no receiver.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),

@@ -93,7 +93,7 @@ impl Tap {
         }
         self.pending.drain(..done);
         if self.at > LONGEST {
-            // A record written in between is lost, but never half of one, since the file is cut to its
+            // A record written in between is lost completely, never in part, since the file is cut to its
             // header.
             self.file.set_len(FILE_HEADER)?;
             self.at = FILE_HEADER;

@@ -89,8 +89,8 @@ impl Exchanges {
         Ok(self.sides.iter().map(Process::resident_kib).collect::<Result<_, _>>()?)
     }
 
-    /// Renews the lines that packets could name, and waits until all lines work again. Returns the time
-    /// taken, or `None` if they do not.
+    /// Reconnects the lines that forged packets could name, and waits until all lines work again. Returns
+    /// the time taken, or `None` if some do not.
     pub(super) fn settle(&mut self, flood: Flood) -> Outcome<Option<Duration>> {
         if flood == Flood::Right {
             // Queued packets of the flood must not count against the new connections.
@@ -134,8 +134,8 @@ fn node(own: IpAddr, peer: IpAddr, port: u16, capture: Option<&Path>) -> Outcome
     Ok(Process::start(name, same_program().args(arguments))?.with_bound(ANSWER))
 }
 
-/// Waits until a side works. Returns the QPs that no forged packet may name, and the memory that no attacked
-/// connection has a right to.
+/// Waits until a side works. Returns the QPs that no forged packet may name, and the memory to which
+/// attacked connections have no right.
 fn ready(side: &mut Process) -> Outcome<(Vec<u32>, Vec<RemoteAddress>)> {
     let (mut bystanders, mut forbidden) = (Vec::new(), Vec::new());
     loop {

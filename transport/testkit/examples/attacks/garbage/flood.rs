@@ -1,8 +1,8 @@
 //! The three floods: their packets and the addresses that they claim.
 //!
 //! Loopback lets any socket bind any 127.x address, so the peer's address with another port is always
-//! possible. The peer's own port needs a raw socket. Without the right to a raw socket, those packets are
-//! left out, and the run says so.
+//! possible. The peer's own port needs a raw socket. Without the right to a raw socket, these packets are
+//! omitted, and the run reports that.
 
 use super::exchange::Exchanges;
 use crate::forge::{Forger, RawForger, Seen, Tap, paced};
@@ -32,12 +32,12 @@ const TRIES: usize = 1000;
 /// Number of sockets with the peer's address, and of sockets with other addresses.
 const SOCKETS: usize = 4;
 
-/// The packets of a victim's peer, and the sockets that imitate it.
+/// The packets of a victim's peer, and the sockets that impersonate the peer.
 #[derive(Debug)]
 pub(super) struct Way {
     tap: Tap,
     peer: IpAddr,
-    /// Sockets with the peer's address, then those with other addresses.
+    /// Sockets with the peer's address, then sockets with other addresses.
     forgers: Vec<Forger>,
     pub(super) raw: Option<RawForger>,
 }

@@ -12,7 +12,7 @@ const KEPT: usize = 64;
 /// The largest path MTU in bytes.
 const LONGEST: usize = 4096;
 
-/// QP numbers, keys and ids of real packets, and those that no forged packet may name.
+/// QP numbers, keys and ids of real packets, and the objects that no forged packet may name.
 #[derive(Debug, Default)]
 pub(super) struct Forge {
     protected_qps: HashSet<u32>,
@@ -20,7 +20,7 @@ pub(super) struct Forge {
     qps: Vec<u32>,
     srqs: Vec<u32>,
     keys: Vec<u32>,
-    /// Registered memory of the victim that no attacked connection has a right to.
+    /// Registered memory of the victim to which attacked connections have no right.
     pub(super) forbidden: Vec<RemoteAddress>,
 }
 
@@ -72,7 +72,7 @@ impl Forge {
             Some(CmMessage::Rej(rej)) => ([rej.local_id, rej.remote_id], 0),
             Some(CmMessage::Rep(rep)) => ([rep.local_id, rep.remote_id], rep.qpn.get().max(rep.eecn)),
             Some(CmMessage::Rtu(ids) | CmMessage::Drep(ids)) => ([ids.local_id, ids.remote_id], 0),
-            // These do not name a connection.
+            // SIDR messages do not name a connection.
             Some(CmMessage::SidrReq(_) | CmMessage::SidrRep(_)) => return false,
             Some(CmMessage::Dreq(dreq)) => ([dreq.local_id, dreq.remote_id], dreq.qpn.get()),
         };
@@ -158,7 +158,7 @@ fn change_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.is_empty() {
         return;
     }
-    // Headers are preferred.
+    // Mostly change bytes in headers.
     let near = if random.one_in(3) { bytes.len() } else { bytes.len().min(48) };
     let at = random.below(near);
     match random.below(10) {

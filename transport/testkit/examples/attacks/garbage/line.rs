@@ -30,7 +30,7 @@ const FIXED: usize = 16_384;
 const COUNT: usize = FIXED + READ_ONLY;
 const OUT: usize = COUNT + 64;
 const OWN: usize = OUT + SLOT;
-/// Time after which a round counts as hanging.
+/// Time after which a round counts as stuck.
 const HANGS: Duration = Duration::from_secs(20);
 /// Pause between two rounds, so that the exchange leaves processor time for the flood.
 const REST: Duration = Duration::from_micros(500);
@@ -146,7 +146,7 @@ impl Line {
         }
     }
 
-    /// Connects when it is time, and checks that the line does not hang.
+    /// Connects when the pause is over, and checks that the line is not stuck.
     pub(super) fn drive(
         &mut self,
         device: &SoftDevice,
@@ -204,7 +204,7 @@ impl Line {
     /// Handles the end of the connection, or a failure to establish it.
     pub(super) fn break_off(&mut self) {
         let was_up = self.is_up();
-        // A bystander must not break, and forged packets could name its successor, so it is not replaced.
+        // A bystander must not break, and forged packets could name its next QP, so it does not reconnect.
         let again = Instant::now() + if was_up && self.is_bystander() { NEVER } else { PAUSE };
         match std::mem::replace(&mut self.stage, Stage::Down(again)) {
             Stage::Up(link, _) | Stage::Connecting(link) => {

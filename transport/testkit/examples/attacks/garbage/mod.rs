@@ -2,7 +2,7 @@
 //!
 //! A run starts two pairs of processes that exchange SENDs, WRITEs, READs and atomics over XRC and RC and
 //! compare every byte. One of each pair writes a capture; from it the run takes the packets that it forges and
-//! sends to the other. Those two share an address: one of them forwards packets to port 4791 for the other.
+//! sends to the other. The two victims share an address: one of them forwards packets to port 4791 for the other.
 //! Some connections are bystanders: no forged packet ever names their QPs.
 //!
 //! | flood | sent | must hold |
@@ -97,7 +97,8 @@ fn rate(from: &All, to: &All, over: Duration) -> u64 {
     rounds * 1000 / over_ms
 }
 
-/// Claims about the exchanges: what the flood may affect, and what it must not.
+/// Reports claims about the exchanges: the effects that the flood may have, and the effects that it must
+/// not have.
 fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3], fresh: Option<Duration>) {
     let wrong =
         |group: &str| ended.sum(&format!("{group}_wrong")) + ended.sum(&format!("{group}_received_wrong"));
@@ -141,7 +142,7 @@ fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3],
     );
 }
 
-/// Claims that no process needs much more memory than before.
+/// Reports the claim that no process needs much more memory than before.
 fn memory(findings: &mut Claims, before: Vec<[u64; 2]>, after: Vec<[u64; 2]>) {
     let memory: Vec<_> = before.into_iter().zip(after).collect();
     let is_bounded = memory.iter().all(|([all_then, own_then], [all, own])| {

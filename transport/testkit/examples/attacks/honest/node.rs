@@ -9,9 +9,9 @@
 //! | `rush SERVER WHAT COUNT` | `RUSH`: this number of tasks on its poller makes `calls`, `long` calls or opens `streams` until `calm` |
 //! | `calm` | `CALM` |
 //! | `crowd SERVER COUNT` | `CROWD nodes= most_us=`: this number of further nodes has each called a server |
-//! | `again` | `AGAIN p50_us= most_us=`: all of them have called again |
+//! | `again` | `AGAIN p50_us= most_us=`: all further nodes have called again |
 //! | `churn SERVER RATE` | `CHURN`: begins this number of sessions a second, each of a new node |
-//! | `churned` | `CHURNED sessions= failed=`: has ended that |
+//! | `churned` | `CHURNED sessions= failed=`: `churn` has ended |
 //! | `open SERVER COUNT` | `OPEN under_way=`: opens streams without a deadline |
 //! | `load SERVER` | `LOAD`: calls are made from now on |
 //! | `balance CONNECT SERVER...` | `BALANCE`: the same calls, spread over these servers, with CONNECT `fast` or `wait` |
@@ -48,7 +48,7 @@ const FIRST: Duration = Duration::from_secs(60);
 
 /// Pause before a failed call is repeated.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Time without sending after which a poller has no use for its credit.
+/// Time without sending after which a poller does not need its credit.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// A call that is not awaited.
@@ -164,7 +164,7 @@ impl Driven {
                 for _ in 0..count.parse::<usize>()? {
                     let rushes = Arc::clone(&self.rushes);
                     let rushing = move |context| rush(context, server, what, rushes);
-                    // The task goes on without its handle.
+                    // The task continues without its handle.
                     drop(self.node.run_on(PollerIndex(0), rushing));
                 }
                 print_line("RUSH");
@@ -359,7 +359,7 @@ fn is_pending(call: &mut Held) -> bool {
 }
 
 /// Calls a server several times from each poller, and from the next poller when the last is idle. Returns the
-/// number of pollers that could not.
+/// number of pollers whose calls failed.
 fn turns(node: &Node, pollers: u16, server: SocketAddr, count: u64) -> usize {
     let calls = (0..pollers).map(|poller| {
         let outcome = block_on(node.run_on(PollerIndex(poller), move |context| async move {

@@ -180,7 +180,8 @@ pub(crate) struct Party {
 }
 
 impl Party {
-    /// Makes a first call to a server, which joins the two. Returns its duration in microseconds.
+    /// Makes a first call to a server, which opens a session. Returns the duration of the call in
+    /// microseconds.
     pub(crate) fn first(&mut self, server: SocketAddr) -> Outcome<u64> {
         let numbers = self.process.numbers(&format!("first {server}"))?;
         if numbers["failed"] != 0 {

@@ -12,9 +12,9 @@ const STEP_KIB: u64 = 8 << 10;
 /// Maximum distance of two limits with different outcomes. Limits in between are tried until then.
 const CLOSE_KIB: u64 = 64;
 
-/// Margins of loaded nodes above the lowest limit at which a node serves.
+/// Margins of loaded nodes above the lowest limit at which a node serves, in KiB.
 const SPARE_KIB: [u64; 3] = [256, 16 << 10, 64 << 10];
-/// Number of peers that load it, number of concurrent calls of each, and their bytes both ways.
+/// Number of peers that load the node, number of concurrent calls of each, and bytes of a call both ways.
 const PEERS: u64 = 6;
 const FLOODED: u64 = 16;
 const FLOODED_BYTES: u64 = 4 << 20;
@@ -103,8 +103,8 @@ struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Tries limits between two with different outcomes, so that a third outcome in a narrow range beside the
-    /// change is found.
+    /// Tries limits between two with different outcomes, so that a third outcome in a narrow range between
+    /// them is found.
     fn between(&mut self, low: &(u64, Started), high: &(u64, Started)) -> Outcome<()> {
         if low.1 == high.1 || high.0 - low.0 <= CLOSE_KIB {
             return Ok(());

@@ -35,7 +35,7 @@ pub(crate) fn other_user(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             findings.skip("another user cannot run this program, or reach its folders");
             return Ok(());
         };
-        // The first calls after its handlers are used up are refused.
+        // Once the handlers for this peer are used up, the first further calls are refused.
         let _joined = party.first(server);
         hold(&mut party, server, HELD_FROM_EACH)?;
         hostile.push(party);

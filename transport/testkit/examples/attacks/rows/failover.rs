@@ -50,8 +50,8 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Lets calls go on, and raises the longest times to the times of this part, with the calls in flight at its end. Returns the
-/// last tally.
+/// Lets calls continue, and raises the longest times to the times of this part, including the calls in flight at its end.
+/// Returns the last tally.
 fn calls(client: &mut Party, longest: &mut [u64; 2]) -> Outcome<Numbers> {
     std::thread::sleep(OVER);
     let (first, mut tally) = (client.tally()?, client.tally()?);

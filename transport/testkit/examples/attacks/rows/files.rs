@@ -120,7 +120,7 @@ pub(crate) fn namespaces(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             .chain(prefix.get_args())
             .filter_map(|word| word.to_str())
             .collect();
-        // Killed, so that it cleans nothing up.
+        // The node is killed, so it removes none of its files.
         Setup::new(&folder, plan).within(&words).start()?.process.kill()?;
     }
     // A folder stays for an hour after the last start of a process in it.

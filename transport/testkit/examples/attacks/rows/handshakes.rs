@@ -14,25 +14,27 @@ use trunkline_testkit::{Claims, Folder, Hello, Numbers, Random};
 
 /// Number of rounds, each with every [`Arm`].
 const ROUNDS: usize = 3;
-/// Addresses of the strangers: each may hold 64 unproven sessions, and all of them 1,024.
+/// Number of addresses of the strangers: each may hold 64 unproven sessions, and all together 1,024.
 const STRANGERS: usize = 64;
 /// Maximum number of a stranger's requests without an answer, and the time after which it abandons them.
 const AWAITED: usize = 4;
 const GIVE_UP: Duration = Duration::from_millis(100);
 /// Pause of the strangers when all of them await answers. Spinning, they would take a processor from the calls.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Part of its calls a second that an honest pair keeps beside strangers.
+/// Minimum part of its calls per second that an honest pair keeps beside strangers.
 const KEPT: f64 = 0.5;
 /// Time within which a newcomer with a certificate joins meanwhile.
 const JOIN_US: u64 = 2_000_000;
-/// Memory of all unproven sessions, as in `docs/book/src/why/security.md`, and what the allocator may add to it, in MiB.
+/// Memory of all unproven sessions, as in `docs/book/src/why/security.md`, and maximum overhead of the allocator, in
+/// MiB.
 const MEMORY_MIB: [u64; 2] = [42, 16];
 /// Time after which all unproven sessions are freed.
 const AFTERMATH: Duration = Duration::from_secs(12);
-/// Processes with clients of a server, and the time within which all clients return to its successor.
+/// Number of processes with clients of a server, and time within which all clients reconnect to its
+/// successor.
 const PROCESSES: usize = 4;
 const RETURN: Duration = Duration::from_secs(10);
-/// Handshakes a second, and the factor by which they may lengthen the median of calls.
+/// Handshakes per second, and maximum factor by which they may lengthen the median of calls.
 const RATE: u64 = 100;
 const FACTOR: f64 = 1.5;
 
@@ -89,7 +91,7 @@ fn ratio(all: &[[Measured; 3]; ROUNDS], arm: Arm, figure: impl Fn(&Measured) -> 
     ratios[ROUNDS / 2]
 }
 
-/// An address that begins handshakes: it returns cookies, and answers nothing else.
+/// An address that begins handshakes: it returns cookies, and sends no other answers.
 struct Stranger {
     forger: Forger,
     dialer: Dialer,

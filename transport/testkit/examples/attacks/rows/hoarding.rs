@@ -11,7 +11,7 @@ const POLLERS: u16 = 4;
 const CALLS: u64 = 20;
 /// Time for which calls are counted.
 const COUNTED: Duration = Duration::from_secs(3);
-/// Part of the former number of calls that must be made while the peers hoard.
+/// Minimum part of the former number of calls that must succeed while the peers hoard.
 const PART: f64 = 0.1;
 /// Time within which peers that hold all credit lose their sessions.
 const ENDS: Duration = Duration::from_secs(30);

@@ -86,8 +86,8 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     threads_of_another(plan, runtime.path(), findings)
 }
 
-/// Checks the limit on threads as another user, since it does not apply to root. A user without processes may
-/// have one thread, the main one.
+/// Checks the limit on threads as another user, since the limit does not apply to root. A user without
+/// processes may have one thread, the main one.
 fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     open_to_all(&folder)?;

@@ -16,7 +16,7 @@ const ADDRESSES: usize = 16;
 const LOCKOUT: (u64, Duration) = (21_000, Duration::from_secs(7));
 /// Time within which a new honest peer must join.
 const JOIN: Duration = Duration::from_secs(1);
-/// Time after which a peer is taken never to join.
+/// Time after which a peer counts as unable to join.
 const GIVE_UP: Duration = Duration::from_secs(60);
 /// Maximum number of bytes sent for each byte received from strangers.
 const GAIN: f64 = 1.2;
@@ -52,7 +52,7 @@ impl Strangers {
     fn one(&mut self, number: u64, instead: Option<SocketAddr>, random: &mut Random) -> Outcome<()> {
         let at = usize::try_from(number)? % self.forgers.len();
         let dialer = &mut self.dialers[at];
-        // Another listener port each time, as of a different node.
+        // Another listener port each time, as if from a different node.
         dialer.hello.port = 1024 + u16::try_from(number / self.forgers.len() as u64 % 60_000)?;
         let request = dialer.request(random);
         self.forgers[at].send(&request, instead.unwrap_or(dialer.port_of_victim()))?;
@@ -135,7 +135,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let version = version_of(plan.address(false), server, plan.is_xrc(), &mut random)?;
     let sessions = pair.sessions()?;
     let before = pair.client.tally()?;
-    // Either side's listener may be attacked, if the attacker is at the other's address.
+    // Either side's listener may be attacked, if the attacker is at the address of the other side.
     let sides = [(client, server, 1), (server, client, plan.pollers)];
     let mut cookies = 0;
     for (claimed, victim, pollers) in sides.into_iter().take(if plan.far.is_some() { 1 } else { 2 }) {
@@ -182,7 +182,7 @@ fn cookie_in(capture: &Path, from: IpAddr, to: IpAddr) -> Outcome<Option<[u8; 16
     Ok(cookie)
 }
 
-/// Floods a node with requests, and then joins a new peer.
+/// Floods a node with requests, and then starts a new peer.
 pub(crate) fn lockout(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let folder = Folder::new()?;

@@ -6,7 +6,7 @@ use crate::{Outcome, Plan};
 use std::time::Duration;
 use trunkline_testkit::Claims;
 
-/// Number of rounds, each of which measures the caller alone, beside a busy honest peer, and beside the attacker.
+/// Number of rounds. Each round measures the caller alone, beside a busy honest peer, and beside the attacker.
 const ROUNDS: usize = 5;
 /// Time of each measurement.
 const COUNTED: Duration = Duration::from_secs(1);
@@ -17,9 +17,9 @@ const OPENS: u64 = 460_000;
 /// Number of such streams over gRPC, whose calls take more memory at the attacker: more than a client has in
 /// flight.
 const GRPC_OPENS: u64 = 70_000;
-/// Part of the calls beside a busy honest peer that must be made beside an attacker.
+/// Minimum ratio of the calls beside an attacker to the calls beside a busy honest peer.
 const PART: f64 = 0.5;
-/// Time by which the median round trip may exceed the one of the caller alone, in microseconds.
+/// Maximum by which the median round trip may exceed the caller's round trip alone, in microseconds.
 const MORE_US: u64 = 500;
 /// Memory of the attacked node while a peer takes no replies, in MiB: the budget of replies that wait, a fifth, and a node
 /// without peers.

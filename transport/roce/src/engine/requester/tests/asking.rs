@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn request_without_completion_requests_acks_until_peer_has_answered() {
+fn unsignaled_request_requests_acks_until_peer_answered() {
     let mut rig = Rig::new();
     rig.send_unsignaled(1);
     rig.send_unsignaled(2);
@@ -25,7 +25,7 @@ fn request_without_completion_requests_acks_until_peer_has_answered() {
 }
 
 #[test]
-fn quarter_of_window_and_half_of_queue_ask() {
+fn ack_is_requested_each_quarter_of_window_or_half_of_queue() {
     let mut rig = Rig::answered(Tuning { window: 24, ..Tuning::default() });
     (1..=13).for_each(|wr_id| rig.send_unsignaled(wr_id));
     assert_eq!(rig.asking(), [106, 112]);
@@ -48,7 +48,7 @@ fn limited_credit_requests_more_acknowledgements() {
 }
 
 #[test]
-fn without_probes_every_request_requests_acknowledgement() {
+fn every_request_requests_ack_without_probes() {
     let mut rig = Rig::answered(Tuning { probe_floor_ns: 0, ..Tuning::default() });
     rig.send_unsignaled(1);
     assert_eq!(rig.asking(), [101]);
@@ -71,7 +71,7 @@ fn silence_without_ack_request_is_not_loss() {
 }
 
 #[test]
-fn dead_peer_is_detected_as_soon_without_ack_request() {
+fn dead_peer_is_detected_after_four_timeouts_without_ack_request() {
     for is_loss_rare in [false, true] {
         let mut rig = Rig::answered(Tuning::default());
         rig.requester.set_loss_rare(is_loss_rare);
@@ -86,7 +86,7 @@ fn dead_peer_is_detected_as_soon_without_ack_request() {
 }
 
 #[test]
-fn packets_that_cannot_be_sent_again_time_out() {
+fn packets_without_retransmission_time_out() {
     let mut rig = Rig::answered(Tuning::default());
     rig.send_unsignaled(1);
     rig.flush();
@@ -98,7 +98,7 @@ fn packets_that_cannot_be_sent_again_time_out() {
 }
 
 #[test]
-fn unnoticed_timeout_asks_before_it_charges() {
+fn unnoticed_timeout_requests_ack_before_counting_timeout() {
     let mut rig = Rig::answered(Tuning::default());
     rig.send_unsignaled(1);
     rig.flush();

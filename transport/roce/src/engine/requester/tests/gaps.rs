@@ -89,7 +89,7 @@ fn late_responses_are_given_more_time_until_repeats_are_needed_again() {
 }
 
 #[test]
-fn silence_beyond_gap_is_loss() {
+fn silence_after_gap_retransmits_missing_read() {
     let mut rig = reading(4);
     rig.hear_piece(100, 100..102, 104);
     rig.hear_piece(100, 103..104, 104);
@@ -124,7 +124,7 @@ fn gaps_of_several_pieces_are_requested_together_and_cost_one_retry() {
         rig.flush();
         rig.hear_piece(100, 100..101, 104);
         rig.hear_piece(100, 102..103, 104);
-        // The last of one piece and the first of the next one.
+        // The last response of one piece and the first response of the next piece.
         rig.hear_piece(104, 105..108, 108);
         rig.hear_piece(108, 108..112, 112);
         // At most one range of each piece.
@@ -199,7 +199,7 @@ fn responses_of_another_form_beyond_gap_are_fatal() {
 }
 
 #[test]
-fn lost_repeat_is_probed_for() {
+fn lost_read_repeat_is_probed() {
     let mut rig = reading(16);
     rig.hear_piece(100, 100..102, 116);
     rig.hear_piece(100, 104..116, 116);
@@ -213,7 +213,7 @@ fn lost_repeat_is_probed_for() {
 }
 
 #[test]
-fn probe_that_is_answered_alone_shows_that_rest_is_lost() {
+fn probe_answered_alone_repeats_missing_read_packets() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
     assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
@@ -228,7 +228,7 @@ fn probe_that_is_answered_alone_shows_that_rest_is_lost() {
 }
 
 #[test]
-fn probed_request_that_was_lost_is_repeated_in_same_parts() {
+fn lost_probed_read_is_repeated_in_same_parts() {
     // The peer may have taken the probe for the request itself, and then has a READ of one packet.
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 4 * MTU);
@@ -243,7 +243,7 @@ fn probed_request_that_was_lost_is_repeated_in_same_parts() {
 }
 
 #[test]
-fn going_back_skips_what_has_arrived() {
+fn retransmission_skips_arrived_responses() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 12 * MTU);
     rig.flush();
@@ -262,7 +262,7 @@ fn going_back_skips_what_has_arrived() {
     rig.check_memory(12);
 }
 
-/// Answers all requests but for packet 100. Returns one past the last response.
+/// Sends all responses except the response with PSN 100. Returns one past the last response.
 fn answer_beyond(rig: &mut Rig) -> u32 {
     let mut highest = 0;
     loop {
@@ -278,7 +278,7 @@ fn answer_beyond(rig: &mut Rig) -> u32 {
 }
 
 #[test]
-fn gap_that_is_never_filled_is_bounded() {
+fn unfilled_gap_is_bounded() {
     let tuning = Tuning { read_piece: 8, read_window: 16, ..Tuning::default() };
     let mut rig = Rig::with(&QpAttributes { max_rd_atomic: 255, ..attributes(QpType::XrcIni) }, tuning);
     for wr_id in 0..8 {
@@ -291,7 +291,7 @@ fn gap_that_is_never_filled_is_bounded() {
 }
 
 #[test]
-fn no_more_reads_are_sent_than_peer_keeps() {
+fn reads_in_flight_do_not_exceed_max_rd_atomic() {
     // contract rocev2 7.6
     let mut rig = in_pieces(3);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 40 * MTU);
@@ -319,7 +319,7 @@ fn response_beyond_gap_ends_its_measurement() {
 }
 
 #[test]
-fn request_that_response_implies_is_not_measured() {
+fn request_implied_by_response_is_not_measured() {
     let mut rig = reading(4);
     rig.hear_piece(100, 100..101, 104);
     rig.hear_piece(100, 102..104, 104);
@@ -335,8 +335,8 @@ fn request_that_response_implies_is_not_measured() {
 }
 
 proptest! {
-    /// Responses are lost, repeated and reordered: each READ completes with its bytes, and what is in flight never
-    /// exceeds what is missing.
+    /// Responses are lost, repeated and reordered: each READ completes with its bytes, and the number of packets
+    /// in flight never exceeds the number of missing packets.
     #[test]
     fn reads_complete_over_bad_network(
         fates in proptest::collection::vec((0_u8..8, any::<proptest::sample::Index>()), 0..120),

@@ -1,4 +1,4 @@
-//! The judgement that large packets vanish on the way, from the side that sends or READs them.
+//! Detection of lost large packets, by the side that sends or READs them.
 
 use super::*;
 use crate::engine::responder::ResponderState;
@@ -23,7 +23,8 @@ impl Path {
         Self { rig, responder, script: Script::default() }
     }
 
-    /// Runs both sides until neither has a timer left, or until `until`. `passes` judges the payload of each packet.
+    /// Runs both sides until neither has a running timer, or until `until`. `passes` decides by its payload if a
+    /// packet is delivered.
     fn run(&mut self, until: Time, mut passes: impl FnMut(usize) -> bool) {
         let mut out = Vec::new();
         while self.rig.now < until {
@@ -53,7 +54,7 @@ impl Path {
         }
     }
 
-    /// Returns the status of the first completion, and true if it says that large packets vanish.
+    /// Returns the status of the first completion, and true if it reports lost large packets.
     fn outcome(&mut self) -> Option<(CompletionStatus, bool)> {
         let completion = self.rig.requester.poll_completion()?;
         Some((completion.status, completion.flags.contains(CompletionFlags::LARGE_PACKETS_LOST)))
@@ -102,8 +103,8 @@ impl Dice {
     }
 }
 
-/// One packet in a hundred is lost at random, and the peer dies at a random time. A dead peer answers no timeout, and
-/// before its death a packet has to be lost about ten times in a row.
+/// One packet in a hundred is lost at random, and the peer dies at a random time. A dead peer does not answer
+/// timeouts, and for a wrong result a packet would have to be lost about ten times in a row before the death.
 #[test]
 fn death_after_losses_is_not_attributed_to_mtu() {
     for seed in 0..500 {
@@ -129,7 +130,7 @@ fn death_after_losses_is_not_attributed_to_mtu() {
 
 /// The peer dies after it has answered this number of timeouts.
 #[test]
-fn death_in_middle_is_told_from_lost_packet_by_two_answered_timeouts() {
+fn large_packet_loss_is_named_only_after_two_answered_timeouts() {
     for (answered, is_named) in [(0, false), (1, false), (2, true), (6, true)] {
         let mut path = Path::new(6);
         path.rig.post(1, SendOperation::Send, 1024);
@@ -140,7 +141,7 @@ fn death_in_middle_is_told_from_lost_packet_by_two_answered_timeouts() {
 }
 
 #[test]
-fn peer_without_receive_has_packet() {
+fn rnr_nak_excludes_large_packet_loss() {
     let mut path = Path::new(6);
     path.rig.post(1, SendOperation::Send, 1024);
     path.run(Time(TIMEOUT * 4), |payload| payload < 1024);

@@ -20,7 +20,7 @@ const MS: u64 = 1_000_000;
 /// The nominal timeout of the rig, 4.096 us * 2^10.
 const TIMEOUT: u64 = 4_194_304;
 
-/// A sent packet, read back.
+/// A sent packet, parsed.
 #[derive(Debug, Clone, PartialEq)]
 struct Sent {
     operation: Operation,
@@ -159,7 +159,7 @@ impl Rig {
         }
     }
 
-    /// Advances to the next deadline. Returns the time that took.
+    /// Advances to the next deadline. Returns the time until it.
     fn wait(&mut self) -> u64 {
         let next = self.requester.next_timeout().expect("something to wait for");
         let waited = next.since(self.now);
@@ -292,7 +292,7 @@ fn window_bounds_unacknowledged_packets() {
 }
 
 #[test]
-fn credits_count_pieces_as_peer_does() {
+fn credits_count_each_read_piece_as_message() {
     // contract rocev2 6.6: the peer's MSN grows with each READ request.
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
@@ -309,7 +309,7 @@ fn credits_count_pieces_as_peer_does() {
 }
 
 #[test]
-fn credits_hold_back_all_but_probe() {
+fn exhausted_credits_allow_one_unacknowledged_packet() {
     // contract rocev2 6.6
     let mut rig = Rig::new();
     for wr_id in 1..=2 {
@@ -335,7 +335,7 @@ fn credits_hold_back_all_but_probe() {
 }
 
 #[test]
-fn draining_finishes_what_was_begun() {
+fn draining_finishes_started_request() {
     let mut rig = Rig::with(&attributes(QpType::XrcIni), Tuning { window: 2, ..Tuning::default() });
     rig.post(1, SendOperation::Send, 3 * MTU);
     rig.send(2);
@@ -354,7 +354,7 @@ fn draining_finishes_what_was_begun() {
 }
 
 #[test]
-fn error_flushes_and_reset_forgets() {
+fn error_flushes_requests_and_reset_discards_requests() {
     let mut rig = Rig::new();
     rig.try_post(1, SendOperation::Send, &[], SendFlags::empty()).expect("room");
     rig.send(2);
@@ -372,7 +372,7 @@ fn error_flushes_and_reset_forgets() {
 }
 
 #[test]
-fn bad_local_key_fails_in_its_turn() {
+fn invalid_lkey_fails_after_earlier_requests() {
     let mut rig = Rig::new();
     rig.send(1);
     let bad = Sge { lkey: BAD_LKEY, ..sge(0, 1) };
@@ -393,7 +393,7 @@ fn bad_local_key_fails_in_its_turn() {
 }
 
 #[test]
-fn psns_wrap() {
+fn psns_wrap_at_24_bits() {
     let mut rig = Rig::with(
         &QpAttributes { sq_psn: Psn::new(0xff_ffff), ..attributes(QpType::XrcIni) },
         Tuning::default(),

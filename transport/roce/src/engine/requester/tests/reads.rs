@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn acknowledgement_beyond_read_shows_its_answer_lost() {
+fn acknowledgement_beyond_read_retransmits_read() {
     // contract rocev2 7.18
     let mut rig = Rig::new();
     rig.send(1);
@@ -13,7 +13,7 @@ fn acknowledgement_beyond_read_shows_its_answer_lost() {
     rig.hear(&ack(102));
     assert_eq!(rig.completions(), [(1, S::Success)]);
     assert_eq!(rig.psns(), [101, 102]);
-    // More such answers from the same burst do not cost a retry each.
+    // Further responses of the same burst do not cost a retry each.
     for _ in 0..10 {
         rig.hear(&ack(102));
     }
@@ -35,7 +35,7 @@ fn read_response_acknowledges_earlier_requests() {
 }
 
 #[test]
-fn answers_of_wrong_kind_are_fatal() {
+fn read_responses_of_wrong_kind_or_length_are_fatal() {
     // contract rocev2 7.27
     let wrong: [&dyn Fn() -> Packet<'static>; 4] = [
         &|| response(Operation::READ_RESPONSE_ONLY, 100, b"abc"),
@@ -59,7 +59,7 @@ fn answers_of_wrong_kind_are_fatal() {
 }
 
 #[test]
-fn atomics_bring_old_value_in_host_order() {
+fn atomics_return_old_value_in_host_order() {
     let mut rig = Rig::new();
     rig.try_post(
         1,
@@ -80,7 +80,7 @@ fn atomics_bring_old_value_in_host_order() {
 }
 
 #[test]
-fn reads_wait_for_their_turn() {
+fn reads_beyond_max_rd_atomic_wait() {
     // contract rocev2 7.17
     let mut rig = Rig::new();
     for wr_id in 1..=3 {
@@ -105,17 +105,17 @@ fn fence_waits_for_reads() {
 }
 
 #[test]
-fn long_read_is_asked_for_in_pieces() {
+fn long_read_is_requested_in_pieces() {
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 14 * MTU - 1);
     assert_eq!(rig.reads(), [(100, 0, 4), (104, 4 * 256, 4)]);
     rig.hear_piece(100, 100..103, 104);
-    // One is missing, and the window is full but for three.
+    // One response is missing, and the window has room for only three more.
     assert_eq!(rig.reads(), []);
     rig.hear_piece(100, 103..104, 104);
     assert_eq!(rig.reads(), [(108, 8 * 256, 4)]);
     rig.hear_piece(104, 104..108, 108);
-    // The last piece has two packets, so room is found for it earlier.
+    // The last piece has two packets, so the window has room for it earlier.
     rig.hear_piece(108, 108..110, 112);
     assert_eq!(rig.reads(), [(112, 12 * 256, 2)]);
     rig.hear_piece(108, 110..112, 112);
@@ -146,7 +146,7 @@ fn probe_requests_one_response() {
 }
 
 #[test]
-fn response_that_ends_piece_elsewhere_is_fatal() {
+fn read_response_with_unexpected_end_is_fatal() {
     // contract rocev2 7.27
     for (operation, psn) in [(Operation::READ_RESPONSE_LAST, 102), (Operation::READ_RESPONSE_MIDDLE, 103)] {
         let mut rig = in_pieces(16);
@@ -174,7 +174,7 @@ fn each_piece_is_one_of_max_rd_atomic() {
 }
 
 #[test]
-fn piece_longer_than_window_goes_alone() {
+fn read_piece_longer_than_window_is_sent_alone() {
     let tuning = Tuning { read_piece: 4, read_window: 2, ..Tuning::default() };
     let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
@@ -186,7 +186,7 @@ fn piece_longer_than_window_goes_alone() {
 }
 
 #[test]
-fn read_that_was_begun_is_finished_before_sqd() {
+fn started_read_completes_before_sqd() {
     let mut rig = in_pieces(1);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 8 * MTU);
     rig.flush();
@@ -201,7 +201,7 @@ fn read_that_was_begun_is_finished_before_sqd() {
 }
 
 #[test]
-fn reads_that_are_posted_and_not_sent_use_allowance() {
+fn posted_unsent_reads_use_allowance() {
     let tuning = Tuning { read_piece: 4, read_window: 12, ..Tuning::default() };
     let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
     let admit = |rig: &mut Rig, responses| {

@@ -13,7 +13,7 @@ fn dead_peer_ends_request_after_retry_count_plus_one_timeouts() {
         assert_eq!(rig.wait(), TIMEOUT);
     }
     assert_eq!(rig.psns(), [] as [u32; 0]);
-    // The unsignalled one is flushed too (contract I1).
+    // The unsignalled request is flushed too (contract I1).
     assert_eq!(rig.completions(), [(1, S::RetryExceeded), (2, S::WorkRequestFlushed)]);
     assert_eq!(rig.events(), [RequesterEvent::Failed(S::RetryExceeded)]);
     assert_eq!(rig.requester.state(), QpState::Error);
@@ -53,7 +53,7 @@ fn peer_may_take_up_to_four_timeouts_to_start_and_fewer_later() {
 }
 
 #[test]
-fn retry_count_7_is_finite() {
+fn retry_count_7_ends_after_eight_transmissions() {
     let mut rig = Rig::with(
         &QpAttributes { retry_count: 7, ..attributes(QpType::XrcIni) },
         Tuning { probe_floor_ns: 0, ..Tuning::default() },
@@ -68,7 +68,7 @@ fn retry_count_7_is_finite() {
 }
 
 #[test]
-fn probes_are_early_double_and_cost_no_retry() {
+fn probes_double_their_interval_and_cost_no_retry() {
     let mut rig = Rig::new();
     rig.send(1);
     rig.send(2);
@@ -78,7 +78,7 @@ fn probes_are_early_double_and_cost_no_retry() {
     assert_eq!(rig.psns(), [100]);
     assert_eq!(rig.wait(), 2 * MS);
     assert_eq!(rig.psns(), [100]);
-    // The nominal timeout runs from the first transmission all the while.
+    // The nominal timeout runs from the first transmission during all probes.
     assert_eq!(rig.wait(), TIMEOUT - 3 * MS);
     assert_eq!(rig.psns(), [100, 101]);
     let counters = *rig.requester.counters();
@@ -91,7 +91,7 @@ fn probes_are_early_double_and_cost_no_retry() {
 }
 
 #[test]
-fn path_that_rarely_loses_packets_is_probed_later() {
+fn path_with_rare_loss_times_out_before_probe() {
     let mut rig = Rig::new();
     rig.requester.set_loss_rare(true);
     rig.send(1);
@@ -126,7 +126,7 @@ fn slow_peer_is_probed_less_after_measurement() {
 }
 
 #[test]
-fn probe_answered_alone_shows_that_rest_is_lost() {
+fn probe_answered_alone_retransmits_later_packets() {
     let mut rig = Rig::new();
     for wr_id in 1..=3 {
         rig.send(wr_id);
@@ -136,7 +136,7 @@ fn probe_answered_alone_shows_that_rest_is_lost() {
     assert_eq!(rig.psns(), [100]);
     rig.hear(&ack(100));
     assert_eq!(rig.psns(), [101, 102]);
-    // An answer that covers more does not have this effect.
+    // A response that covers further packets does not have this effect.
     rig.send(4);
     rig.flush();
     rig.wait();
@@ -169,7 +169,7 @@ fn timeout_0_never_expires() {
 }
 
 #[test]
-fn progress_gives_all_retries_back() {
+fn progress_resets_retry_count() {
     // contract rocev2 7.23
     let mut rig = Rig::patient();
     rig.send(1);
@@ -189,7 +189,7 @@ fn progress_gives_all_retries_back() {
 }
 
 #[test]
-fn sequence_nak_acknowledges_and_goes_back() {
+fn sequence_nak_acknowledges_earlier_and_retransmits_later_packets() {
     // contract rocev2 7.20
     let mut rig = Rig::new();
     for wr_id in 1..=4 {
@@ -247,7 +247,7 @@ fn rnr(psn: u32) -> Packet<'static> {
 }
 
 #[test]
-fn rnr_waits_and_sends_all_that_follows_again() {
+fn rnr_nak_waits_and_retransmits_from_its_psn() {
     // contract rocev2 7.21
     let mut rig = Rig::new();
     for wr_id in 1..=3 {
@@ -265,7 +265,7 @@ fn rnr_waits_and_sends_all_that_follows_again() {
 }
 
 #[test]
-fn rnr_retries_are_counted_and_seven_is_for_ever() {
+fn rnr_retries_are_limited_except_with_count_7() {
     let mut rig = Rig::new();
     rig.send(1);
     for _ in 0..2 {
@@ -290,7 +290,7 @@ fn rnr_retries_are_counted_and_seven_is_for_ever() {
 }
 
 #[test]
-fn fatal_naks_end_in_their_status() {
+fn fatal_naks_complete_request_with_matching_status() {
     // contract rocev2 6.2
     let statuses = [
         (NakCode::INVALID_REQUEST, S::RemoteInvalidRequest),
@@ -313,7 +313,7 @@ fn fatal_naks_end_in_their_status() {
 }
 
 #[test]
-fn refusal_behind_lost_read_answer_names_refused() {
+fn nak_behind_lost_read_response_fails_only_refused_request() {
     let mut rig = Rig::new();
     rig.post(1, SendOperation::RdmaRead(remote(0)), 1);
     rig.send(2);

@@ -1,9 +1,10 @@
-//! Wake-up of a shard by the members that share memory with it: one system call there, and none here.
+//! Wake-up of a shard by the members that share memory with it. It takes the sender one system call, and the
+//! receiver none.
 //!
 //! Owns a shard's eventfd, which the thread that sleeps for the shard watches edge-triggered, and copies of
 //! other shards' eventfds. The eventfds are never read, so a thread that wakes polls all rings whose senders
-//! have the bell. A process of the same user can stop this one through a blocking eventfd, as it can with a
-//! signal.
+//! have the bell. A process of the same user can block this one with a blocking eventfd, as it can stop it
+//! with a signal.
 #![forbid(unsafe_code)]
 
 use crate::device::threads::signal::event_fd;
@@ -12,40 +13,40 @@ use std::fs::{File, read_link};
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// An eventfd of this shard, or of a peer's.
+/// The eventfd of this shard or of a peer's shard.
 #[derive(Debug)]
 pub(super) struct ShardBell(File);
 
 impl ShardBell {
-    /// Creates the bell of a shard; `None` if the process has no free descriptor. Messages then wake the
-    /// shard.
+    /// Creates the bell of a shard; returns `None` if the process has no free descriptor. The shard is then
+    /// woken by messages.
     pub(super) fn new() -> Option<Self> {
         Some(Self(OwnedFd::from(event_fd().ok()?).into()))
     }
 
-    /// Returns a handle with which another member rings the bell.
+    /// Returns a handle through which another member can ring the bell.
     pub(super) fn handle(&self) -> io::Result<AreaHandle> {
         Ok(AreaHandle::Descriptor(self.0.try_clone()?.into()))
     }
 
-    /// Takes another member's bell. Returns `None` for a descriptor of another kind, since writing to it
-    /// might block.
+    /// Takes another member's bell. Returns `None` for a descriptor that is not an eventfd, since writing to
+    /// it might block.
     pub(super) fn take(handle: AreaHandle) -> Option<Self> {
         let AreaHandle::Descriptor(descriptor) = handle else { return None };
         let kind = read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).ok()?;
         (kind.as_os_str() == "anon_inode:[eventfd]").then(|| Self(descriptor.into()))
     }
 
-    /// Wakes the shard. Returns false if the descriptor does not work.
+    /// Wakes the shard. Returns false if writing to the descriptor fails.
     pub(super) fn ring(&self) -> bool {
-        // An eventfd takes all eight bytes or none. A full counter is readable already.
+        // An eventfd takes all eight bytes or none. If its counter is full, it is readable already.
         match (&self.0).write_all(&1_u64.to_ne_bytes()) {
             Ok(()) => true,
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         }
     }
 
-    /// Returns the descriptor to watch.
+    /// Returns the descriptor for the thread that sleeps to watch.
     pub(super) fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }

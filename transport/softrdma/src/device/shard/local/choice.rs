@@ -13,18 +13,18 @@ pub(in crate::device) enum PathPolicy {
     Memory,
 }
 
-/// The path that a QP may use now.
+/// The path of a QP's packets at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device::shard) struct Choice {
     /// The pair through which the peer's packets may arrive.
     pub(in crate::device::shard) pair: Option<usize>,
-    /// Number of this side's area of the pair, which no other pair has.
+    /// Number of the own area of the pair, to recognise the pair; 0 without a pair.
     pub(super) area: u64,
     /// True if the QP also sends through the pair.
     pub(in crate::device::shard) is_used: bool,
     /// Reason why the pair is not used.
     pub(in crate::device::shard) why: &'static str,
-    /// True if the choice holds until the peer's process ends.
+    /// True if the choice cannot change while the peer's process lives.
     pub(in crate::device::shard) is_final: bool,
 }
 
@@ -38,7 +38,7 @@ impl Choice {
 /// A QP's path, and the epoch of the choice.
 #[derive(Debug)]
 pub(in crate::device::shard) struct QpPath {
-    /// Epoch of the choice; 0 before the first.
+    /// Epoch of [`LocalPaths`](super::LocalPaths) at the time of the choice; 0 before the first choice.
     pub(in crate::device::shard) epoch: u64,
     pub(in crate::device::shard) choice: Choice,
 }

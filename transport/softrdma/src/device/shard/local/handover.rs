@@ -1,7 +1,7 @@
 //! Agreement of two members on a pair of areas.
 //!
-//! Owns the offers and their outcomes. QPs do not distinguish a mapped area from an unmapped one: they use
-//! the network until each side has mapped the area that the other offered.
+//! Owns the offers and their outcomes. QPs use the network until each side has mapped the area that the other
+//! side offered.
 
 use super::bell::ShardBell;
 use super::choice::{Choice, PathPolicy};
@@ -14,7 +14,7 @@ use crate::host::{AreaHandle, MappedArea, MemberId, OwnArea};
 use trunkline_verbs::Time;
 
 impl LocalPaths {
-    /// Offers a shard of a member an area.
+    /// Offers an area to a shard of a member.
     pub(super) fn offer(&mut self, partner: Partner, outbox: &mut MemberOutbox, now: Time) -> Choice {
         let is_ours = self.host.as_ref().is_some_and(|host| host.me() == partner.member);
         let is_same = is_ours && partner.shard == self.shard;
@@ -35,7 +35,7 @@ impl LocalPaths {
         Choice::network(AWAITED)
     }
 
-    /// Sends a message with an area; `false` when there is no room.
+    /// Sends a message with an area; returns false if the outbox has no room.
     fn hand_over(&self, to: Partner, area: AreaHandle, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.hand_over(to.member, area, |out| message.write(ends, out))
@@ -50,7 +50,8 @@ impl LocalPaths {
         Ok((own, self.last_number, handle))
     }
 
-    /// Handles a message of another member, perhaps with an area. Returns true if the message is well-formed.
+    /// Handles a message from another member, and the area or bell sent with it. Returns false if the message
+    /// is malformed.
     pub(in crate::device::shard) fn handle(
         &mut self,
         member: MemberId,
@@ -77,7 +78,7 @@ impl LocalPaths {
             (Message::Accept { version, area, offered }, Some(handle)) => {
                 self.accepted(from, version, area, handle, offered, outbox, now);
             }
-            // The descriptor was lost, for example because this process may open no more.
+            // The descriptor was lost, for example because this process has reached its limit of descriptors.
             (Message::Offer { .. }, None) => {
                 let _asked_again = self.send(from, Message::Refuse { reason: Refusal::NoRoom }, outbox);
             }
@@ -109,7 +110,8 @@ impl LocalPaths {
         true
     }
 
-    /// Returns the pair that a message of another member ends: the peer no longer writes into its ring.
+    /// Returns the pair that a message from another member ends, if it ends one. The peer no longer writes
+    /// into the pair's ring.
     pub(in crate::device::shard) fn ended_by(
         &mut self,
         member: MemberId,
@@ -156,8 +158,8 @@ impl LocalPaths {
             return Ok(());
         }
         if let Some(index) = pair {
-            // The peer has dropped the old pair. If a new pair cannot be created now, its QPs may choose
-            // again later.
+            // The peer has dropped the old pair. If a new pair cannot be created now, QPs may choose again
+            // later.
             drop(self.drop_pair(index));
             self.remember(from, "the peer has begun to share memory again", now);
         }
@@ -171,7 +173,7 @@ impl LocalPaths {
         Ok(())
     }
 
-    /// Handles the acceptance of an area.
+    /// Handles the acceptance of an offer, and the peer's area.
     fn accepted(
         &mut self,
         from: Partner,
@@ -194,7 +196,7 @@ impl LocalPaths {
         }
     }
 
-    /// Returns the pair whose offer of this area has not been answered yet.
+    /// Returns the pair for which this area was offered, if the offer is not answered yet.
     fn awaits(&self, from: Partner, offered: u64) -> Option<usize> {
         let pair = self.partners.get(&from).and_then(|known| known.pair);
         pair.filter(|index| !self.pairs[*index].has_other() && self.pairs[*index].number() == offered)
@@ -213,7 +215,7 @@ impl LocalPaths {
         self.changed();
     }
 
-    /// Resets the count of unanswered offers: the partner runs.
+    /// Resets the number of unanswered offers, since the partner has answered.
     fn has_answered(&mut self, partner: Partner) {
         if let Some(known) = self.partners.get_mut(&partner) {
             known.unanswered = 0;
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn acceptance_without_its_descriptor_ends_offer_for_while() {
+    fn acceptance_without_descriptor_ends_offer_temporarily() {
         let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let offered = scene.local.last_number;
@@ -313,7 +315,7 @@ mod tests {
         assert!(known.pair.is_none() && known.again.is_some(), "{known:?}");
     }
 
-    /// Otherwise a lost message keeps a peer on the network while both live.
+    /// Without the repetition, a lost message would keep a peer on the network while both live.
     #[test]
     fn offer_without_answer_is_repeated_limited_times() {
         let mut scene = scene();
@@ -341,10 +343,10 @@ mod tests {
         assert!(scene.receive(0, accept, Some(area)) && scene.choose(partner).pair.is_some());
     }
 
-    /// Otherwise a process that was stopped, or ended some pairs, stays on the network after the next lost
-    /// message.
+    /// Without the reset by an answer, a process that was stopped, or that ended some pairs, would stay on
+    /// the network after the next lost message.
     #[test]
-    fn offers_are_repeated_as_often_after_answer() {
+    fn answered_offer_restarts_number_of_repeats() {
         let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();
@@ -390,9 +392,9 @@ mod tests {
         assert_eq!(scene.outbox.waiting_for_tests().count(), count);
     }
 
-    /// The numbers of a member that left are unowned, but its last packets are in the pair.
+    /// The numbers of a member that has left have no owner, but its last packets are in the pair.
     #[test]
-    fn pair_of_member_that_left_is_chosen_until_it_is_dropped() {
+    fn pair_of_departed_member_is_chosen_until_dropped() {
         let mut scene = scene();
         let partner = scene.partner();
         scene.local.offer(partner, &mut scene.outbox, Time::default());
@@ -425,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_for_want_of_room_ends_and_others_do_not() {
+    fn only_refusal_for_lack_of_room_is_temporary() {
         for (reason, ends) in [(Refusal::NoRoom, true), (Refusal::AsksForUdp, false)] {
             let mut scene = scene();
             scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
@@ -437,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn message_from_shard_that_no_device_has_is_dropped() {
+    fn message_from_invalid_shard_is_dropped() {
         let mut scene = scene();
         for from in [32, u8::MAX] {
             let area = scene.offered_area();
@@ -446,7 +448,8 @@ mod tests {
         assert!(scene.local.partners.is_empty() && scene.local.counts.unknown == 2);
     }
 
-    /// Otherwise a device that must use memory breaks queue pairs to peers whose offers are not answered yet.
+    /// If the reason were final, a device that must use memory would break QPs whose peers have not answered
+    /// yet.
     #[test]
     fn renewed_offer_without_room_is_not_final() {
         let mut scene = scene();
@@ -463,12 +466,12 @@ mod tests {
     }
 
     #[test]
-    fn refusal_is_final_for_peers_that_it_came_from_only() {
+    fn refusal_is_final_only_for_refusing_peer() {
         let mut scene = scene();
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let reason = Refusal::AsksForUdp;
         assert!(scene.receive(0, Message::Refuse { reason }, None) && scene.is_final());
-        // Another partner is silent for now, with a reason of the same text.
+        // Another partner with a reason of the same text, which is not final.
         let silent = Partner { shard: 1, ..scene.partner() };
         scene.local.remember(silent, reason.theirs(), Time::default());
         let choice = scene.choose(silent);

@@ -1,6 +1,7 @@
-//! Parts from which a device's shards build their shared memory.
+//! Parts from which a device's shards create their shared memory.
 //!
-//! State shared by the shards: the allocator of areas, and the count of pairs. Each shard gets a clone.
+//! Contains the state common to the shards: the allocator of areas, and the count of pairs. Each shard gets a
+//! clone.
 
 use super::pair::AREA_BYTES;
 use super::{PathPolicy, Refusal};
@@ -8,11 +9,11 @@ use crate::host::{Areas, Host, Targets};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Maximum number of pairs of a device. The areas of a pair take 128 KiB each.
+/// Maximum number of pairs of a device. The two areas of a pair take 128 KiB each.
 const MAX_PAIRS: usize = 512;
 /// Maximum memory that a device shares with other processes, in bytes.
 pub const MAX_SHARED_BYTES: usize = MAX_PAIRS * AREA_BYTES;
-/// Number of pairs reserved for members without a pair, so that one member cannot take all pairs.
+/// Number of pairs reserved for members without a pair, so that members with pairs cannot take all of them.
 const FOR_OTHERS: usize = 128;
 
 /// Parts that a shard's [`LocalPaths`](super::LocalPaths) is created from.
@@ -24,10 +25,10 @@ pub(in crate::device) struct LocalInit {
     pub(super) targets: Option<Arc<Targets>>,
     /// Paths that QPs may use.
     pub(super) policy: PathPolicy,
-    /// The maker of areas, or the reason why this process can share no memory.
+    /// The allocator of areas, or the reason why this process cannot share memory.
     pub(super) areas: Result<Areas, &'static str>,
     pub(super) room: Arc<Room>,
-    /// Unpredictable number at which the numbering of areas starts.
+    /// Random number from which areas are numbered.
     pub(super) first_number: u64,
 }
 
@@ -47,13 +48,13 @@ impl LocalInit {
     }
 }
 
-/// Number of pairs of all shards of a device.
+/// Number of pairs of all shards of a device, which is limited.
 #[derive(Debug, Default)]
 pub(super) struct Room(AtomicUsize);
 
 impl Room {
-    /// Fails if the limit leaves no room for one more pair. `has_pairs` is true if the member already has
-    /// pairs with the shard. Shards that call this at the same time may exceed the limit by a few pairs.
+    /// Checks that the limit allows one more pair. `has_pairs` is true if the shard already has pairs with
+    /// the member. Shards that call this at the same time may exceed the limit by a few pairs.
     pub(super) fn check(&self, has_pairs: bool) -> Result<(), &'static str> {
         let limit = if has_pairs { MAX_PAIRS - FOR_OTHERS } else { MAX_PAIRS };
         match self.0.load(Ordering::Relaxed) < limit {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn member_that_has_pairs_leaves_room_to_those_that_have_none() {
+    fn member_with_pairs_leaves_room_for_members_without_pairs() {
         let room = Room::default();
         let mut taken = 0;
         while room.check(true).is_ok() {

@@ -1,7 +1,7 @@
-//! Packets through memory that processes of the host share.
+//! Packets through memory shared by processes of the host.
 //!
 //! Owns the order in which rings are polled, and the checks of a packet before it reaches an engine. A packet
-//! that does not come from the process of its QP's peer is dropped. Invalid bytes end the ring.
+//! that does not come from the process of its QP's peer is dropped. Invalid bytes end the pair.
 
 use super::{Ends, KINDS, LocalPaths, RING_BYTES, Taken};
 use crate::device::shard::Shard;
@@ -23,7 +23,7 @@ const PACKETS_IN_TURN: usize = 64;
 const BYTES_IN_TURN: usize = 48 << 10;
 
 impl Shard {
-    /// Takes packets out of the rings that are not parked. Returns true if more may be waiting.
+    /// Handles packets in the rings that are not parked. Returns true if more may be waiting.
     #[inline]
     pub(in crate::device) fn receive_by_memory(&mut self, now: Time) -> bool {
         !self.local.is_unused() && self.look_into_memory(now)
@@ -53,7 +53,7 @@ impl Shard {
                 count += 1;
             }
             more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
-            // An ended pair is no longer at this index.
+            // If the pair ended, this position holds another pair or none.
             if local.active(at) == Some(pair) && !(count == 0 && local.park_idle(at, now)) {
                 at += 1;
             }
@@ -78,7 +78,8 @@ impl Shard {
         }
     }
 
-    /// Handles the end of the connection with a member, after the member's packets in shared memory.
+    /// Handles the end of the connection with a member, after the last packets of the member in shared
+    /// memory.
     pub(in crate::device) fn member_gone(&mut self, member: MemberId, now: Time) {
         for pair in self.local.pairs_with(member) {
             self.receive_last(pair, now);
@@ -86,8 +87,8 @@ impl Shard {
         self.local.member_gone(member, now);
     }
 
-    /// Handles the packets in the ring of a pair that is about to end: among them may be acknowledgements
-    /// that are not repeated.
+    /// Handles the packets in the ring of a pair that is about to end. They may include acknowledgements that
+    /// are not repeated.
     fn receive_last(&mut self, pair: usize, now: Time) {
         let Self { local, qps, resources, taken, .. } = self;
         let mut bytes = 0;
@@ -104,47 +105,49 @@ impl Shard {
         self.local.leave(&mut self.resources.outbox);
     }
 
-    /// Notifies the link that a thread is about to sleep on its descriptors, and parks all rings. Returns true
-    /// if something is waiting already.
+    /// Notifies the link that a thread is about to sleep on its descriptors, and parks all rings. Returns
+    /// true if packets are already waiting.
     pub(in crate::device) fn arm(&mut self, watcher: Watcher, wanted: Wanted, now: Time) -> bool {
         let waits = if watcher == Watcher::Poller { self.link.arm_poller() } else { self.link.arm() };
         waits | self.local.park(wanted) | self.local.look_at_rung(now)
     }
 
-    /// Like [`Shard::arm`], after another thread's work, for the thread that sleeps.
+    /// Calls [`Shard::arm`] again, for a thread that sleeps while another thread has done work.
     pub(in crate::device) fn arm_again(&mut self, now: Time) -> bool {
         self.link.arm() | self.local.park_again() | self.local.look_at_rung(now)
     }
 
-    /// Polls the rings that may have woken a thread. `by_link` is false only if the wake-up did not come from
-    /// a descriptor of the link.
+    /// Polls the rings whose senders may have woken a thread. `by_link` is false only if no descriptor of the
+    /// link caused the wake-up.
     pub(in crate::device) fn woken(&mut self, by_link: bool, now: Time) {
         self.link.woken(by_link);
         self.local.look_at_rung(now);
     }
 
-    /// Returns the descriptor with which members that share memory wake the shard's sleeping thread.
+    /// Returns the descriptor through which members that share memory wake the thread that sleeps for the
+    /// shard.
     pub(in crate::device) fn bell(&self) -> Option<RawFd> {
         self.local.descriptor()
     }
 
-    /// Parks all rings after another thread's work, for the thread that sleeps. Returns true if packets have
-    /// arrived in the meantime.
+    /// Parks all rings again, for a thread that sleeps while another thread has done work. Returns true if
+    /// packets have arrived before the rings were parked.
     pub(in crate::device) fn has_control_events_more_in_memory(&mut self) -> bool {
         self.local.park_again()
     }
 
-    /// Returns the destination shard of another member's message, if the message is about shared memory.
+    /// Returns the shard to which another member's message is addressed, if the message is about shared
+    /// memory.
     pub(in crate::device) fn memory_message_is_for((kind, bytes): (u8, &[u8])) -> Option<ShardIndex> {
         KINDS.contains(&kind).then(|| Ends::read(bytes).map(|ends| ShardIndex(ends.to)))?
     }
 
-    /// Returns true if receiving leaves the link armed and all rings are parked.
+    /// Returns true if the link stays armed while datagrams are received, and all rings are parked.
     pub(in crate::device) fn stays_armed(&self) -> bool {
         self.link.stays_armed() && !self.local.is_active()
     }
 
-    /// Fails if the device must use memory, and cannot reach this peer through it.
+    /// Fails if the device must use memory and cannot reach peers at this address through memory.
     pub(in crate::device) fn check_path(&self, at: std::net::IpAddr) -> Result<(), VerbsError> {
         self.local.check(at).map_err(VerbsError::AddressNotAvailable)
     }
@@ -158,7 +161,7 @@ impl Shard {
         })
     }
 
-    /// Returns the number of packets that a QP has received in order.
+    /// Returns the number of packets that a QP has received in sequence.
     pub(in crate::device) fn received_packets(&self, number: u32) -> Option<u64> {
         Some(self.qps.get(number)?.counters().1?.packets)
     }
@@ -169,8 +172,8 @@ impl Shard {
     }
 }
 
-/// Serves a QP that cannot use memory now, although its device must. Its packets are discarded, so its
-/// timeouts expire as with a silent peer. A QP that can never use memory breaks down.
+/// Serves a QP of a device that must use memory, while the QP cannot use it. The QP's packets are discarded,
+/// so its timeouts expire as if the peer did not answer. A QP that can never use memory goes to ERR.
 pub(in crate::device::shard) fn serve_without_memory(
     served: ServedQp<'_>,
     packet: &mut Vec<u8>,
@@ -196,8 +199,8 @@ pub(in crate::device::shard) fn serve_without_memory(
     served.finish(false);
 }
 
-/// Handles the next packet of a ring. Returns its length, or `None` if the ring is empty or the pair has
-/// ended.
+/// Handles the next packet of a ring. Returns the packet's length, or `None` if the ring is empty or the pair
+/// has ended.
 #[inline]
 fn receive_one(
     local: &mut LocalPaths,
@@ -217,7 +220,7 @@ fn receive_one(
     Some(length)
 }
 
-/// Handles a packet out of a ring. Returns false if the packet is invalid.
+/// Handles a packet from a ring. Returns false if the packet is invalid.
 fn handle(
     local: &mut LocalPaths,
     qps: &mut QpTable,

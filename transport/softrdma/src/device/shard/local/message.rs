@@ -1,7 +1,7 @@
-//! Messages of two members about the memory between them.
+//! Messages between two members about their shared memory.
 //!
-//! Owns the form of the messages. Each goes from one shard to another; the numbers of the two shards are its
-//! first two bytes. Integers are little-endian. Reading a message checks only its form.
+//! Owns the format of the messages. Each message goes from one shard to another, and begins with the numbers
+//! of the two shards, a byte each. Integers are little-endian. Reading a message checks only its format.
 //!
 //! | kind | meaning | body, after the two shards |
 //! |---|---|---|
@@ -15,13 +15,13 @@
 use crate::device::shard::Reader;
 use std::ops::RangeInclusive;
 
-/// Message kinds that are read here.
+/// Kinds of the messages in this module.
 pub(in crate::device::shard) const KINDS: RangeInclusive<u8> = 32..=37;
 
-/// Version of the area layout and of its content. Areas of another version are refused.
+/// Version of the area's layout and of the packets in its ring. Areas of another version are refused.
 pub(super) const VERSION: u32 = 3;
 
-/// The shards that a message is from and to.
+/// The shards from which and to which a message goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device::shard) struct Ends {
     pub(in crate::device::shard) from: u8,
@@ -29,21 +29,21 @@ pub(in crate::device::shard) struct Ends {
 }
 
 impl Ends {
-    /// Reads the shards of a message.
+    /// Reads the shards at the beginning of a message.
     pub(in crate::device::shard) fn read(bytes: &[u8]) -> Option<Self> {
         let [from, to, ..] = *bytes else { return None };
         Some(Self { from, to })
     }
 }
 
-/// Why a member does not share memory, as its peers report it.
+/// Reason why a member does not share memory, as it reports it to its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum Refusal {
     /// `TRUNKLINE_LINK=udp`.
     AsksForUdp,
-    /// The member's packets are captured.
+    /// The member captures its packets.
     Captures,
-    /// The member's packets have faults.
+    /// The member injects faults into its packets.
     Faults,
     /// The program observes the device's link.
     Observed,
@@ -74,7 +74,7 @@ impl Refusal {
         code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
     }
 
-    /// Describes the reason, when it is this process's own.
+    /// Describes the reason if this process refuses.
     pub(in crate::device) fn ours(self) -> &'static str {
         match self {
             Self::AsksForUdp => "TRUNKLINE_LINK=udp (or setting link)",
@@ -88,7 +88,7 @@ impl Refusal {
         }
     }
 
-    /// Describes the reason, when it is the peer's.
+    /// Describes the reason if the peer refuses.
     pub(super) fn theirs(self) -> &'static str {
         match self {
             Self::AsksForUdp => "the peer has TRUNKLINE_LINK=udp (or setting link)",
@@ -154,7 +154,7 @@ impl Message {
             33 => Self::Accept { version: from.u32()?, area: from.u64()?, offered: from.u64()? },
             34 => {
                 let _version = from.u32()?;
-                // A later version may have other reasons.
+                // A later version may have further reasons.
                 let reason = Refusal::ALL.get(usize::from(from.u8()?));
                 Self::Refuse { reason: reason.copied().unwrap_or(Refusal::OtherVersion) }
             }
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_as_they_were_written_and_only_whole() {
+    fn messages_round_trip_and_truncated_messages_are_refused() {
         let mut messages = vec![
             Message::Offer { version: VERSION, area: u64::MAX },
             Message::Accept { version: 7, area: 1, offered: 2 },

@@ -1,34 +1,36 @@
 //! Paths through memory that this process shares with other processes of the host.
 //!
 //! Owns the pairs of areas, and the choice of each QP's path. A pair belongs to one shard of a member to
-//! which a QP is connected. Each shard of a device has its own paths. The packets of a QP's halves go into
-//! the ring of its pair instead of UDP datagrams: with the same PSNs, without an ICRC, and with the payload
-//! of several packets in one. A change of path, in either direction and at any moment, looks like a
-//! retransmission: the engine handles loss, duplicates and reordering. Called only by the shard, which hands
+//! which a QP is connected. Each shard of a device has separate paths. A QP sends its packets through the
+//! ring of a pair instead of UDP datagrams: with the same PSNs, without an ICRC, and with the payload of
+//! several packets in one. To the engine, a change of path looks like a loss, duplicates or reordering, which
+//! it handles, so a path may change in either direction at any moment. Called only by the shard, which passes
 //! received packets to its QPs. It must never wait.
 //!
 //! | part | what it owns |
 //! |---|---|
-//! | `pair` | two areas, a ring each way |
+//! | `pair` | two areas, with a ring in each direction |
 //! | `bell` | the wake-up of a shard by its partners |
 //! | `handover` | the agreement of two members on a pair |
-//! | `message` | the messages of that agreement |
+//! | `message` | the messages for that agreement |
 //! | `memory_packets` | packets in and out of the rings |
 //! | `choice` | the path policy, and a QP's chosen path |
-//! | `init` | the parts from which a device's shards make pairs, and the limit on pairs |
+//! | `init` | the parts from which a device's shards create pairs, and the limit on pairs |
 //!
 //! # From offer to use
 //! The number of a peer's QP identifies its member and shard. When the first QP is connected to that shard,
-//! this side offers an area. The other side maps it and accepts with its own area, or refuses. Each side
-//! writes into its area the number of the peer area that it has mapped; the peer sends through the ring from
-//! then on. Until then, and whenever a pair ends, QPs use the network.
+//! this side offers an area. The other side maps it and accepts with an area, or refuses. Each side writes
+//! into its area the number of the peer's area that it has mapped; from then on the peer sends through the
+//! ring. Before that, and after a pair ends, QPs use the network.
 //!
 //! # Polling and parking
-//! Recently active rings are polled in each turn. The others are parked: one of them is polled per turn, and
-//! their senders wake this side by its bell, an eventfd. All rings are parked before a thread sleeps for the
-//! shard, and it looks once more into those whose senders have the bell. A poller that does not await
-//! acknowledgements is not woken for one, and handles it with the next packet or timer. The other senders,
-//! beyond [`MAX_BELLS`] or without a descriptor left, wake this side by a message between members. That
+//! Recently active rings are polled in each turn. The others are parked: one parked ring is polled per turn,
+//! and the senders of parked rings wake this side through its bell, an eventfd. All rings are parked before a
+//! thread sleeps for the shard; it then polls the rings whose senders have the bell once more. A poller that
+//! does not wait for acknowledgements is not woken for one, and handles it with the next packet or timer.
+//! Senders without the bell, because there are [`MAX_BELLS`] already or no descriptor is left, wake this side
+//! through a message between members. That message arrives at the first shard; the thread that receives it
+//! also runs the shard to which the message is addressed.
 //! message arrives at the first shard; the thread that receives it there also runs the shard that it is for.
 
 mod bell;
@@ -64,24 +66,25 @@ use trunkline_machine::mutant;
 use trunkline_machine::rings::shared::Wanted;
 use trunkline_verbs::{Counter, QpNumber, Time};
 
-/// Time without messages after which a ring is parked.
+/// Time without packets after which a ring is parked.
 const IDLE_NS: u64 = 1_000_000;
 /// Time after which the receiver of a ring counts as stopped if it takes no packets while QPs wait for space
-/// or for an answer. The QPs then return to the network.
+/// or for a response. The QPs then return to the network.
 const STALLED_NS: u64 = 100_000_000;
-/// Time until a pair that ended is created again, doubled each time.
+/// Delay before a pair is offered again after it ended or could not be created. Doubled each time, up to
+/// [`AGAIN_DOUBLINGS`] times.
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN_DOUBLINGS: u32 = 8;
-/// Time after which an unanswered offer is repeated: it or its answer was dropped, or the peer is stopped.
-/// The descriptors of the offers wait at the peer, so at most [`AGAIN_DOUBLINGS`] offers are repeated between
-/// two answers.
+/// Time after which an unanswered offer is repeated: the offer or its answer was dropped, or the peer is
+/// stopped. The descriptors of the offers stay in the peer's socket, so at most [`AGAIN_DOUBLINGS`] offers
+/// are repeated without an answer.
 const ANSWER_NS: u64 = 1_000_000_000;
-/// Maximum number of pairs whose senders have the bell. All of their rings are looked into before each sleep.
+/// Maximum number of pairs whose senders have the bell. All their rings are polled before each sleep.
 const MAX_BELLS: usize = 64;
-/// Time for which the background machine keeps polling after the last message, before it sleeps.
+/// Time for which the background machine polls after the last packet before it sleeps.
 const LINGER_NS: u64 = 50_000;
 
-/// Reason for a missing pair while an offer is pending.
+/// Reason why a pair is missing while an offer is pending.
 const AWAITED: &str = "the peer's answer to an offer of shared memory is awaited";
 const UNANSWERED: &str = "the peer has not answered an offer of shared memory";
 
@@ -92,17 +95,17 @@ struct Partner {
     shard: u8,
 }
 
-/// State of a partner.
+/// State of the sharing with a partner.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pair: Option<usize>,
-    /// Reason for the missing pair.
+    /// Reason why there is no pair.
     why: &'static str,
-    /// Time at which a pair may be offered again; `None` means never.
+    /// Time from which a pair may be offered again; `None` means never.
     again: Option<Time>,
-    /// Number of pairs that ended.
+    /// Number of pairs with the partner that ended.
     ended: u32,
-    /// Number of unanswered offers since the last answered one.
+    /// Number of offers without an answer since the last answer.
     unanswered: u32,
 }
 
@@ -125,7 +128,7 @@ pub(in crate::device) struct LocalPaths {
     host: Option<Arc<Host>>,
     targets: Option<Arc<Targets>>,
     policy: PathPolicy,
-    /// The maker of areas, or the reason why this process can share no memory.
+    /// The allocator of areas, or the reason why this process cannot share memory.
     areas: Result<Areas, &'static str>,
     room: Arc<Room>,
     pairs: Slab<MemoryPair>,
@@ -136,16 +139,16 @@ pub(in crate::device) struct LocalPaths {
     unsettled: Vec<usize>,
     /// Index of the pair whose ring is polled next if it is parked.
     next_parked: usize,
-    /// Incremented when the choice of any QP may change.
+    /// Incremented when the choice of any QP may change. Starts at 1.
     epoch: u64,
     has_changed: bool,
-    /// The first time at which a pair may be offered again.
+    /// Earliest time at which a pair with any partner may be offered again.
     again: Option<Time>,
     last_number: u64,
     lingers: bool,
     /// Wakes the thread that sleeps for this shard. `None` in a simulation, which has no descriptors.
     bell: Option<ShardBell>,
-    /// Packets for which the thread that slept last wanted to be woken.
+    /// Packets for which the thread that last went to sleep is to be woken.
     wanted: Wanted,
     counts: Counts,
 }
@@ -163,7 +166,7 @@ pub(super) enum Taken {
 impl LocalPaths {
     pub(super) fn new(init: LocalInit, of: ShardIndex) -> Self {
         let LocalInit { host, targets, policy, areas, room, first_number } = init;
-        // A simulated host has no directory.
+        // Only a simulated host has no directory.
         let lingers = host.as_ref().is_some_and(|host| host.directory().is_some());
         let shares = lingers && areas.is_ok() && !matches!(policy, PathPolicy::Network(_));
         let bell = if shares { ShardBell::new() } else { None };
@@ -190,17 +193,17 @@ impl LocalPaths {
         }
     }
 
-    /// Returns the epoch, which changes when the choice of any QP may change; never 0.
+    /// Returns the epoch. It changes when the choice of any QP may change, and is never 0.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Like [`LocalPaths::must_choose`], and resets the flag.
+    /// Returns [`LocalPaths::must_choose`], and resets it.
     pub(super) fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// Returns true if QPs have to choose again.
+    /// Returns true if QPs have to choose their paths again.
     pub(super) fn must_choose(&self) -> bool {
         self.has_changed
     }
@@ -225,9 +228,9 @@ impl LocalPaths {
         Some(Partner { member, shard })
     }
 
-    /// Chooses the path to the QP of this number at an address. `before` is the last choice for this peer:
-    /// the numbers and ports of a dead member are unowned, but its last packets are in the pair until the
-    /// pair is dropped.
+    /// Chooses the path to the QP with number `peer` at the address `at`. `before` is the last choice for the
+    /// peer. It is used if the peer's member died: numbers and ports of a dead member have no owner, but its
+    /// last packets stay in the pair until the pair is dropped.
     pub(super) fn choose(
         &mut self,
         peer: QpNumber,
@@ -236,7 +239,7 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> Choice {
-        // A child of a fork does not offer areas in its parent's name.
+        // A child of a fork must not offer areas in its parent's name.
         self.is_own_process();
         if let PathPolicy::Network(reason) = self.policy {
             return Choice::network(reason.ours());
@@ -278,7 +281,7 @@ impl LocalPaths {
         }
     }
 
-    /// Fails for an address whose peers cannot be reached through memory, if the device must use memory.
+    /// Checks that peers at an address may be reachable through memory, if the device must use memory.
     pub(super) fn check(&self, at: IpAddr) -> Result<(), &'static str> {
         if self.policy != PathPolicy::Memory {
             return Ok(());
@@ -287,7 +290,7 @@ impl LocalPaths {
             .host
             .as_ref()
             .ok_or("TRUNKLINE_LINK=shm (or setting link): the device's network is not the host's")?;
-        // A peer of this host may open its address later than this side connects.
+        // A peer on this host may open its address after this side connects.
         if at.to_canonical().is_loopback() || host.is_address_of_members(at) {
             return Ok(());
         }
@@ -307,12 +310,13 @@ impl LocalPaths {
         index
     }
 
-    /// Returns the number of a partner's pairs that ended, and of offers that it has not answered.
+    /// Returns the number of pairs with a partner that ended, and the number of offers that it has not
+    /// answered.
     fn past(&self, partner: Partner) -> (u32, u32) {
         self.partners.get(&partner).map_or((0, 0), |known| (known.ended, known.unanswered))
     }
 
-    /// Records that there is no pair with the partner for a while.
+    /// Records that there is no pair with the partner until the next offer.
     fn remember(&mut self, partner: Partner, why: &'static str, now: Time) -> Choice {
         let (ended, unanswered) = self.past(partner);
         let again = now.plus_ns(AGAIN_NS << ended.min(AGAIN_DOUBLINGS));
@@ -322,7 +326,7 @@ impl LocalPaths {
         Choice::network(why)
     }
 
-    /// Sends a message; returns false if there is no room.
+    /// Sends a message; returns false if the outbox has no room.
     fn send(&self, to: Partner, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.push(to.member, |out| message.write(ends, out))
@@ -347,11 +351,11 @@ impl LocalPaths {
         drop(pair);
         tracing::debug!(member = ?partner, cause = why, "shared memory no longer used with a member");
         self.remember(partner, why, now);
-        // If the queue is full, the other side detects that its ring is no longer emptied.
+        // If the message is dropped, the other side detects that its ring is no longer emptied.
         let _full = self.send(partner, Message::End { area: number }, outbox);
     }
 
-    /// Drops a pair; its memory is released.
+    /// Removes a pair. Its memory is released when the returned value is dropped.
     fn drop_pair(&mut self, index: usize) -> Option<MemoryPair> {
         let pair = self.pairs.try_remove(index)?;
         self.active.retain(|active| *active != index);
@@ -367,16 +371,16 @@ impl LocalPaths {
         Some(pair)
     }
 
-    /// Returns the pairs with a member whose areas are mapped.
+    /// Returns the indices of the pairs with a member whose areas are mapped.
     pub(super) fn pairs_with(&mut self, member: MemberId) -> Vec<usize> {
-        // In a forked child the areas are not mapped, and this call drops the pairs.
+        // A forked child does not map the areas, so this call drops its pairs.
         self.is_own_process();
         let with = |(_, pair): &(usize, &MemoryPair)| pair.partner().member == member && pair.has_other();
         self.pairs.iter().filter(with).map(|(index, _)| index).collect()
     }
 
-    /// Drops the pairs with a member that died or left, or that messages do not reach although it lives. An
-    /// unreachable member is offered memory again later; the delay doubles each time.
+    /// Drops the pairs with a member that has died or left, or that messages do not reach although it lives.
+    /// An unreachable member is offered memory again later, with a delay that doubles each time.
     pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
         if mutant!(memory_of_the_dead_is_kept) {
             return;
@@ -387,7 +391,7 @@ impl LocalPaths {
             if let Some(index) = known.and_then(|known| known.pair) {
                 drop(self.drop_pair(index));
             } else if known.is_some_and(|known| known.again.is_none()) {
-                // QPs of this member may choose again.
+                // QPs connected to this member may now have another choice.
                 self.changed();
             }
             if self.host.as_ref().is_some_and(|host| host.is_alive(member)) {
@@ -416,7 +420,7 @@ impl LocalPaths {
         self.changed();
     }
 
-    /// Returns true if this process created the areas. A child of a fork drops them.
+    /// Returns true if this process created the areas. If not, it is a child of a fork, and drops them.
     fn is_own_process(&mut self) -> bool {
         let is_own = self.areas.as_ref().map_or(true, Areas::is_own_process);
         if !is_own && !matches!(self.policy, PathPolicy::Network(Refusal::Forked)) {
@@ -425,7 +429,7 @@ impl LocalPaths {
         is_own
     }
 
-    /// Returns true if there are neither pairs nor changes to pass on to QPs.
+    /// Returns true if there are no pairs, no planned offers, and no changes to report to QPs.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.pairs.is_empty() && self.again.is_none() && !self.has_changed
@@ -436,12 +440,12 @@ impl LocalPaths {
         !self.active.is_empty()
     }
 
-    /// Returns the active pair at a position.
+    /// Returns the pair at a position in the list of active pairs.
     pub(super) fn active(&self, at: usize) -> Option<usize> {
         self.active.get(at).copied()
     }
 
-    /// Checks the state of all pairs that are not settled. Returns the QPs that waited for room and may continue.
+    /// Checks all pairs that are not settled. Returns the QPs that waited for room and may continue.
     pub(super) fn look(&mut self, outbox: &mut MemberOutbox, now: Time) -> Vec<u32> {
         if !self.is_own_process() {
             return Vec::new();
@@ -469,7 +473,7 @@ impl LocalPaths {
                 }
             }
             has_changed |= pair.has_become_attached() || pair.goes_on();
-            // Ignore an error of the ring here: it is detected again when the QPs send.
+            // Ignore errors of the ring: they are detected again when the QPs send.
             if !pair.waiting.is_empty() && pair.has_room() != Ok(false) {
                 pair.is_not_full();
                 ready.append(&mut pair.waiting);
@@ -488,7 +492,8 @@ impl LocalPaths {
         ready
     }
 
-    /// Polls one of the parked rings. The wake-up message may arrive later, since the link is polled seldom.
+    /// Polls one of the parked rings, since the wake-up message may arrive late while the link is polled
+    /// seldom.
     fn look_at_parked(&mut self, now: Time) {
         let index = self.next_parked;
         self.next_parked = if index + 1 < self.pairs.capacity() { index + 1 } else { 0 };
@@ -500,8 +505,8 @@ impl LocalPaths {
         }
     }
 
-    /// Lets QPs choose again if the peer has stopped emptying the ring. Called when a QP that sends through
-    /// this pair timed out, or received a packet from the network.
+    /// Has QPs choose their paths again if the peer has stopped emptying the ring. Called when a QP that
+    /// sends through this pair timed out, or received a packet from the network.
     pub(super) fn note_silence(&mut self, index: usize, now: Time) {
         let pair = if self.is_own_process() { self.pairs.get_mut(index) } else { None };
         if pair.is_some_and(|pair| !pair.is_drained() && pair.has_stopped(now, STALLED_NS)) {
@@ -510,8 +515,8 @@ impl LocalPaths {
         }
     }
 
-    /// Takes the next packet of a pair to the front of `into`, which never shrinks. The payload of an answer to a READ stays
-    /// in the ring: [`LocalPaths::arrived`].
+    /// Takes the next packet of a pair to the front of `into`, which never shrinks. The payload of a READ
+    /// response stays in the ring; [`LocalPaths::arrived`] returns it.
     pub(super) fn take(
         &mut self,
         index: usize,
@@ -533,13 +538,13 @@ impl LocalPaths {
         }
     }
 
-    /// Ends a pair whose memory contains invalid values.
+    /// Ends a pair because its memory contains invalid values.
     pub(super) fn is_nonsense(&mut self, index: usize, outbox: &mut MemberOutbox, now: Time) {
         self.counts.nonsense += 1;
         self.end(index, "the peer has written nonsense into shared memory", outbox, now);
     }
 
-    /// Returns the payload of the last packet taken from the ring, from byte `at` on.
+    /// Returns the payload of the last packet taken from the ring, from byte `at` of the packet.
     pub(super) fn arrived(&self, index: usize, at: usize) -> Option<ArrivedPayload<'_>> {
         self.pairs.get(index).map(|pair| pair.arrived(at))
     }
@@ -551,8 +556,8 @@ impl LocalPaths {
         }
     }
 
-    /// Returns true if there is room for one more packet. Otherwise [`LocalPaths::look`] returns the QP once
-    /// there is room or its pair has ended.
+    /// Returns true if there is room for a packet. If not, [`LocalPaths::look`] returns the QP when there is
+    /// room or the peer has stopped.
     pub(super) fn has_room(
         &mut self,
         index: usize,
@@ -560,7 +565,7 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> bool {
-        // The memory is not mapped in a child of a fork, and any of its threads may be the first to send.
+        // A child of a fork does not map the memory, and any of its threads may be the first to send.
         if !self.is_own_process() {
             return false;
         }
@@ -588,13 +593,14 @@ impl LocalPaths {
         pair.push(packet, payload);
     }
 
-    /// Returns the destination of the next packet's payload in a ring. [`LocalPaths::has_room`] must have found room.
+    /// Returns the place in the ring for the payload of the next packet. Call it after
+    /// [`LocalPaths::has_room`] has returned true.
     #[inline]
     pub(super) fn payload(&self, index: usize) -> Option<RingPayload<'_>> {
         self.pairs.get(index).map(MemoryPair::payload)
     }
 
-    /// Writes and publishes a packet if there is room; returns true if there was.
+    /// Writes and publishes a packet; returns false if there is no room.
     pub(super) fn push_if_room(&mut self, index: usize, packet: &[u8], outbox: &mut MemberOutbox) -> bool {
         let has_room = self.is_own_process()
             && self.pairs.get_mut(index).is_some_and(|pair| pair.has_room() == Ok(true));
@@ -629,8 +635,8 @@ impl LocalPaths {
         }
     }
 
-    /// Parks the ring of the active pair at a position if it was idle lately. Returns true if the pair is no
-    /// longer active.
+    /// Parks the ring at a position in the list of active pairs if the ring has been idle. Returns true if it
+    /// is no longer in the list.
     pub(super) fn park_idle(&mut self, at: usize, now: Time) -> bool {
         let pair = self.active.get(at).and_then(|index| self.pairs.get_mut(*index));
         let parks = pair.is_none_or(|pair| now.since(pair.heard()) >= IDLE_NS && pair.park(Wanted::All));
@@ -640,8 +646,8 @@ impl LocalPaths {
         parks
     }
 
-    /// Parks all rings before a thread sleeps that must be woken for these packets. Returns true if packets
-    /// have arrived in the meantime.
+    /// Parks all rings before a thread sleeps that must be woken for `wanted` packets. Returns true if
+    /// packets have arrived before the rings were parked.
     pub(super) fn park(&mut self, wanted: Wanted) -> bool {
         let was_less = std::mem::replace(&mut self.wanted, wanted) == Wanted::Urgent && wanted == Wanted::All;
         if self.active.is_empty() && !was_less {
@@ -661,13 +667,13 @@ impl LocalPaths {
         !active.is_empty()
     }
 
-    /// Parks all rings again after another thread's work, for the thread that sleeps. Returns true if packets
-    /// have arrived in the meantime.
+    /// Parks all rings again, for a thread that sleeps while another thread has done work. Returns true if
+    /// packets have arrived before the rings were parked.
     pub(super) fn park_again(&mut self) -> bool {
         self.park(self.wanted)
     }
 
-    /// Looks into the parked rings whose senders have the bell. Returns true if something has arrived.
+    /// Polls the parked rings whose senders have the bell. Returns true if packets have arrived.
     pub(super) fn look_at_rung(&mut self, now: Time) -> bool {
         if self.bell.is_none() || !self.is_own_process() {
             return false;
@@ -685,7 +691,7 @@ impl LocalPaths {
         active.len() > before
     }
 
-    /// Returns the descriptor that wakes the thread that sleeps for this shard.
+    /// Returns the descriptor of the bell, which wakes the thread that sleeps for this shard.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         self.bell.as_ref().map(ShardBell::descriptor)
     }
@@ -696,12 +702,12 @@ impl LocalPaths {
         self.lingers && self.active.iter().any(is_recent)
     }
 
-    /// Returns true if QPs wait for room.
+    /// Returns true if QPs wait for room in a ring.
     pub(super) fn waits_for_room(&self) -> bool {
         self.unsettled.iter().any(|index| !self.pairs[*index].waiting.is_empty())
     }
 
-    /// Appends the counters of the paths.
+    /// Appends the counters of shared memory.
     pub(super) fn counters(&self, into: &mut Vec<Counter>) {
         let pairs = self.pairs.iter().filter(|(_, pair)| pair.is_attached()).count() as u64;
         into.extend([

@@ -1,13 +1,13 @@
-//! Memory shared by a shard of this process and a shard of another: a ring each way.
+//! Memory shared by a shard of this process and a shard of another, with a ring in each direction.
 //!
-//! Owns the layout of areas, and the known state of the peer. Only [`super::LocalPaths`] calls it. Values in
-//! the peer's area are checked before use, and a fault there ends only this pair.
+//! Owns the layout of areas, and the state of the peer as this side has read it. Only [`super::LocalPaths`]
+//! calls it. Values in the peer's area are checked before use, and an invalid value ends only this pair.
 //!
 //! ```text
 //! area:  produced 8 | consumed 8 | parked 8 | attached 8 | (to 4096) | ring
 //!        each word on its own cache line
 //! ```
-//! `attached` is the number of the peer's area that the owner has mapped. The peer may send from then on.
+//! `attached` is the number of the peer's area that the owner has mapped. The peer may send once it is set.
 
 use super::Partner;
 use super::bell::ShardBell;
@@ -22,27 +22,28 @@ use trunkline_verbs::Time;
 
 /// Size of an area, in bytes. Each side of a pair allocates one.
 pub(super) const AREA_BYTES: usize = 128 << 10;
-/// Offset of the ring.
+/// Offset of the ring in an area, in bytes.
 const RING_AT: usize = 4096;
 /// Size of the ring, in bytes.
 pub(in crate::device::shard) const RING_BYTES: usize = AREA_BYTES - RING_AT;
 pub(super) const ATTACHED: usize = 256;
 
-/// Length of the longest packet: headers, payload, and pad.
+/// Maximum length of a packet, in bytes: headers, payload and pad.
 pub(super) const LONGEST: usize = HEADERS_LENGTH_MAX + JOINED_BYTES as usize + 3;
 
-/// Number of bytes of each packet that are copied out of the ring before parsing: all headers, and short
-/// packets as a whole.
+/// Number of bytes of each packet that are copied out of the ring before parsing. They cover all headers, and
+/// short packets as a whole.
 const HEAD_BYTES: usize = 512;
 
 const _: () = assert!(HEADERS_LENGTH_MAX <= HEAD_BYTES, "headers are checked and used in one copy");
 
 const _: () = assert!(2 * LONGEST < RING_BYTES, "one packet may be written while another is read");
 
-/// Number of waiting bytes at which they are published, so that the peer copies them while more are written.
+/// Number of unpublished bytes at which they are published, so that the peer copies them while more are
+/// written.
 const PUBLISH_AT_BYTES: usize = 8 << 10;
 
-/// Returns the offset of a word in an area.
+/// Returns the offset of a word in an area, in bytes.
 fn offset(word: Word) -> usize {
     match word {
         Word::Produced => 0,
@@ -51,14 +52,14 @@ fn offset(word: Word) -> usize {
     }
 }
 
-/// State of the other side of a pair.
+/// The peer's side of a pair.
 #[derive(Debug)]
 enum Other {
     /// The peer's area has not arrived yet.
     Awaited,
     /// The peer's area, and the area's number.
     Mapped(MappedArea, u64),
-    /// This shard itself, which receives its own packets.
+    /// This shard itself, which receives the packets that it sends.
     Same,
 }
 
@@ -67,43 +68,43 @@ enum Other {
 pub(super) struct MemoryPair {
     partner: Partner,
     own: OwnArea,
-    /// The own area's number.
+    /// Number of the own area.
     number: u64,
     other: Other,
     producer: Producer,
     consumer: Consumer,
-    /// True if the peer has mapped our area.
+    /// True if the peer has mapped the own area.
     is_attached: bool,
     /// Time at which the pair was created, attached or unparked, or received its last packet.
     heard: Time,
-    /// Number of bytes written and not yet published.
+    /// Number of bytes that are written and not published yet.
     unpublished: usize,
-    /// True if a packet among them is not an acknowledgement.
+    /// True if an unpublished packet is not an acknowledgement.
     is_urgent: bool,
-    /// True if the receiver is to be woken for packets that are published already.
+    /// True if the receiver has to be woken for packets that are published already.
     must_wake: bool,
-    /// Wakes the peer, if it has handed its bell over.
+    /// Wakes the peer; `None` if the peer has not sent its bell.
     pub(super) bell: Option<ShardBell>,
-    /// True if the peer has been sent this side's bell.
+    /// True if this side's bell was sent to the peer.
     pub(super) gave_bell: bool,
-    /// QPs that wait for room.
+    /// Numbers of the QPs that wait for room.
     pub(super) waiting: Vec<u32>,
-    /// Time since which the peer has not taken packets, and its position then. Set while QPs wait for room or
-    /// responses.
+    /// Time at which the peer was seen to take no packets, and its position in the ring then. Set only while
+    /// QPs wait for room or responses.
     full: Option<(Time, u64)>,
-    /// True if the peer has not taken packets for a long time.
+    /// True if the peer counts as stopped. It counts as running again when it has emptied the ring.
     is_stalled: bool,
 }
 
-/// Payload written to the ring before the rest of its packet.
+/// Payload in the ring whose packet is not written yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::device::shard) struct Written {
-    /// Length of the headers before it, in bytes.
+    /// Length of the packet's headers, which precede the payload, in bytes.
     at: usize,
     length: usize,
 }
 
-/// Destination of the next packet's payload in the ring. The payload is copied once, from registered memory.
+/// Place in the ring for the payload of the next packet, which is copied there from registered memory.
 #[derive(Debug)]
 pub(in crate::device::shard) struct RingPayload<'a> {
     pair: &'a MemoryPair,
@@ -111,8 +112,8 @@ pub(in crate::device::shard) struct RingPayload<'a> {
 }
 
 impl RingPayload<'_> {
-    /// Copies `length` bytes from a checked range into the ring, after the packet's `headers` bytes of headers
-    /// and its earlier payload.
+    /// Copies `length` bytes from a checked range into the ring. They follow the `headers` bytes for the
+    /// packet's headers, and the payload that is already there.
     pub(in crate::device::shard) fn append(
         &self,
         headers: usize,
@@ -120,7 +121,7 @@ impl RingPayload<'_> {
         length: usize,
     ) -> Result<(), Refused> {
         let before = self.written.get();
-        // Earlier payload behind other headers belongs to an abandoned packet.
+        // Earlier payload behind headers of another length belongs to an abandoned packet.
         let before = if before.at == headers { before.length } else { 0 };
         let MemoryPair { producer, own, .. } = self.pair;
         if mutant!(record_is_published_before_its_bytes) {
@@ -142,12 +143,12 @@ impl RingPayload<'_> {
     }
 }
 
-/// Payload of the packet that was taken last, in the ring. It is copied once, to registered memory. The peer
-/// may change it at any time, so code must not depend on its content.
+/// Payload in the ring of the packet that was taken last, to be copied to registered memory. The peer may
+/// change the payload at any time, so code must not depend on its content.
 #[derive(Debug)]
 pub(in crate::device::shard) struct ArrivedPayload<'a> {
     pair: &'a MemoryPair,
-    /// Offset of the next byte in the packet.
+    /// Offset in the packet of the next byte to copy.
     at: usize,
 }
 
@@ -208,7 +209,7 @@ impl PeerArea for Shown<'_> {
 }
 
 impl MemoryPair {
-    /// Creates a pair from an area of this side. The peer's area arrives later.
+    /// Creates a pair from an own area. The peer's area arrives later.
     pub(super) fn new(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
         Self {
             partner,
@@ -244,7 +245,7 @@ impl MemoryPair {
         self.number
     }
 
-    /// Takes over the peer's area, and stores in the own area that it is mapped.
+    /// Takes over the peer's area, and records its number in the own area.
     pub(super) fn attach(&mut self, area: MappedArea, number: u64, now: Time) {
         self.other = Other::Mapped(area, number);
         self.own.store(ATTACHED, number);
@@ -266,7 +267,7 @@ impl MemoryPair {
         matches!(self.other, Other::Same)
     }
 
-    /// Checks if the peer has mapped our area. Returns true once, when it has.
+    /// Checks if the peer has mapped the own area. Returns true only in the first call that finds it mapped.
     pub(super) fn has_become_attached(&mut self) -> bool {
         if self.is_attached {
             return false;
@@ -281,28 +282,29 @@ impl MemoryPair {
         self.is_attached
     }
 
-    /// Returns true if the peer has stopped taking packets.
+    /// Returns true if the peer counts as stopped.
     pub(super) fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// Returns true if the pair needs no check until a QP waits for room or an answer.
+    /// Returns true if the pair needs no check until a QP waits for room or a response.
     pub(super) fn is_settled(&self) -> bool {
         self.has_other() && self.is_attached && !self.is_stalled && self.waiting.is_empty()
     }
 
-    /// Returns true if the ring has space for a packet of any length.
+    /// Returns true if the ring has room for a packet of any length.
     pub(super) fn has_room(&mut self) -> Result<bool, Violation> {
         self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
     }
 
-    /// Returns the destination of the next packet's payload. [`MemoryPair::has_room`] must have found room.
+    /// Returns the place in the ring for the payload of the next packet. Call it after
+    /// [`MemoryPair::has_room`] has returned true.
     pub(super) fn payload(&self) -> RingPayload<'_> {
         RingPayload { pair: self, written: Cell::default() }
     }
 
-    /// Writes a packet around the payload that is already in the ring. [`MemoryPair::has_room`] must have
-    /// found room. A receiver that polls sees it before [`MemoryPair::publish`] if much was written.
+    /// Writes a packet whose payload may be in the ring already. Call it after [`MemoryPair::has_room`] has
+    /// returned true. If many bytes are unpublished, they are published without [`MemoryPair::publish`].
     pub(super) fn push(&mut self, packet: &[u8], Written { at, length }: Written) {
         let (head, tail) = packet.split_at(at.min(packet.len()));
         let whole = packet.len() + length;
@@ -317,7 +319,8 @@ impl MemoryPair {
         }
     }
 
-    /// Publishes the written packets. Returns true if the receiver must be woken for them or earlier ones.
+    /// Publishes the written packets. Returns true if the receiver must be woken for these or earlier
+    /// packets.
     #[must_use = "a receiver that parked the ring does not look"]
     pub(super) fn publish(&mut self) -> bool {
         self.publish_written();
@@ -330,14 +333,13 @@ impl MemoryPair {
         self.must_wake |= self.producer.publish(&Own(&self.own), &Shown(&self.other, &self.own), is_urgent);
     }
 
-    /// Records that the message that wakes the peer could not be sent. The next publication requests it
-    /// again.
+    /// Records that the peer could not be woken. The next [`MemoryPair::publish`] returns true again.
     pub(super) fn was_not_woken(&mut self) {
         self.producer.was_not_woken();
     }
 
-    /// Copies the next packet to the front of `into`. Returns its length; `None` if the ring is empty. For an
-    /// answer to a READ, only the headers are always copied; [`MemoryPair::arrived`] returns its payload.
+    /// Copies the next packet to the front of `into`. Returns its length, or `None` if the ring is empty. The
+    /// payload of a READ response may stay in the ring; [`MemoryPair::arrived`] returns it.
     pub(super) fn pop(&mut self, into: &mut Vec<u8>, now: Time) -> Result<Option<usize>, Violation> {
         let shown = Shown(&self.other, &self.own);
         let Some(length) = self.consumer.pop(&shown, LONGEST, HEAD_BYTES, into)? else { return Ok(None) };
@@ -353,23 +355,23 @@ impl MemoryPair {
         Ok(Some(length))
     }
 
-    /// Returns the payload of the packet that was taken last, from its byte `at` on.
+    /// Returns the payload of the packet that was taken last, from byte `at` of the packet.
     pub(super) fn arrived(&self, at: usize) -> ArrivedPayload<'_> {
         ArrivedPayload { pair: self, at }
     }
 
-    /// Makes the space of the packets taken out available to the sender.
+    /// Releases the space of the taken packets to the sender.
     pub(super) fn release(&mut self) {
         self.consumer.release(&Own(&self.own));
     }
 
-    /// Parks the ring until the peer wakes this side for such a packet. Returns false if packets have arrived
-    /// in the meantime; the ring is then not parked.
+    /// Parks the ring until the peer wakes this side for a `wanted` packet. Returns false, without parking
+    /// the ring, if packets have arrived.
     pub(super) fn park(&mut self, wanted: Wanted) -> bool {
         self.consumer.park(&Own(&self.own), &Shown(&self.other, &self.own), wanted)
     }
 
-    /// Returns true if the ring is parked although something has arrived.
+    /// Returns true if the ring is parked and packets have arrived.
     pub(super) fn is_parked_too_long(&mut self) -> bool {
         self.consumer.is_parked() && self.consumer.has_message(&Shown(&self.other, &self.own))
     }
@@ -390,8 +392,8 @@ impl MemoryPair {
         self.producer.is_drained(&Shown(&self.other, &self.own))
     }
 
-    /// Checks if the peer still takes packets, while QPs wait for room or responses. Returns true if it has
-    /// just stopped.
+    /// Checks whether the peer takes packets, while QPs wait for room or responses. Returns true when the
+    /// peer is found to have stopped.
     pub(super) fn has_stopped(&mut self, now: Time, patience_ns: u64) -> bool {
         let consumed = self.producer.consumed(&Shown(&self.other, &self.own));
         match self.full {
@@ -412,7 +414,7 @@ impl MemoryPair {
         self.full = None;
     }
 
-    /// Returns true if a stalled peer has emptied the ring. The peer then counts as working again.
+    /// Returns true if a stopped peer has emptied the ring. It then counts as running again.
     pub(super) fn goes_on(&mut self) -> bool {
         if !self.is_stalled || !self.is_drained() {
             return false;
@@ -431,7 +433,7 @@ mod tests {
     use trunkline_roce::wire::{Opcode, Operation, Packet, Service};
     use trunkline_verbs::{Memory, Psn, QpNumber};
 
-    /// Packets that go around the ring three times.
+    /// Number of packets sent, which is enough to go around the ring three times.
     const PACKETS: usize = 24;
     /// Length of their headers: BTH and AETH.
     const HEADERS: usize = 16;
@@ -459,8 +461,8 @@ mod tests {
         bytes
     }
 
-    /// Sends answers to READs, and copies the payload of each to two ranges of a memory. If `scribbles`, the sender overwrites
-    /// all of its ring between the check of the headers and the copy.
+    /// Sends READ responses, and copies the payload of each to two ranges of a memory. If `scribbles` is
+    /// true, the sender overwrites its whole ring between the check of the headers and the copy.
     fn answers_arrive(scribbles: bool) {
         let [mut from, mut to] = joined();
         let (memory, mut taken) = (Memory::zeroed(64 << 10).unwrap(), Vec::new());
@@ -499,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn sender_that_overwrites_answer_changes_its_target_only() {
+    fn sender_overwriting_answer_changes_only_its_target() {
         answers_arrive(true);
     }
 }

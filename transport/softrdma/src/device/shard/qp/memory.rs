@@ -1,4 +1,4 @@
-//! Local memory of a QP's own work requests.
+//! Local memory of a QP's work requests.
 //!
 //! Combines the key table with the QP's protection domain for the requester.
 
@@ -7,15 +7,14 @@ use crate::device::tables::keys::{KeyRange, KeyView, PdNumber, Refused};
 use trunkline_roce::engine::{LocalFault, LocalMemory};
 use trunkline_verbs::{Access, Sge};
 
-/// Memory that a QP's lkeys name.
+/// Memory to which a QP's lkeys refer.
 #[derive(Debug)]
 pub(in crate::device::shard) struct QpMemory<'a> {
     pub(in crate::device::shard) keys: KeyView<'a>,
     pub(in crate::device::shard) pd: PdNumber,
-    /// Destination of the packet's payload, if it is a ring.
+    /// Destination for the payload of the packet being written, if the packet goes through a ring.
     pub(in crate::device::shard) ring: Option<&'a RingPayload<'a>>,
-    /// Source of the bytes that the engine writes, if they are the payload of a packet in a ring. The engine has
-    /// only their number.
+    /// Payload in a ring of the packet being read. The engine then sees only the payload's length.
     pub(in crate::device::shard) arrived: Option<ArrivedPayload<'a>>,
 }
 
@@ -43,7 +42,7 @@ impl LocalMemory for QpMemory<'_> {
     }
 }
 
-/// Appends `length` bytes from a checked range to a packet, or to its payload in a ring.
+/// Appends `length` bytes from a checked range to a packet, or to the packet's payload in a ring.
 pub(in crate::device::shard) fn append(
     range: &KeyRange<'_>,
     length: usize,

@@ -1,14 +1,14 @@
-//! A queue pair of the shard.
+//! A queue pair of a shard.
 //!
-//! Owns the QP's two engine halves, its attributes, its route and its reception. The shard calls it with the
-//! shard's resources. It must never touch another QP.
+//! Owns the QP's requester and responder, its attributes, its route and its reception. The shard calls it
+//! with the shard's resources. A QP must never access another QP.
 //!
 //! | part | what it owns |
 //! |---|---|
 //! | `traffic` | the QP's packets |
-//! | `path`, `route` | the path that they take, and their addresses |
+//! | `path`, `route` | the path of the QP's packets, and their addresses |
 //! | `reception`, `receives` | the receives in progress, and the queue that a message takes its receive from |
-//! | `target`, `memory` | memory that peers reach, and memory of the QP's own requests |
+//! | `target`, `memory` | memory that the peer accesses, and memory of the QP's own requests |
 
 pub(super) mod memory;
 mod path;
@@ -70,10 +70,10 @@ pub(in crate::device) struct QpParts {
 #[derive(Debug)]
 pub(in crate::device) struct TgtRemains<'a> {
     pub(in crate::device) attributes: QpAttributes,
-    /// The responder's image.
+    /// The published state of the responder.
     pub(in crate::device) responder: &'a [u64],
     pub(in crate::device) domain: Arc<Domain>,
-    /// Reception in progress here.
+    /// Reception in this process, if it has placed packets of the TGT.
     pub(in crate::device) reception: Option<Reception>,
     pub(in crate::device) route: Option<Route>,
     pub(in crate::device) shared: Box<dyn SharedTgt>,
@@ -92,17 +92,18 @@ pub(super) struct Qp {
     route: Option<Route>,
     path: QpPath,
     on_path: OnPath,
-    /// Source of a request whose placement in another process is awaited.
+    /// Source of a request that is being placed in another process. The source is proven if the placement
+    /// succeeds.
     awaits_proof: Option<Heard>,
-    /// True if the first packet replaces the RTU of its connection.
+    /// True if the first packet is to be reported to control in place of the RTU of its connection.
     awaits_rtu: bool,
-    /// True if the next answer reports that a request was marked (ECN).
+    /// True if the next response has to report that a request was marked (ECN).
     owes_echo: bool,
     /// Keeps the XRC domain of a TGT alive (contract A12).
     domain: Option<Arc<Domain>>,
-    /// Open handles of a QP that is not shared; more than one only for a TGT.
+    /// Number of open handles of a QP that is not shared. Only a TGT can have more than one.
     handles: usize,
-    /// Shared part of a TGT.
+    /// State for sharing a TGT among processes; `None` for other QPs.
     shared: Option<Box<dyn SharedTgt>>,
 }
 
@@ -173,22 +174,23 @@ impl Qp {
         }
     }
 
-    /// Returns attributes and state.
+    /// Returns attributes and state of the QP.
     pub(super) fn attributes(&self) -> &QpAttributes {
         &self.attributes
     }
 
-    /// Returns true if the QP may receive this datagram (contract rocev2 8.3: both addresses, not the UDP
-    /// source port). After the first packet from a member of this host, only members count as the QP's peer:
-    /// when the peer dies, another user may take over its address and ports.
+    /// Returns true if the QP may receive this datagram: both IP addresses must match, but not the UDP source
+    /// port (contract rocev2 8.3). After the first packet from a member of this host, only packets from
+    /// members are accepted, since another user may take over the peer's address and ports when the peer
+    /// dies.
     pub(super) fn is_connected(&self, datagram: &Datagram<'_>, origin: Origin) -> bool {
         self.route
             .as_ref()
             .is_some_and(|route| route.is_of(datagram) && (origin.is_member || !route.is_to_member()))
     }
 
-    /// Returns the headers covered by the ICRC of the peer's packets, if an address translator rewrites the
-    /// headers.
+    /// Returns the headers covered by the ICRC of the peer's packets; `None` if no address translator
+    /// rewrites the headers.
     pub(super) fn covered_by_peer(&self) -> Option<IpUdp> {
         self.route.as_ref()?.covered_by_peer()
     }
@@ -200,7 +202,7 @@ impl Qp {
         }
     }
 
-    /// Counts one more handle if this is a TGT of the domain; returns false otherwise.
+    /// Adds a handle if this is a TGT of the domain; returns false otherwise.
     pub(super) fn open_handle(&mut self, domain: DomainNumber) -> bool {
         let found = self.domain.as_ref().is_some_and(|of| of.number() == domain);
         self.handles += usize::from(found);
@@ -213,28 +215,28 @@ impl Qp {
         self.handles == 0
     }
 
-    /// Returns the counters of the halves.
+    /// Returns the counters of the requester and of the responder.
     pub(super) fn counters(&self) -> (Option<&RequesterCounters>, Option<&ResponderCounters>) {
         let responder = self.responder.as_ref().map(ResponderState::counters);
         (self.requester.as_ref().map(Requester::counters), responder)
     }
 
-    /// Sets whether the first packet replaces an RTU from now on.
+    /// Sets whether the next packet is reported to control in place of the RTU.
     pub(super) fn await_rtu(&mut self, awaits: bool) {
         self.awaits_rtu = awaits;
     }
 
-    /// Returns the shared part of a TGT.
+    /// Returns the state for sharing a TGT, if the QP is a shared TGT.
     pub(super) fn shared(&mut self) -> Option<&mut (dyn SharedTgt + 'static)> {
         self.shared.as_deref_mut()
     }
 
-    /// Returns the SRQ whose receive the message in progress holds, in any process.
+    /// Returns the SRQ from which the message in progress holds a receive, in this process or another.
     pub(super) fn message_srq(&self) -> Option<SrqNumber> {
         self.responder.as_ref()?.message_srq()
     }
 
-    /// Applies attributes that were checked, and the route, if there is one.
+    /// Applies attributes, which the caller has checked, and the route, if it is given.
     pub(super) fn apply(&mut self, after: &QpAttributes, route: Option<Route>, resources: &mut Resources) {
         let state = after.state;
         let entered = self.attributes.state != state;
@@ -258,18 +260,18 @@ impl Qp {
         if entered && matches!(state, QpState::Error | QpState::Reset) {
             self.end_remote_message(state == QpState::Error, resources);
         }
-        // Other processes must read the new state as soon as this call returns.
+        // The new state must be visible to other processes when this call returns.
         self.publish(resources);
     }
 
-    /// Moves the QP to ERR after a failure, and raises an event of this kind.
+    /// Moves the QP to ERR after a failure, and raises an event of the given kind.
     pub(super) fn break_down(&mut self, kind: AsyncEventKind, resources: &mut Resources) {
         self.fail();
         self.enter_error(resources);
         self.raise(kind, &resources.events);
     }
 
-    /// Moves a TGT to ERR whose image or address is lost, without flushing any receive.
+    /// Moves to ERR a TGT whose published state or address is lost. Receives are not flushed.
     pub(super) fn abandon(&mut self, events: &AsyncEvents) {
         if self.attributes.state != QpState::Reset {
             self.fail();
@@ -277,14 +279,14 @@ impl Qp {
         }
     }
 
-    /// Returns true if the QP still works and completes into a CQ that has lost a completion.
+    /// Returns true if the QP is not in ERR or RESET, and uses a CQ that has lost a completion.
     pub(super) fn has_overflowed(&self) -> bool {
         let sends = self.send_cq.as_ref().is_some_and(|cq| cq.is_overflowed());
         (sends || self.reception.source().is_overflowed())
             && !matches!(self.attributes.state, QpState::Error | QpState::Reset)
     }
 
-    /// Raises an event of the QP: for a shared TGT, at every process that has a handle.
+    /// Raises an event of the QP. An event of a shared TGT is raised in each process with a handle.
     fn raise(&mut self, kind: AsyncEventKind, events: &AsyncEvents) {
         match &mut self.shared {
             Some(shared) => shared.raise(kind),
@@ -292,7 +294,7 @@ impl Qp {
         }
     }
 
-    /// Ends the unfinished work of the receive side. The requester flushes by itself.
+    /// Completes the unfinished receives with errors. The requester flushes its own work.
     fn enter_error(&mut self, resources: &mut Resources) {
         self.leave_path(resources);
         self.flush_receives(resources);
@@ -309,7 +311,7 @@ impl Qp {
         self.reception.flush(self.number, intake, completer);
     }
 
-    /// Moves the QP and both halves to ERR.
+    /// Moves the QP, its requester and its responder to ERR.
     fn fail(&mut self) {
         self.attributes.state = QpState::Error;
         self.follow();
@@ -324,14 +326,15 @@ impl Qp {
         }
     }
 
-    /// Requests that another process end, or drop, the receive of the message in progress.
+    /// Requests that another process complete with an error, or release, the receive of the message in
+    /// progress.
     pub(super) fn end_remote_message(&mut self, is_error: bool, resources: &mut Resources) {
         if let Some(shared) = &mut self.shared {
             shared.end_message(self.number, is_error, &mut resources.outbox);
         }
     }
 
-    /// Publishes a TGT's state, if it is shared. Packets that reveal the new state must be sent afterwards.
+    /// Publishes the state of a shared TGT. Packets that reveal the new state must be sent afterwards.
     pub(super) fn publish(&self, resources: &mut Resources) {
         if let (Some(shared), Some(responder)) = (&self.shared, &self.responder) {
             let source = self.route.map(|route| route.source().ip());
@@ -339,7 +342,7 @@ impl Qp {
         }
     }
 
-    /// Posts sends until one is refused.
+    /// Posts send requests up to the first that is refused.
     pub(super) fn post_send(&mut self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
         let none = VerbsError::Invalid("a TGT has no send queue");
         let requester = self.requester.as_mut().ok_or(PostError { index: 0, cause: none })?;
@@ -349,9 +352,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Checks that all sends can be posted.
+    /// Checks that all send requests can be posted.
     pub(super) fn check_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-        // Without a requester `post_send` returns the reason.
+        // If there is no requester, `post_send` returns the error.
         let Some(requester) = &self.requester else { return Ok(()) };
         for (index, request) in requests.iter().enumerate() {
             requester.check(request, index).map_err(|cause| PostError { index, cause: refusal(cause) })?;

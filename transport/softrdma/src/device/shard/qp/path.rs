@@ -1,7 +1,7 @@
-//! The path of a QP's packets: the network, or memory shared with its peer's process.
+//! The path of a QP's packets: the network, or memory shared with the peer's process.
 //!
-//! Owns when a QP chooses again. The choice is invisible to the requester and the responder: packets without
-//! an answer on the old path are sent again on the new one.
+//! Owns the decision when a QP chooses its path again. The requester and the responder do not depend on the
+//! choice: packets that are not answered on the old path are retransmitted on the new one.
 
 use super::Qp;
 use super::memory::QpMemory;
@@ -19,8 +19,8 @@ use trunkline_verbs::{QpState, ReadAllowance, Time};
 const PACKETS_IN_TURN: usize = 64;
 
 impl Qp {
-    /// Chooses the path again if another one may have become possible. Returns the pair to send through, if it
-    /// is memory.
+    /// Chooses the path again if the possible paths may have changed. Returns the pair to send through, or
+    /// `None` if the QP uses the network.
     #[inline]
     pub(in crate::device::shard) fn choose_path(
         &mut self,
@@ -57,14 +57,15 @@ impl Qp {
         }
     }
 
-    /// Makes a QP that does not use memory choose again, because its peer may be reachable through memory now.
+    /// Schedules a new choice for a QP that does not use memory, since its peer may now be reachable through
+    /// memory.
     pub(in crate::device::shard) fn reconsider_path(&mut self) {
         if !self.path.choice.is_used {
             self.path.epoch = 0;
         }
     }
 
-    /// Returns the pair that the QP's packets go through, if it uses memory.
+    /// Returns the pair through which the QP sends; `None` if it uses the network.
     pub(in crate::device::shard) fn pair_in_use(&self) -> Option<usize> {
         self.path.choice.pair.filter(|_| self.path.choice.is_used)
     }
@@ -87,7 +88,7 @@ impl Qp {
         }
     }
 
-    /// Forgets the path of a QP that is connected with another peer, or with none.
+    /// Resets the path of a QP whose peer changes, or that is no longer connected.
     pub(super) fn forget_path(&mut self) {
         self.path = QpPath::default();
         if let Some(requester) = &mut self.requester {
@@ -95,9 +96,9 @@ impl Qp {
         }
     }
 
-    /// Returns true if the peer's packets come through this pair. If another pair was chosen, the QP chooses
-    /// again first: the packet shows that the peer has chosen a path, and a QP that only responds has no
-    /// timeout that would make it choose.
+    /// Returns true if the QP uses this pair. If the QP has chosen another path, it chooses again first. The
+    /// packet shows that the peer has chosen this pair, and a QP that only responds has no timeout that would
+    /// cause a new choice.
     pub(in crate::device::shard) fn is_reached_by(
         &mut self,
         pair: usize,
@@ -112,7 +113,7 @@ impl Qp {
         self.route.is_some() && is_peers
     }
 
-    /// Sends through memory, responses before requests. Returns true if the QP may have more.
+    /// Sends packets through memory, responses before requests. Returns true if the QP may have more to send.
     pub(in crate::device::shard) fn send_by_memory(
         &mut self,
         pair: usize,
@@ -124,7 +125,7 @@ impl Qp {
         if self.on_path.is_controlled() {
             self.leave_path(resources);
         }
-        // The state is published before any response is sent.
+        // The state must be visible before any response that reveals it.
         self.publish(resources);
         let mut sent = 0;
         while sent < PACKETS_IN_TURN
@@ -165,8 +166,8 @@ impl Qp {
             || self.requester.as_ref().is_some_and(Requester::has_output)
     }
 
-    /// Writes the next packet, which may join the payload of several. The payload is written into `ring` if
-    /// given. Returns false if there was no packet to send.
+    /// Writes the next packet, which may join the payload of several packets. The payload is written into
+    /// `ring` if it is given. Returns false if there is no packet to send.
     fn next_packet(
         &mut self,
         now: Time,
@@ -192,19 +193,19 @@ impl Qp {
         requester.poll_joined(now, &memory, packet).is_some()
     }
 
-    /// Records that a packet through memory has proved that its sender is the peer.
+    /// Records that a packet through memory proved its sender to be the peer.
     pub(in crate::device::shard) fn heard_by_memory(&mut self) {
         if let Some(route) = &mut self.route {
             route.heard_by_memory();
         }
     }
 
-    /// Returns the reason why the QP does not use memory; `None` if it does.
+    /// Returns the reason for which the QP does not use memory; `None` if it uses memory.
     pub(in crate::device::shard) fn why_not_memory(&self) -> Option<&'static str> {
         (!self.path.choice.is_used).then_some(self.path.choice.why)
     }
 
-    /// Returns the reason why the QP will never use memory; `None` if it does or may.
+    /// Returns the reason for which the QP can never use memory; `None` if it can.
     pub(in crate::device::shard) fn why_never_memory(&self) -> Option<&'static str> {
         self.path.choice.is_final.then_some(self.path.choice.why)
     }
@@ -219,7 +220,7 @@ impl Qp {
         self.route.as_ref().map(|route| route.destination().ip())
     }
 
-    /// Discards the QP's next packets, as if the network had lost them.
+    /// Discards the QP's next packets, like packets that the network loses.
     pub(in crate::device::shard) fn send_nowhere(
         &mut self,
         packet: &mut Vec<u8>,

@@ -28,12 +28,12 @@ enum Queue<'a> {
 }
 
 impl<'a> Receives<'a> {
-    /// Creates it for a QP's own queue.
+    /// Wraps the own queue of a QP.
     pub(in crate::device::shard) fn own(queue: &'a mut ReceiveQueue, pd: PdNumber, cq: &'a CqRing) -> Self {
         Self { queue: Queue::Own(queue), lkey_pd: pd, rkey_pd: pd, cq }
     }
 
-    /// Creates it for a basic SRQ of a QP with this PD and CQ.
+    /// Wraps the basic SRQ of a QP with this PD and CQ.
     pub(in crate::device::shard) fn basic(
         intake: Intake<'a>,
         number: u32,
@@ -45,7 +45,7 @@ impl<'a> Receives<'a> {
         Some(Self { queue, lkey_pd: srq.pd(), rkey_pd, cq })
     }
 
-    /// Creates it for the SRQ that a packet names, if the SRQ is in the domain.
+    /// Wraps the SRQ that a packet names, if the SRQ is in the domain.
     #[inline]
     pub(in crate::device::shard) fn in_domain(
         intake: Intake<'a>,
@@ -63,12 +63,12 @@ impl<'a> Receives<'a> {
         matches!(self.queue, Queue::Shared { .. })
     }
 
-    /// Returns the PD of the lkeys of receives.
+    /// Returns the PD that the lkeys of receives must belong to.
     pub(in crate::device::shard) fn lkey_pd(&self) -> PdNumber {
         self.lkey_pd
     }
 
-    /// Returns the PD of the rkeys of messages.
+    /// Returns the PD that the rkeys of messages must belong to.
     pub(in crate::device::shard) fn rkey_pd(&self) -> PdNumber {
         self.rkey_pd
     }
@@ -78,7 +78,8 @@ impl<'a> Receives<'a> {
         self.cq
     }
 
-    /// Returns true if a receive is posted. Another shard may still take the last receive of an SRQ.
+    /// Returns true if a receive is posted. Another shard may take the last receive of an SRQ before this one
+    /// does.
     pub(in crate::device::shard) fn has_some(&self) -> bool {
         match &self.queue {
             Queue::Own(queue) => queue.len() > 0,
@@ -86,8 +87,8 @@ impl<'a> Receives<'a> {
         }
     }
 
-    /// Takes a receive for a message, and raises the limit event (contract D6). Returns false if the queue is
-    /// empty.
+    /// Takes a receive for a message, and raises the limit event of an SRQ (contract D6). Returns false if
+    /// the queue is empty.
     #[inline]
     pub(in crate::device::shard) fn take(&mut self, taken: &mut Taken, events: &AsyncEvents) -> bool {
         match &mut self.queue {

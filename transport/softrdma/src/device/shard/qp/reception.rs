@@ -1,7 +1,7 @@
 //! The receive side of a QP.
 //!
-//! Owns the source of receives, and the receive that a half-arrived message holds. `target` decides what a
-//! packet does to that receive.
+//! Owns the source of receives, and the receive that a message in progress holds. `target` decides how a
+//! packet uses that receive.
 
 use super::receives::Receives;
 use crate::device::objects::async_events::AsyncEvents;
@@ -36,20 +36,20 @@ pub(in crate::device) struct Reception {
 /// The receive of the message in progress.
 #[derive(Debug, Default)]
 pub(in crate::device::shard) struct HeldReceive {
-    /// The receive if `in_use`, otherwise a buffer for the next one.
+    /// The receive if `in_use` is true, otherwise a buffer for the next one.
     taken: Taken,
     in_use: bool,
-    /// The SRQ that the message named.
+    /// The SRQ that the message names; `None` if the QP is not a TGT.
     srq: Option<SrqNumber>,
 }
 
 impl HeldReceive {
-    /// Returns the SRQ of the receive that a message holds, if it holds one.
+    /// Returns `Some` if the message in progress holds a receive, with the SRQ that the message names.
     pub(in crate::device::shard) fn message(&self) -> Option<Option<SrqNumber>> {
         self.in_use.then_some(self.srq)
     }
 
-    /// Forgets the message in progress.
+    /// Drops the message in progress without completing its receive.
     pub(in crate::device::shard) fn drop_message(&mut self) {
         self.in_use = false;
     }
@@ -69,7 +69,7 @@ impl HeldReceive {
         true
     }
 
-    /// Ends the message; returns the `wr_id` of its receive.
+    /// Ends the message in progress; returns the `wr_id` of its receive.
     pub(in crate::device::shard) fn end(&mut self) -> u64 {
         self.in_use = false;
         self.taken.wr_id
@@ -92,7 +92,7 @@ impl ReceiveSource {
         }
     }
 
-    /// Returns true if the receive CQ has lost a completion. Always false for XRC, whose SRQs have their own
+    /// Returns true if the receive CQ has lost a completion. Always false for a TGT, whose SRQs have separate
     /// CQs.
     pub(in crate::device::shard) fn is_overflowed(&self) -> bool {
         match self {
@@ -112,8 +112,8 @@ impl Reception {
         Self { source, held: HeldReceive::default() }
     }
 
-    /// Ends a half-received message when the QP goes to ERR (contract I2), and flushes the QP's own receive
-    /// queue.
+    /// Completes the receive of a message in progress with an error when the QP goes to ERR (contract I2),
+    /// and flushes the QP's own receive queue.
     pub(in crate::device::shard) fn flush(
         &mut self,
         number: QpNumber,
@@ -142,7 +142,7 @@ impl Reception {
         }
     }
 
-    /// Forgets the message in progress.
+    /// Drops the message in progress without completing its receive.
     pub(in crate::device::shard) fn drop_message(&mut self) {
         self.held.drop_message();
     }
@@ -152,7 +152,7 @@ impl Reception {
         &self.source
     }
 
-    /// Returns the own queue of an RC QP.
+    /// Returns the QP's own receive queue, if it has one.
     pub(in crate::device::shard) fn own_queue(&mut self) -> Option<&mut ReceiveQueue> {
         match &mut self.source {
             ReceiveSource::Own { queue, .. } => Some(queue),
@@ -160,7 +160,7 @@ impl Reception {
         }
     }
 
-    /// Returns the receive queue for a message that names `srq`, and the receive of the message in progress.
+    /// Returns the receive queue for a message that names `srq`, and the state of the message in progress.
     #[inline]
     pub(in crate::device::shard) fn select<'a>(
         &'a mut self,
@@ -171,7 +171,7 @@ impl Reception {
         Some((receives, &mut self.held))
     }
 
-    /// Ends the message in progress with an error completion of its receive; fills in the `wr_id`.
+    /// Completes the receive of the message in progress with `completion`, whose `wr_id` is filled in.
     pub(in crate::device::shard) fn fail(
         &mut self,
         intake: Intake<'_>,
@@ -185,7 +185,7 @@ impl Reception {
         }
     }
 
-    /// Discards all state without completions, when the QP goes to RESET.
+    /// Drops all receives without completions, since the QP goes to RESET.
     pub(in crate::device) fn reset(&mut self) {
         self.held.drop_message();
         if let ReceiveSource::Own { queue, .. } = &mut self.source {

@@ -1,15 +1,15 @@
 //! Source and destination addresses of a QP's packets.
 //!
 //! Owns the choice of the peer's UDP port (contract rocev2 8.3). A software peer may share its address with
-//! other processes, and then uses a separate port. The peer is also reachable at its device's port (4791 by
+//! other processes, and then uses a separate port. It is also reachable at its device's port (4791 by
 //! default), through the process that holds that port. A foreign peer is reached at 4791 only. In a
-//! connection of one flow, the port that the peer's request came from stands for its device's port.
+//! connection of one flow, the source port of the peer's request replaces the port of its device.
 //!
 //! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
-//! response to a PSN that is outstanding. A QP sends everything to the learned port, never to the source of
-//! the packet that it answers, so a forger does not receive the QP's PSNs. A forger with the addresses and
-//! the QP number that guesses the PSN is accepted once in 2^24 packets as a request, and once in 2^24 / n as
-//! a response while n PSNs are outstanding. A duplicate, half of all guesses, has no effect.
+//! response to an outstanding PSN. A QP sends all packets to the learned port, never to the source of the
+//! packet that it answers, so a forger does not receive the QP's PSNs. A forger that has the addresses and
+//! the QP number, and guesses the PSN, is accepted with one request in 2^24, or with one response in 2^24 / n
+//! while n PSNs are outstanding. A duplicate, half of all guesses, has no effect.
 //!
 //! | time-outs without an answer | destination of the next packets |
 //! |---|---|
@@ -23,25 +23,25 @@ use trunkline_machine::mutant;
 use trunkline_roce::wire::IpUdp;
 use trunkline_verbs::{PeerView, UdpPorts};
 
-/// Time-outs after which the peer may have moved.
+/// Number of consecutive time-outs after which the peer may have moved.
 const MAY_HAVE_MOVED: u32 = 2;
 
 /// Source of a packet that proved the peer's address.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device::shard) struct Heard {
     pub(in crate::device::shard) from: SocketAddr,
-    /// True if a member of this host sends from there.
+    /// True if a member of this host sends from the source.
     pub(in crate::device::shard) is_member: bool,
 }
 
-/// The addresses of a QP and its peer, with the peer's proven port.
+/// The addresses of a QP and its peer, and the peer's proven port.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device) struct Route {
     source: SocketAddr,
     destination: SocketAddr,
-    /// Port of the peer's device.
+    /// UDP port of the peer's device.
     home: u16,
-    /// Port from which the peer's last proof came.
+    /// UDP port from which the last proof came.
     seen: u16,
     /// True if packets pass a network.
     is_between_hosts: bool,
@@ -49,9 +49,9 @@ pub(in crate::device) struct Route {
     is_to_member: bool,
     /// True if the peer is proven to be a software device.
     is_to_soft: bool,
-    /// Number of time-outs since the last answer.
+    /// Number of time-outs since the last proof.
     silences: u32,
-    /// Addresses that ICRCs cover in place of those above.
+    /// Addresses for computing ICRCs, if they differ from the ones above because of address translation.
     view: Option<PeerView>,
 }
 
@@ -101,19 +101,19 @@ impl Route {
         }
     }
 
-    /// Returns the segmentation of packets to the peer.
+    /// Returns the kind of segmentation for packets to the peer.
     pub(in crate::device::shard) fn segmentation(&self) -> Segmentation {
         let (is_v4, covers_v4) = (self.source.is_ipv4(), self.covered().source.is_ipv4());
         match (is_v4, covers_v4) {
             _ if !self.is_to_soft => Segmentation::No,
             (true, true) => Segmentation::Numbered,
             (_, false) => Segmentation::Plain,
-            // The translator of such a packet chooses the identification.
+            // The address translator chooses the identification of such a packet.
             (false, true) => Segmentation::No,
         }
     }
 
-    /// Returns the headers covered by the ICRC of the peer's packets, if they differ from the received
+    /// Returns the headers covered by the ICRC of the peer's packets; `None` if they are the received
     /// headers.
     pub(in crate::device::shard) fn covered_by_peer(&self) -> Option<IpUdp> {
         self.view.map(|PeerView { own, peer }| IpUdp::new(peer, own))
@@ -129,13 +129,14 @@ impl Route {
         self.destination
     }
 
-    /// Returns true if a datagram came from the destination to the source of this route.
+    /// Returns true if the IP addresses of a datagram are the ones of a packet from the peer.
     pub(in crate::device::shard) fn is_of(&self, datagram: &Datagram<'_>) -> bool {
         is_same_address(&self.destination, &datagram.source)
             && is_same_address(&self.source, &datagram.destination)
     }
 
-    /// Records the proven source of the peer; `soft` peers are reached at that port.
+    /// Records the proven source of the peer. `soft` returns true if the peer is a software device; packets
+    /// then go to the port of the proven source.
     pub(in crate::device::shard) fn heard(&mut self, source: &Heard, soft: impl FnOnce() -> bool) {
         self.silences = 0;
         self.is_to_member |= source.is_member;
@@ -150,7 +151,7 @@ impl Route {
         }
     }
 
-    /// Records a proof that came through memory.
+    /// Records that a packet through memory proved the peer to be a member of this host.
     pub(in crate::device::shard) fn heard_by_memory(&mut self) {
         self.silences = 0;
         self.is_to_member = true;
@@ -161,7 +162,7 @@ impl Route {
         self.is_to_member
     }
 
-    /// Counts a time-out without an answer.
+    /// Counts a time-out without an answer, and chooses the port for the next packets.
     pub(in crate::device::shard) fn silent(&mut self) {
         self.silences = self.silences.saturating_add(1);
         let goes_home = self.silences >= MAY_HAVE_MOVED && self.silences.is_multiple_of(2);
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_go_to_known_port_of_peer_and_in_turn_to_4791() {
+    fn requests_alternate_between_known_port_of_peer_and_4791_after_silence() {
         let mut route = route();
         let mut after_silence = || {
             route.silent();

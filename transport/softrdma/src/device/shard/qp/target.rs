@@ -1,7 +1,7 @@
-//! The target of a QP's responder: receives, SRQs, registered memory.
+//! The target of a QP's responder: receives, SRQs and registered memory.
 //!
 //! Combines a QP's reception with the shard's resources for one call. The engine's responder calls it for
-//! each packet that passed the engine's own checks. The order of the checks here follows contract G4. A
+//! each packet that passed the engine's own checks. The checks here are made in the order of contract G4. A
 //! refused packet leaves memory unchanged, except that a SEND may fill some SGEs before a later SGE is
 //! refused.
 
@@ -29,17 +29,18 @@ pub(in crate::device::shard) struct QpTarget<'a> {
     resources: Split<'a>,
     unknown_srq: UnknownSrq,
     sharing: Sharing<'a>,
-    /// Destination of a READ's bytes, if it is a ring.
+    /// Destination for the payload of READ responses, if they are written into a ring.
     ring: Option<&'a RingPayload<'a>>,
 }
 
-/// Relation of a target to other processes.
+/// Sharing of the QP with other processes.
 enum Sharing<'a> {
     /// The QP is not shared.
     Alone,
-    /// A shared TGT that this member executes. Its messages may go to SRQs of other members.
+    /// A shared TGT that this process executes. Its messages may go to SRQs of other processes.
     Executed { shared: &'a mut dyn SharedTgt, serial: u64, now: Time },
-    /// A TGT that another member executes. The function is called before the program can see the placed bytes.
+    /// A TGT that another process executes. The function is called before the program can see the placed
+    /// bytes.
     OfMember(&'a dyn Fn()),
 }
 
@@ -55,7 +56,7 @@ impl Sharing<'_> {
 }
 
 impl<'a> QpTarget<'a> {
-    /// Creates the target of a QP that receives by itself.
+    /// Creates the target of a QP that is not shared.
     pub(in crate::device::shard) fn new(
         number: QpNumber,
         reception: &'a mut Reception,
@@ -64,8 +65,8 @@ impl<'a> QpTarget<'a> {
         Self::with(number, reception, resources, Sharing::Alone)
     }
 
-    /// Creates the target of a QP that is executed here. `shared` is `Some` for a shared TGT, and `serial` is
-    /// the serial number of the responder's next placement.
+    /// Creates the target of a QP that this process executes. `shared` is `Some` for a shared TGT, and
+    /// `serial` is the serial number of the responder's next placement.
     pub(in crate::device::shard) fn of_shared(
         number: QpNumber,
         reception: &'a mut Reception,
@@ -78,8 +79,8 @@ impl<'a> QpTarget<'a> {
         Self::with(number, reception, resources, sharing)
     }
 
-    /// Creates the target of a TGT that another member executes; `on_placed` is called before the program can see the
-    /// placed bytes.
+    /// Creates the target of a TGT that another process executes. `on_placed` is called before the program
+    /// can see the placed bytes.
     pub(in crate::device::shard) fn for_member(
         number: QpNumber,
         reception: &'a mut Reception,
@@ -105,7 +106,7 @@ impl<'a> QpTarget<'a> {
     }
 }
 
-/// The parts of a target that a packet needs, once its SRQ was found here.
+/// The parts of a target that placing a packet needs, after its SRQ was found in this process.
 struct Here<'a, 'b> {
     number: QpNumber,
     keys: KeyView<'a>,
@@ -123,7 +124,7 @@ struct Part<'a> {
     immediate: Option<u32>,
 }
 
-/// Values for the completion of a receive.
+/// Fields of a receive's completion.
 struct Ending {
     opcode: CompletionOpcode,
     byte_length: u32,
@@ -147,7 +148,7 @@ impl QpTarget<'_> {
         }
     }
 
-    /// Places a packet whose SRQ is not here.
+    /// Places a packet whose SRQ is not in this process.
     fn place_elsewhere(&mut self, request: &PlacementRequest<'_>) -> Placement {
         self.reception.drop_message();
         if let Sharing::Executed { shared, serial, now } = &mut self.sharing {
@@ -253,7 +254,7 @@ impl<'a> Here<'a, '_> {
         let Ok(to) = self.destination(range, offset, payload.len()) else {
             return Placement::Nak(NakCode::REMOTE_ACCESS);
         };
-        // Another shard may have taken the last receive in the meantime.
+        // Another shard may have taken the last receive after the check above.
         if notifies && !self.take(request.srq) {
             return Placement::Rnr;
         }
@@ -273,7 +274,8 @@ impl<'a> Here<'a, '_> {
         Placement::Placed
     }
 
-    /// Checks the range of a WRITE. Returns the memory for one part of it; `None` for an empty range.
+    /// Checks the range of a WRITE. Returns the memory for the payload of one packet; `None` if the range is
+    /// empty.
     fn destination(
         &self,
         range: RemoteRange,
@@ -284,7 +286,7 @@ impl<'a> Here<'a, '_> {
             return if part == 0 { Ok(None) } else { Err(Refused) };
         }
         let length = range.length as usize;
-        // Check the whole range for each packet: the region may have been deregistered after the first
+        // Check the whole range for each packet, since the region may have been deregistered after the first
         // packet.
         let found = self.range(range.start, length, Access::REMOTE_WRITE)?;
         if offset as usize + part > length {
@@ -370,7 +372,7 @@ impl Target for QpTarget<'_> {
                 None => self.unknown_srq(),
             };
             // The SRQ was destroyed between the request and its response. A policy that drops packets does
-            // not apply to a READ's response.
+            // not apply to the response of a READ.
             return ReadOutcome::Nak(match refused {
                 Placement::Nak(code) => code,
                 _ => NakCode::INVALID_RD_REQUEST,

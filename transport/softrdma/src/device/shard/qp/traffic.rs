@@ -16,12 +16,11 @@ use trunkline_verbs::{AsyncEventKind, QpState, Time};
 
 /// Maximum number of packets that a QP sends per turn.
 const PACKETS_IN_TURN: usize = 64;
-/// Copies of the last acknowledgement of a QP that stops receiving.
+/// Number of copies of the last acknowledgement that a QP sends before it stops receiving.
 const FINAL_ACK_COPIES: usize = 3;
 
 impl Qp {
-    /// Keeps a request that has to wait for a placement in another process; returns false if it need not
-    /// wait.
+    /// Stores a request while a placement in another process is pending; returns false if none is pending.
     pub(in crate::device::shard) fn keep(&mut self, packet: &[u8], joined: bool) -> bool {
         match &mut self.shared {
             Some(shared) if shared.is_waiting() => {
@@ -32,8 +31,8 @@ impl Qp {
         }
     }
 
-    /// Hands a request to the responder; `None` when there is no responder. `joined` is true if the request
-    /// may have the payload of several packets.
+    /// Passes a request to the responder; returns `None` if there is no responder. `joined` is true if the
+    /// request may have the payload of several packets.
     pub(in crate::device::shard) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -63,8 +62,8 @@ impl Qp {
         Some(handled)
     }
 
-    /// Returns true if the QP has work for the send path after a request: a packet or an event, the state of a
-    /// shared TGT, or a path to choose.
+    /// Returns true if, after a request, the send path has to serve the QP: to send a packet, report an
+    /// event, publish the state of a shared TGT, or choose a path.
     pub(in crate::device::shard) fn wants_service(&self) -> bool {
         self.has_output()
             || self.responder.as_ref().is_some_and(ResponderState::has_event)
@@ -72,8 +71,9 @@ impl Qp {
             || self.path.epoch == 0
     }
 
-    /// Hands a response to the requester; `None` when there is no requester. `joined` is as for requests. `arrived` is the
-    /// payload of an answer to a READ if it is in a ring; the packet has only its length.
+    /// Passes a response to the requester; returns `None` if there is no requester. `joined` is true if the
+    /// response may have the payload of several packets. `arrived` is the payload of a READ response that is
+    /// in a ring; the packet then contains only its length.
     pub(in crate::device::shard) fn handle_response(
         &mut self,
         packet: &Packet<'_>,
@@ -95,12 +95,13 @@ impl Qp {
         Some(response)
     }
 
-    /// Notes that the network marked a request.
+    /// Records that the network marked a request (ECN).
     pub(in crate::device::shard) fn request_was_marked(&mut self) {
         self.owes_echo = true;
     }
 
-    /// Takes the report of the peer that a request was marked, if the packet is one, and the mark of a response with data.
+    /// Handles ECN information in a packet from the peer: the report that a request was marked, and the mark
+    /// of a response with data.
     pub(in crate::device::shard) fn take_marks(
         &mut self,
         bth: &Bth,
@@ -114,20 +115,20 @@ impl Qp {
         resources.paths.marked(&self.on_path, is_echo, is_marked && has_data, now);
     }
 
-    /// Returns true if a response with this header answers a PSN that is outstanding.
+    /// Returns true if a response with this header answers an outstanding PSN.
     pub(in crate::device::shard) fn has_outstanding(&self, bth: &Bth) -> bool {
         self.requester.as_ref().is_some_and(|requester| requester.has_outstanding(bth))
     }
 
-    /// Handles a request of which only the BTH could be read (contract rocev2 7.9); returns true if there is
-    /// an answer.
+    /// Handles a request of which only the BTH could be parsed (contract rocev2 7.9); returns false if there
+    /// is no responder.
     pub(in crate::device::shard) fn handle_malformed(&mut self, bth: &Bth) -> bool {
         let Some(responder) = &mut self.responder else { return false };
         let _handled = responder.handle_malformed(bth);
         true
     }
 
-    /// Handles the outcome of a placement in another process; returns true if the message in progress holds a
+    /// Handles the outcome of a placement in another process. Returns true if the message in progress holds a
     /// receive.
     pub(in crate::device::shard) fn answer(&mut self, placement: Placement) -> bool {
         let Some(responder) = &mut self.responder else { return false };
@@ -139,7 +140,8 @@ impl Qp {
         holds_receive
     }
 
-    /// Records the proven source address of the peer; `soft` peers are reached at that port.
+    /// Records the proven source address of the peer. `soft` returns true if the peer is a software device;
+    /// packets then go to the port of the proven source.
     pub(in crate::device::shard) fn heard(&mut self, from: &Heard, soft: impl FnOnce() -> bool) {
         if let Some(route) = &mut self.route {
             let was_member = route.is_to_member();
@@ -150,12 +152,12 @@ impl Qp {
         }
     }
 
-    /// Records a source address that is proven if the packet's placement in another process succeeds.
+    /// Records a source address that is proven if the pending placement in another process succeeds.
     pub(in crate::device::shard) fn will_hear(&mut self, from: Heard) {
         self.awaits_proof = Some(from);
     }
 
-    /// Sends answers first, then requests; returns true if the QP has more.
+    /// Sends responses first, then requests; returns true if the QP may have more to send.
     pub(in crate::device::shard) fn send_packets(
         &mut self,
         outgoing: &mut Outgoing,
@@ -194,7 +196,8 @@ impl Qp {
         sent == PACKETS_IN_TURN
     }
 
-    /// Repeats the last acknowledgement, of a QP that is about to stop receiving, while `has_room`.
+    /// Sends copies of the last acknowledgement while `has_room` returns true, for a QP that is about to stop
+    /// receiving.
     pub(in crate::device::shard) fn send_final_ack(
         &mut self,
         outgoing: &mut Outgoing,
@@ -221,13 +224,13 @@ impl Qp {
 
     #[inline(never)]
     fn report_all(&mut self, resources: &mut Resources) {
-        // Complete the failed request before the flushed work: programs take the first bad completion for the
-        // cause.
+        // Complete the failed request before the flushed requests: programs take the first completion with an
+        // error for the cause.
         self.report_completions(resources);
         if self.report_events(resources) {
             self.report_completions(resources);
         }
-        // Publish the state before the answers are sent.
+        // The state must be visible before the responses that reveal it are sent.
         self.publish(resources);
         if let Some(shared) = &mut self.shared {
             shared.notify(self.number, &resources.events, &mut resources.outbox);
@@ -278,7 +281,7 @@ impl Qp {
         any
     }
 
-    /// Returns the time of the next timeout.
+    /// Returns the time of the next timeout, if any.
     pub(in crate::device::shard) fn next_timeout(&self) -> Option<Time> {
         let requester = self.requester.as_ref().and_then(Requester::next_timeout);
         if self.shared.is_none() && self.on_path.pause_end.is_none() {
@@ -288,7 +291,7 @@ impl Qp {
         requester.into_iter().chain(shared).chain(self.on_path.pause_end).min()
     }
 
-    /// Handles a timeout. Returns true if an answer was missing.
+    /// Handles a timeout. Returns true if the peer has not answered in time.
     pub(in crate::device::shard) fn handle_timeout(&mut self, now: Time, resources: &mut Resources) -> bool {
         let mut is_silent = false;
         if let Some(requester) = &mut self.requester {
@@ -308,7 +311,7 @@ impl Qp {
     }
 }
 
-/// Returns the event that a fatal NAK raises at the target.
+/// Returns the kind of event that a fatal NAK raises at the responder.
 fn failure(code: NakCode) -> AsyncEventKind {
     match code {
         NakCode::INVALID_REQUEST => AsyncEventKind::QpRequestError,

@@ -1,8 +1,8 @@
-//! A model of every order in which two executors, the owner of an SRQ and the peer can act on three packets.
+//! A model of all orders in which two executors, the owner of an SRQ and the peer can act on three packets.
 //!
-//! The first executor may die at any point. A repeated request stays in order, but may be read late. Answers
-//! and acknowledgements may get lost. The executors' handling of answers is modelled here; the owner's
-//! handling of requests is the real code.
+//! The first executor may die at any time. Repeated requests stay in order, but may be read late. Answers and
+//! acknowledgements may be lost. The executors' handling of answers is modelled here; the owner's handling of
+//! requests is the real code.
 
 use super::{Admission, Remote};
 use crate::device::shard::{Reception, RemoteOutcome};
@@ -14,29 +14,30 @@ const PACKETS: u64 = 3;
 /// Maximum number of messages of one kind in flight.
 const ON_THE_WAY: usize = 2;
 
-/// The modelled state, small enough that every reachable state can be visited.
+/// State of the model, small enough to visit all reachable states.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct World {
-    /// Current executor: 0, then 1.
+    /// Index of the current executor: 0, then 1.
     executor: usize,
     /// True while the first executor runs.
     first_lives: bool,
-    /// Published serial number of the next expected packet.
+    /// Serial number of the next expected packet, as published.
     published: u64,
-    /// State of the current executor: the next expected serial number, and whether it waits for the owner.
+    /// State of the current executor: next expected serial number, and true while it waits for the owner.
     expected: u64,
     waits: bool,
-    /// Requests in flight to the owner, by the executor that sent them, oldest first.
+    /// Requests in flight to the owner by sender, oldest first.
     asked: [Vec<u64>; 2],
     /// Answers in flight.
     answered: Vec<u64>,
     /// Last serial number that the owner placed.
     last: Option<u64>,
-    /// Placed requests, in order.
+    /// Serial numbers of the placed requests, in order.
     placed: Vec<u64>,
     /// Number of packets acknowledged to the peer.
     acknowledged: u64,
-    /// True if the executor has placed a packet, or learnt of a placement, that it has not published.
+    /// True if the executor has placed a packet, or received the outcome of a placement, and not published
+    /// it.
     is_ahead: bool,
 }
 
@@ -62,7 +63,7 @@ impl World {
         }
     }
 
-    /// Returns all states that one step leads to.
+    /// Returns all states that one step can reach.
     fn steps(&self) -> Vec<Self> {
         let mut next = Vec::new();
         let mut step = |change: &dyn Fn(&mut Self)| {
@@ -70,7 +71,7 @@ impl World {
             change(&mut world);
             next.push(world);
         };
-        // A packet arrives or is retransmitted: the executor publishes its state, then sends the request.
+        // A packet arrives or is retransmitted. The executor publishes its state, then sends the request.
         if self.executes() && !self.waits && self.expected < PACKETS {
             step(&|world| {
                 world.published = world.expected;
@@ -79,7 +80,7 @@ impl World {
                 world.waits = true;
             });
         }
-        // There was no answer for a while: the executor repeats its request.
+        // No answer arrives for a while. The executor repeats its request.
         if self.executes() && self.waits && self.asked[self.executor].len() < ON_THE_WAY {
             step(&|world| world.asked[world.executor].push(world.expected));
         }
@@ -104,7 +105,7 @@ impl World {
                 }
             });
         }
-        // An answer arrives, or gets lost.
+        // An answer arrives, or is lost.
         if let Some(serial) = self.answered.first().copied() {
             step(&|world| {
                 world.answered.remove(0);
@@ -118,24 +119,24 @@ impl World {
                 world.answered.remove(0);
             });
         }
-        // The executor publishes, then acknowledges.
+        // The executor publishes its state, then acknowledges the packet.
         if self.executes() && self.is_ahead {
             step(&|world| {
                 world.published = world.expected;
                 world.is_ahead = false;
                 world.acknowledged = world.expected;
             });
-            // The acknowledgement gets lost.
+            // The acknowledgement is lost.
             step(&|world| {
                 world.published = world.expected;
                 world.is_ahead = false;
             });
         }
-        // The peer repeats packets whose acknowledgement got lost.
+        // The peer retransmits packets whose acknowledgement was lost.
         if self.executes() && self.acknowledged < self.published {
             step(&|world| world.acknowledged = world.published);
         }
-        // The first executor dies; its requests are still read.
+        // The first executor dies. The owner still reads its requests.
         if self.first_lives {
             step(&|world| world.first_lives = false);
         }
@@ -146,7 +147,7 @@ impl World {
                 world.expected = world.published;
                 world.waits = false;
                 world.is_ahead = false;
-                // Replies to the dead executor are lost.
+                // Answers to the dead executor are lost.
                 world.answered.clear();
             });
         }

@@ -17,7 +17,7 @@ fn members<const N: usize>() -> (Runtime, [Connections; N]) {
     (runtime, members)
 }
 
-/// Returns the next message, as owned bytes. A sender in this process has finished before.
+/// Returns the next message as owned bytes. The sender is in this process, and has sent it before the call.
 fn next(link: &mut Connections) -> Option<(MemberId, u8, Vec<u8>)> {
     match link.receive()? {
         Arrived::Message { from, kind, bytes } => Some((from, kind, bytes.to_vec())),
@@ -62,7 +62,7 @@ fn messages_arrive_whole_in_order_and_with_their_sender() {
 }
 
 #[test]
-fn message_that_is_too_long_is_refused_by_send() {
+fn too_long_message_is_refused_by_send() {
     let (_runtime, [mut a, mut b]) = members();
     let long = vec![0; MAX_MESSAGE_BYTES + 1];
     assert_eq!(a.send(me(&b), 1, &[&long]), Err(Undelivered::TooLong));
@@ -71,7 +71,7 @@ fn message_that_is_too_long_is_refused_by_send() {
 }
 
 #[test]
-fn messages_to_member_that_does_not_read_are_dropped_and_counted() {
+fn messages_to_non_reading_member_are_dropped_and_counted() {
     let (_runtime, [mut a, mut b]) = members();
     let bytes = vec![1; 4096];
     let mut left = 0;
@@ -89,9 +89,9 @@ fn messages_to_member_that_does_not_read_are_dropped_and_counted() {
     assert_eq!(next(&mut b).unwrap().2, b"again");
 }
 
-/// A wrong end of a connection would end everything that two members share.
+/// If a connection ended by mistake, everything that the two members share would end.
 #[test]
-fn shortage_does_not_end_connection() {
+fn resource_shortage_does_not_end_connection() {
     let (_runtime, [mut a, mut b]) = members();
     a.send(me(&b), 1, &[b"first"]).unwrap();
     for (errno, outcome) in [
@@ -106,7 +106,7 @@ fn shortage_does_not_end_connection() {
 }
 
 #[test]
-fn end_of_member_is_reported_once_to_each_that_exchanged_messages_with_it() {
+fn end_of_member_is_reported_once_to_each_peer() {
     let (_runtime, [mut a, mut b, mut c]) = members();
     let gone = me(&b);
     a.watch(gone);
@@ -118,7 +118,7 @@ fn end_of_member_is_reported_once_to_each_that_exchanged_messages_with_it() {
     assert_eq!((lost(&mut a), lost(&mut a)), (Some(gone), None));
     assert_eq!((lost(&mut c), lost(&mut c)), (Some(gone), None));
     assert_eq!(a.send(gone, 1, &[b"x"]), Err(Undelivered::Gone));
-    // A member that starts to watch after the end gets the report as well.
+    // A member that starts to watch after the end also gets the report.
     a.watch(gone);
     assert_eq!(lost(&mut a), Some(gone));
     assert_eq!(a.connections.len() + c.connections.len(), 0);
@@ -153,10 +153,10 @@ fn last_messages_of_member_arrive_before_its_end() {
     assert_eq!(lost(&mut a), Some(gone));
 }
 
-/// A member may end before this side accepts the connection.
+/// A member may end before this side has accepted its connection.
 #[test]
-fn messages_of_member_that_left_before_its_connection_was_accepted_arrive_before_its_end() {
-    // Perhaps this side has a connection to the member, or begins to watch it afterwards.
+fn messages_of_ended_member_arrive_before_report_of_its_end() {
+    // This side may have a connection to the member, or begin to watch it later.
     for (is_connected, is_watched) in [(false, false), (true, false), (false, true)] {
         let (_runtime, [mut a, mut b]) = members();
         let gone = me(&b);
@@ -187,7 +187,7 @@ fn messages_on_earlier_connection_of_member_arrive() {
     let newer = b.folder.connect(me(&a).slot).unwrap();
     socket::send(&newer, &[IoSlice::new(&hello(of_b, me(&a)))]).unwrap();
     socket::send(&newer, &[IoSlice::new(b"\x03third")]).unwrap();
-    // The newer connection is read first.
+    // Read the newer connection first.
     a.readable.clear();
     a.readable.push_back(LISTENER);
     let mut kinds = [next(&mut a), next(&mut a)].map(|message| message.unwrap().1);
@@ -223,7 +223,7 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
         assert_eq!(count(&b, "drop_local_nonsense"), index as u64 + 1);
         assert!(b.connections.is_empty());
     }
-    // A member sends too much, on the connection that it opened and on the other one.
+    // A member sends a message that is too long, on the connection that it opened and on the other one.
     let socket = b.folder.connect(of_b.slot).unwrap();
     socket::send(&socket, &[IoSlice::new(&hello(of_a, of_b))]).unwrap();
     socket::send(&socket, &[IoSlice::new(&vec![1; MAX_MESSAGE_BYTES + 2])]).unwrap();
@@ -238,10 +238,10 @@ fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
 }
 
 #[test]
-fn member_that_cannot_connect_answers_on_connection_of_other() {
+fn member_unable_to_connect_replies_on_existing_connection() {
     let (runtime, [mut a, mut b]) = members();
     let (of_a, of_b) = (me(&a), me(&b));
-    // Same effect as a change of the root directory.
+    // Has the same effect as a change of the root directory.
     let hidden = runtime.path().join("hidden");
     let hide = || std::fs::rename(runtime.path().join("run"), &hidden).unwrap();
     let show = || std::fs::rename(&hidden, runtime.path().join("run")).unwrap();
@@ -266,7 +266,7 @@ fn member_that_cannot_connect_answers_on_connection_of_other() {
 }
 
 #[test]
-fn connections_that_send_nothing_are_bounded() {
+fn silent_connections_are_bounded() {
     let (_runtime, [mut a, mut b]) = members();
     let mut silent = Vec::new();
     for _ in 0..3 * MAX_UNNAMED {
@@ -279,7 +279,7 @@ fn connections_that_send_nothing_are_bounded() {
 }
 
 #[test]
-fn path_too_long_for_socket_address_works() {
+fn runtime_directory_longer_than_socket_address_works() {
     let runtime = Runtime::new().unwrap();
     let deep = runtime.path().join("a".repeat(120));
     std::fs::DirBuilder::new().mode(0o700).create(&deep).unwrap();
@@ -289,7 +289,7 @@ fn path_too_long_for_socket_address_works() {
 }
 
 #[test]
-fn socket_that_is_in_way_is_named_with_remedy() {
+fn obstructed_socket_path_is_named_with_remedy() {
     let runtime = Runtime::new().unwrap();
     let host = Host::join(Some(&runtime.path().join("run"))).unwrap();
     let folder = host.directory().unwrap();
