@@ -5,7 +5,6 @@
 
 use super::{BATCH, IN_REPLY};
 use crate::codec::EncodeValue;
-use crate::server::Reply;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::{DATA_BYTES, StreamHeader};
@@ -157,13 +156,12 @@ impl ItemBuffer {
         }
     }
 
-    /// Moves the first item into a reply.
-    pub(super) fn move_to(&mut self, reply: &mut Reply) {
-        if let Some(Next { head, body, .. }) = self.next(0, false, 0) {
-            reply.encoded.buffer().extend_from_slice(&head[DATA_BYTES..]);
-            reply.body = body.into();
-            self.pop();
-        }
+    /// Removes the first item: appends it to `small`, or returns it if it has its own allocation.
+    pub(super) fn take_first(&mut self, small: &mut Vec<u8>) -> Bytes {
+        let Some(Next { head, body, .. }) = self.next(0, false, 0) else { return Bytes::new() };
+        small.extend_from_slice(&head[DATA_BYTES..]);
+        self.pop();
+        body
     }
 
     /// Returns the bytes of the items added since the last call.

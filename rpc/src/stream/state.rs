@@ -11,12 +11,12 @@ use crate::executor::wakes;
 use crate::node::budgets::{ARGUMENTS, DECODED_BYTES};
 use crate::node::fork_lock::Lock;
 use crate::node::lifecycle::lost_in_child;
-use crate::server::Reply;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
 use crate::wire::frame::{DATA_BYTES, Encoded, Header, StreamHeader, StreamPart, send, without_call};
 use crate::wire::metadata::{Metadata, ReplyMetadata};
 use crate::wire::name::Streams;
+use bytes::Bytes;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, MutexGuard};
@@ -512,12 +512,10 @@ impl CallStream {
         }
     }
 
-    /// Moves the only item of the handler's stream into its reply, unless it was sent before.
-    pub(crate) fn move_to(&self, reply: &mut Reply) {
+    /// Takes the item that the reply contains, if any: appends it to `small`, or returns it if it is large.
+    pub(crate) fn take_answer(&self, small: &mut Encoded) -> Option<Bytes> {
         let mut state = self.state.lock();
-        if state.sending.is_in_reply {
-            state.sending.buffer.move_to(reply);
-        }
+        state.sending.is_in_reply.then(|| state.sending.buffer.take_first(small.buffer()))
     }
 
     /// Returns the writer's next step. The writer is woken when it changes.

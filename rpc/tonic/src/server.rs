@@ -484,7 +484,7 @@ impl Stream for BodyPieces {
     }
 }
 
-/// What a task sends to the call of its response.
+/// A part of a response, sent by a task to the call.
 enum Part {
     Headers,
     Piece(Bytes),

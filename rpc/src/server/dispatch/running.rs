@@ -5,11 +5,11 @@ use super::{Dispatch, Running};
 use crate::executor::{Ready, TaskId};
 use crate::server::Request;
 use crate::server::caller::{Caller, Key};
-use crate::server::method::Started;
+use crate::server::method::{Outcome, Started};
 use crate::server::request::parse_metadata;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::first_charge;
+use crate::stream::{CallStream, first_charge};
 use crate::wire::frame::{Method as MethodExtension, MethodRef, Number, RequestHeader};
 use crate::wire::metadata::{Metadata, MetadataBytes};
 use std::ops::Range;
@@ -188,9 +188,7 @@ impl Dispatch {
                 self.ended(key.peer, table);
                 self.arguments.put_back(key.peer, decoded);
                 if let Some(stream) = stream {
-                    if let Ok(reply) = &mut outcome {
-                        stream.move_to(reply);
-                    }
+                    add_answer(&stream, &mut outcome);
                     self.arguments.put_back(key.peer, stream.close());
                 }
                 match outcome {
@@ -283,12 +281,22 @@ impl Dispatch {
         if let Some(running) = running {
             running.decoded += decoded;
             running.context = context;
-            if let (Some(stream), Ok(reply)) = (&running.stream, &mut outcome) {
-                stream.move_to(reply);
+            if let Some(stream) = &running.stream {
+                add_answer(stream, &mut outcome);
             }
         }
         if let Some((caller, metadata)) = self.forget(transport.now(), task, !is_of_drain(&outcome)) {
             self.reply(transport, caller, outcome, metadata);
         }
+    }
+}
+
+/// Adds the only item of a handler's stream to its reply, unless it was sent before.
+#[inline(never)]
+fn add_answer(stream: &CallStream, outcome: &mut Outcome) {
+    if let Ok(reply) = outcome
+        && let Some(item) = stream.take_answer(&mut reply.encoded)
+    {
+        reply.body = item.into();
     }
 }
