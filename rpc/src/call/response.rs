@@ -97,7 +97,12 @@ impl Response {
 
     /// Returns true if the response has an encoded part or a body.
     pub(crate) fn has_value(&self) -> bool {
-        self.encoded.start < self.message.as_slice().len()
+        self.value_bytes() > 0
+    }
+
+    /// Returns the size of the encoded part and the body.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.message.as_slice().len().saturating_sub(self.encoded.start)
     }
 
     /// Returns true if the response is an error of the handler.

@@ -551,9 +551,14 @@ impl Calls {
         message: Message,
         encoded: Range<usize>,
     ) {
-        if self.waiting(from, call).is_some() {
-            self.finish(now, call, Ok(Response::new(message, encoded, self.most_decoded)));
-        }
+        let response = Response::new(message, encoded, self.most_decoded);
+        let Some(pending) = self.waiting(from, call) else { return };
+        let outcome = if pending.completion.stream().is_some() {
+            self.admit_item(from, call, response)
+        } else {
+            Ok(response)
+        };
+        self.finish(now, call, outcome);
     }
 
     /// Handles a reply.
@@ -583,7 +588,8 @@ impl Calls {
             }
         };
         let outcome = if code == 0 {
-            Ok(Response::new(message, encoded, self.most_decoded).with_metadata(metadata))
+            let response = Response::new(message, encoded, self.most_decoded).with_metadata(metadata);
+            self.admit_item(from, call, response)
         } else if code == HANDLER_ERROR && by == RepliedBy::Handler {
             self.counters.failed(counters, from, CallFailure::ERROR, None);
             Ok(Response::of_error(message, encoded, self.most_decoded).with_metadata(metadata))
@@ -596,6 +602,18 @@ impl Calls {
             Err(status)
         };
         self.finish(now, call, outcome);
+    }
+
+    /// Refuses a reply whose item exceeds the memory of its peer's streams.
+    fn admit_item(&mut self, from: PeerKey, call: u64, response: Response) -> Outcome {
+        let memory = Rc::clone(&self.memory);
+        let Some(pending) = self.waiting(from, call) else { return Ok(response) };
+        if let Some(stream) = pending.completion.stream().filter(|_| response.has_value()) {
+            stream
+                .charge_answer(response.value_bytes(), &|peer, from, to| memory.recharge(peer, from, to))
+                .map_err(|status| status.of_call(format_args!("{} at {from}", pending.method)))?;
+        }
+        Ok(response)
     }
 
     /// Returns the call that waits for this reply of a peer.

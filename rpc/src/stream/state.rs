@@ -430,6 +430,11 @@ impl CallStream {
         woken.into_iter().for_each(wake);
     }
 
+    /// Charges the peer for an item in a reply, as for an item of an open stream.
+    pub(crate) fn charge_answer(&self, bytes: usize, charge: Charge<'_>) -> Result<(), Status> {
+        self.state.lock().charge_beyond(charge, bytes)
+    }
+
     /// Releases the charge before the end of the stream. Returns the bytes.
     pub(crate) fn release(&self) -> usize {
         mem::take(&mut self.state.lock().charged)

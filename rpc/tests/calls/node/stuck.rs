@@ -178,8 +178,10 @@ fn shorter_shutdown_shortens_shutdown_in_progress() {
             assert!(!block_on(drained), "a handler was cut");
         });
         let status = block_on(call).unwrap_err();
-        let is_told = stuck != Some("block");
-        assert_eq!(status.reason() == Some(Reason::Draining), is_told, "{stuck:?}: {status}");
+        // A free poller tells its callers first, but not if it gets no CPU time for 50 ms.
+        assert_eq!(status.code(), Code::Unavailable, "{stuck:?}: {status}");
+        let is_told = status.reason() == Some(Reason::Draining);
+        assert!(!is_told || stuck != Some("block"), "{status}");
         drop(release);
     }
 }

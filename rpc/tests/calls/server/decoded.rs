@@ -164,15 +164,19 @@ fn streams_and_their_items_are_charged_to_caller() {
 #[test]
 fn decoded_items_are_charged_to_sending_server() {
     let (_server, caller, client, _gate) = small_budget();
-    let mut items = block_on(client.feed(vec![40 * KIB])).unwrap();
+    let mut items = block_on(client.feed(vec![40 * KIB, 1])).unwrap();
     until_charged(&caller, 24 * KIB);
     assert_eq!(block_on(items.message()).unwrap().unwrap().len(), 40 * KIB);
+    assert_eq!(block_on(items.message()).unwrap().unwrap().len(), 1);
     assert_eq!(block_on(items.message()), Ok(None));
     until_charged(&caller, 0);
 
-    let mut items = block_on(client.feed(vec![81 * KIB])).unwrap();
-    let status = block_on(items.message()).unwrap_err();
-    assert_eq!(kind(&status), (Code::ResourceExhausted, Some(Reason::Overloaded), true), "{status}");
+    // The reply has the only item of a stream.
+    let mut items = block_on(client.feed(vec![81 * KIB, 1])).unwrap();
+    for status in [block_on(items.message()).unwrap_err(), block_on(client.feed(vec![81 * KIB])).unwrap_err()]
+    {
+        assert_eq!(kind(&status), (Code::ResourceExhausted, Some(Reason::Overloaded), true), "{status}");
+    }
     // Zeros take one byte each, and eight when they are decoded. An item is decoded when it is taken.
     let mut items = block_on(client.zeros(vec![4000, 4000, 9000])).unwrap();
     let mut next = || block_on(items.message()).map(|item| item.map(|item| item.len()));
@@ -188,7 +192,7 @@ fn item_above_message_limit_ends_call() {
     gate.open();
     let item = |bytes: usize| Iterate([Bytes::from(vec![1; bytes])].into_iter());
     let taken = |bytes: usize| {
-        let mut items = block_on(client.feed(vec![bytes])).unwrap();
+        let mut items = block_on(client.feed(vec![bytes]))?;
         block_on(items.message()).map(|item| item.map_or(0, |item| item.len()))
     };
     assert_eq!((block_on(client.gather(item(90 * KIB))), taken(90 * KIB)), (Ok(90 * 1024), Ok(90 * KIB)));
