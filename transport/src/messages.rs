@@ -167,8 +167,8 @@ pub struct Outgoing<'a> {
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
-    /// Time after which the message is dropped if it has not left yet. The frame carries the time left when it
-    /// leaves: [`Message::time_left_us`].
+    /// Time after which the message is dropped if it is not sent yet. The frame carries the time left when it
+    /// is sent: [`Message::time_left_us`].
     pub deadline: Option<Time>,
     /// Share of the queue reserved for others, if the message has to be queued.
     pub leaves: Leaves,
@@ -181,7 +181,7 @@ impl Outgoing<'_> {
     }
 }
 
-/// A message that leaves in one frame. [`Transport::join`](crate::Transport::join) takes it.
+/// A message that fits in one frame. [`Transport::join`](crate::Transport::join) takes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Small<'a> {
     /// Kind, flags and word.
@@ -194,7 +194,7 @@ pub struct Small<'a> {
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
-    /// Time after which the message is dropped if it has not left yet.
+    /// Time after which the message is dropped if it is not sent yet.
     pub deadline: Option<Time>,
 }
 

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_counts_if_at_least_session_loss_time() {
+    fn stop_is_reported_if_at_least_session_loss_time() {
         let (loss_time, until) = (Duration::from_millis(500), Time(0) + Duration::from_secs(100));
         for (delay, cause) in
             [(Duration::from_millis(499), PeerDown::Closed), (loss_time, PeerDown::Stopped { seconds: 1 })]

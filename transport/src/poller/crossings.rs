@@ -47,8 +47,8 @@ impl Crossing {
 #[derive(Debug)]
 struct Outlet {
     ring: Producer<Crossing>,
-    /// Peers and sessions of the frames in the ring, in order. The frames of the first entries may have left
-    /// the ring already.
+    /// Peers and sessions of the frames in the ring, in order. The frames of the first entries may already be
+    /// taken from the ring.
     handed: VecDeque<(PeerKey, u32)>,
     /// Items that did not fit the ring, at most as many as the ring holds.
     waiting: VecDeque<Crossing>,

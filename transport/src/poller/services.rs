@@ -216,7 +216,7 @@ impl Transport {
     }
 
     /// Cancels the given messages that are still queued, and returns their tokens. They are never sent, and
-    /// their outcomes are not reported. Messages that have left are not affected. Each call searches all
+    /// their outcomes are not reported. Sent messages are not affected. Each call searches all
     /// queues, so cancel many messages at a time.
     pub fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token> {
         let mut cancelling = Cancelling::new(tokens);

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn earliest_deadline_counts_until_grace_period_is_over() {
+    fn earliest_deadline_applies_until_grace_period_is_over() {
         let mut shutdown = Shutdown::default();
         for deadline in [10, 5, 7] {
             shutdown.begin(seconds(deadline));

@@ -354,7 +354,8 @@ impl Machine {
         self.session(number).map_or(self.levels.features(), |session| session.features)
     }
 
-    /// Returns true if a request echoes a session, whose numbers only the peer has received.
+    /// Returns true if a request echoes the epoch and number of an open session. Only the peer has received
+    /// them, so the echo proves its address.
     pub(crate) fn is_echoed(&self, hello: &Hello) -> bool {
         hello.echo.is_some_and(|echo| self.echoed(echo).is_some())
     }

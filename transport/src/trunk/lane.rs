@@ -153,7 +153,7 @@ impl Lane {
         ordered && self.ordered_out > 0 && !mutant!(ordered_calls_overtake)
     }
 
-    /// Counts a request that has left.
+    /// Counts a sent request.
     pub(super) fn request_left(&mut self, ordered: bool) {
         self.requests_out += 1;
         self.ordered_out += u32::from(ordered);

@@ -43,11 +43,11 @@ impl<'a> Cancelling<'a> {
     }
 }
 
-/// Messages in the order in which they leave.
+/// Queued messages, in sending order.
 #[derive(Debug, Default)]
 pub(crate) struct MessageQueue {
     messages: VecDeque<Outbound>,
-    /// Lower bound of the deadlines. The message with this deadline may have left: the bound is exact only
+    /// Lower bound of the deadlines. The message with this deadline may already be sent: the bound is exact only
     /// after a search of the queue, which is due at this time.
     earliest: Option<Time>,
 }

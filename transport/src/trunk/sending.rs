@@ -88,7 +88,7 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Removes cancelled messages that have not left.
+    /// Removes cancelled messages from all queues.
     pub(crate) fn cancel(&mut self, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
         for queue in self.lanes.iter_mut().flat_map(|lane| &mut lane.queues) {
             queue.cancel(self.peer, cancelling, shares);
@@ -340,7 +340,7 @@ impl Trunk {
         }
     }
 
-    /// Gives up staged messages whose deadline has passed. They have not left, so their credit can be used
+    /// Gives up staged messages whose deadline has passed. They are not sent, so their credit can be used
     /// again.
     fn drop_late(&mut self, res: &mut Resources) {
         if mutant!(late_frames_are_posted) {
