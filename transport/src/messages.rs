@@ -123,7 +123,7 @@ pub(crate) struct DeliveryReport {
 }
 
 impl DeliveryReport {
-    /// Returns the delivery report of a message that does not leave at once.
+    /// Returns the delivery report of a message that is queued.
     pub(crate) fn of_waiting(self) -> Self {
         Self { report: if self.report == Report::Failure { Report::Always } else { self.report }, ..self }
     }
@@ -134,7 +134,7 @@ impl DeliveryReport {
 pub struct Accepted {
     /// Choice of the destination poller.
     pub choice: PollerChoice,
-    /// Session through which the message leaves, if it leaves at once.
+    /// Session through which the message is sent, if it is sent at once.
     pub left: Option<SessionNumber>,
 }
 

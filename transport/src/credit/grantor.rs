@@ -67,7 +67,7 @@ struct PairCredit {
     needy: bool,
     /// Minimum number of credits that the spender had not used since the last sweep.
     least: u32,
-    /// Time for which it has held more than it used while others lacked credit.
+    /// Time for which the spender has held unused credit while others lacked credit.
     hoarding_ms: u64,
 }
 

@@ -1,5 +1,6 @@
-//! After a stop, a process finds that its peers have closed its sessions, as if the peers had ended. Only the
-//! process itself can detect the stop, so its machines compare each wake-up time with the requested one.
+//! Detects that the process was stopped. Its peers close their sessions during the stop, which afterwards
+//! looks as if the peers had ended. Only the process itself can detect the stop, so its machines compare
+//! each wake-up time with the requested one.
 //!
 //! A machine that sleeps runs no code of the program, so a busy handler does not count.
 #![forbid(unsafe_code)]

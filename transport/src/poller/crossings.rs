@@ -1,4 +1,4 @@
-//! Rings between the pollers of a node, which hand frames to the poller that they are for.
+//! Rings between the pollers of a node, which forward frames to their target poller.
 //!
 //! Over RC a peer's connection ends at one of this node's pollers, the *home* of all frames that come through it, and
 //! each frame names its target poller. The home reads only the target and forwards the frame through a ring,

@@ -21,9 +21,9 @@ use std::collections::BTreeMap;
 use trunkline_machine::mutant;
 use trunkline_verbs::QpNumber;
 
-/// Number of frames that a peer's poller may send to a poller of this node before it gets any answer: its
-/// settings, a message by its base credit, and a few frames that grant credit for the one message that it
-/// gets by this node's base credit.
+/// Number of frames that a peer's poller may send to a poller of this node before an answer: its settings,
+/// a message by its base credit, and a few frames that grant credit for the one message that this node may
+/// send by its own base credit.
 const UNANNOUNCED: usize = 8;
 
 /// Maximum number of a target's frames without credit that wait for their peer's turn. An honest peer sends

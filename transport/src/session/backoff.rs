@@ -1,4 +1,4 @@
-//! Pauses between attempts to connect to a peer, and the failure reported to callers that will not wait.
+//! Pauses between attempts to connect to a peer, and the failure reported to callers that do not wait.
 //!
 //! Owned by the peer's connection machine. It counts consecutive failures, by kind:
 //!
@@ -10,7 +10,7 @@
 //! | a session that was up for longer | none |
 //! | an attempt that failed on this node, before it reached the peer | none |
 //!
-//! While a caller waits through the pauses, the next attempt begins early, so that a request leaves at least once a second:
+//! While a caller waits through the pauses, the next attempt begins early, so that a request is sent at least once a second:
 //! 750 ms after a refusal, 300 ms after an unanswered attempt, whose last request is 600 ms old by then. [`Pace`] bounds such
 //! attempts of a node.
 //!

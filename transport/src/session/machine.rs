@@ -121,11 +121,11 @@ enum Target {
 /// Levels of a node's sessions. `docs/book/src/why/security.md`, *Levels*, has the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Levels {
-    /// Without a handshake: the node has no identity.
+    /// No handshake: the node has no identity.
     None,
-    /// With a handshake.
+    /// Handshake required.
     Encrypted,
-    /// With a handshake, or without one if the peer has no identity.
+    /// Handshake required, unless the peer has no identity.
     Either,
 }
 
@@ -364,7 +364,7 @@ impl Machine {
         self.session(echo.number).filter(|_| echo.epoch == self.epoch)
     }
 
-    /// Returns true if a session is the one that the peer gives this name.
+    /// Returns true if the peer gives this name to a session of the machine.
     pub(crate) fn is_with(&self, name: SessionName) -> bool {
         self.sessions().any(|session| session.remote == Some(name))
     }

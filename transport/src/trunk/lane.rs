@@ -16,13 +16,13 @@ use trunkline_verbs::{SrqNumber, Time};
 /// Maximum number of unacknowledged credit frames per lane.
 const CREDITS_OUT: u8 = 2;
 
-/// Indices of a lane's queues: unordered small messages; ordered messages of any size; unordered large
-/// messages that are not being copied; and messages that are being copied.
+/// Indices of a lane's queues: unordered small messages, ordered messages of any size, unordered large
+/// messages that are not being copied, and messages that are being copied.
 pub(super) const SMALL: usize = 0;
 pub(super) const ORDERED: usize = 1;
 pub(super) const LARGE: usize = 2;
 pub(super) const COPYING: usize = 3;
-/// Number of queues that messages leave from, in turns.
+/// Number of queues from which messages are sent, in turns.
 const LEAVING: usize = 3;
 
 /// State for one of the peer's pollers.
@@ -36,7 +36,7 @@ pub(super) struct Lane {
     pub(super) spender: Spender,
     /// Credit for the remote poller's messages to this poller.
     pub(super) pair: GrantId,
-    /// Queues of messages that wait to leave.
+    /// Queues of the messages that wait for credit and room.
     pub(super) queues: [MessageQueue; 4],
     /// Index of the queue that sends next.
     turn: usize,
@@ -165,7 +165,7 @@ impl Lane {
         self.ordered_out -= u32::from(ordered);
     }
 
-    /// Returns the number of messages that wait to leave, and their bytes.
+    /// Returns the number of queued messages, and their bytes.
     pub(super) fn waiting(&self) -> (usize, usize) {
         let sizes = self.queues.iter().map(MessageQueue::size);
         sizes.fold((0, 0), |(count, bytes), (more, of_them)| (count + more, bytes + of_them))

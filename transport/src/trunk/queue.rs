@@ -1,4 +1,4 @@
-//! Messages that wait to leave, in order: for a session, or for credit and room on a lane.
+//! Queues of messages that wait for a session, or for credit and room on a lane.
 //!
 //! The caller that adds a message has charged its peer for it ([`Shares::queue`]). The caller that takes
 //! out a message discharges the peer; messages that fail here are discharged here.

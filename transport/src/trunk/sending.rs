@@ -1,6 +1,6 @@
 //! The send path: from a lane's queue to staged frames, and the effects of their completions.
 //!
-//! A message leaves when its lane has credit, a slot is free and the send queue has room.
+//! A message is staged when its lane has credit, a slot is free and the send queue has room.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
