@@ -53,7 +53,7 @@ pub(crate) enum Command {
     TargetDropped { target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
-    /// The INI of poller 0 is connected to the peer's poller 0, whose SRQ is `srq`. Handshake frames leave through the INI
+    /// The INI of poller 0 is connected to the peer's poller 0, whose SRQ is `srq`. Handshake frames are sent through the INI
     /// until the session is up or closed.
     #[cfg(feature = "identity")]
     BeginHandshake { peer: PeerKey, number: u32, qp: Arc<dyn QueuePair>, srq: SrqNumber },

@@ -36,7 +36,7 @@ pub enum Destination {
 }
 
 /// Poller of a peer that the transport has chosen for a message: this number modulo the number of pollers that
-/// the peer has in the session through which the message leaves.
+/// the peer has in the session through which the message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerChoice(NonZeroU32);
 
@@ -440,8 +440,8 @@ pub enum PeerDown {
     /// This node's settings have a critical entry that is unknown to the peer.
     #[error("the peer does not know setting {0} of this node and must not ignore it: update one of them")]
     SettingRefused(u16),
-    /// The message's deadline passed before it could leave.
-    #[error("the deadline passed before the message could leave")]
+    /// The message's deadline passed before it could be sent.
+    #[error("the deadline passed before the message could be sent")]
     Deadline,
     /// The message exceeds the peer's limit, which arrived only when the session came up.
     #[error("message of {bytes} bytes exceeds the peer's limit of {limit} (its max_message_bytes)")]
@@ -752,8 +752,8 @@ pub enum Event {
         /// Size of the message.
         bytes: usize,
     },
-    /// A message with [`Report::Never`] cannot be sent, in a session that continues. Ordered messages that
-    /// were sent after it still leave.
+    /// A message with [`Report::Never`] cannot be sent, in a session that continues. Later ordered
+    /// messages are still sent.
     NotSent {
         /// Destination of the message.
         to: Origin,

@@ -46,7 +46,7 @@ pub(super) const SILENT_FAILURES: u32 = 8;
 pub(super) struct Backoff {
     /// Random number for this node and the peer.
     seed: u64,
-    /// Number of consecutive failed attempts, and of those since the last one that was answered.
+    /// Number of consecutive failed attempts, and the number of unanswered attempts at their end.
     failures: u32,
     unanswered: u32,
     /// Number of consecutive sessions that were up only for a short time.

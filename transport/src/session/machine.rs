@@ -482,7 +482,7 @@ impl Machine {
         matches!(self.state, SessionState::Idle) && self.candidates.is_empty()
     }
 
-    /// Asks for a session to send on: opens one, or reports why the last attempt failed.
+    /// Requests a session to send on: opens one, or reports why the last attempt failed.
     pub(crate) fn want(&mut self, now: Time, connect: Connect, actions: &mut Vec<Action>) {
         if self.closed {
             actions.push(Action::Down { number: 0, cause: PeerDown::ShuttingDown });

@@ -123,7 +123,7 @@ impl Lane {
         self.queues[..LEAVING].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns the number of queues that messages leave from.
+    /// Returns the number of queues from which messages are sent.
     pub(super) const fn queues_in_turn() -> usize {
         LEAVING
     }
@@ -141,7 +141,7 @@ impl Lane {
         small.is_empty() && self.fins.is_empty() && self.is_next(ordered) && leaves_credit
     }
 
-    /// Returns true if the message can leave without overtaking a waiting ordered message.
+    /// Returns true if the message can be sent without overtaking a waiting ordered message.
     #[inline]
     pub(super) fn is_next(&self, ordered: bool) -> bool {
         !ordered || (self.queues[ORDERED].is_empty() && !self.waits_for_read(ordered))
@@ -207,7 +207,7 @@ impl Lane {
         }
     }
 
-    /// Returns true if messages may leave: both sides' settings were sent.
+    /// Returns true if messages may be sent: both sides' settings were sent.
     pub(super) fn is_open(&self) -> bool {
         self.has_begun && self.heard.is_some()
     }

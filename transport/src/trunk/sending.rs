@@ -203,7 +203,7 @@ impl Trunk {
         bytes.saturating_add(TIMED_HEADER + self.pipeline.overhead()) <= self.max_frame.min(SLOT_BYTES)
     }
 
-    /// Stages everything in the queues that can leave.
+    /// Stages all queued messages that can be sent.
     fn pump(&mut self, res: &mut Resources) {
         if !self.is_live() {
             return;
@@ -257,7 +257,7 @@ impl Trunk {
         staged
     }
 
-    /// Stages a small message, if it can leave now.
+    /// Stages a small message, if it can be sent now.
     fn try_eager(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
         if self.try_join(res, lane, message) {
             return true;
@@ -272,8 +272,8 @@ impl Trunk {
         number.is_some()
     }
 
-    /// Adds a new small message to the last frame of its lane, if it may leave with that frame. Joining uses
-    /// no credit.
+    /// Adds a new small message to the last frame of its lane, if it may be sent with that frame. Joining
+    /// uses no credit.
     #[inline]
     pub(crate) fn join(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
         self.lanes.get(lane).is_some_and(|lane| lane.is_next(message.ordered))
