@@ -1,5 +1,5 @@
-//! Echoes of one poller, alone and next to `#[blocking]` calls that block the workers of its node: how much longer the slow ones
-//! take.
+//! Measures echoes of one poller, alone and next to `#[blocking]` calls that block the workers of its node, and compares
+//! the slow echoes of both.
 //!
 //! ```sh
 //! cargo run --release -p trunkline --example blocking_beside_echoes

@@ -1,5 +1,5 @@
-//! Many one-way calls of mixed sizes on an ordered client, from one node of this process to another: that they start
-//! in the order in which they were made, each once.
+//! Checks that many one-way calls of mixed sizes on an ordered client start in order and once, between two nodes of this
+//! process.
 //!
 //! ```sh
 //! cargo run --release -p trunkline --example ordered_calls -- --calls 1000000 --faults drop=0.01,seed=7

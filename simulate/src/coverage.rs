@@ -58,7 +58,7 @@ kinds! {
     StreamLost "stream ended by a lost session" false,
     StreamIdle "stream ended by its idle timeout" false,
     LocalCall "call from a task on a poller" false,
-    LateCall "call late before it could leave" false,
+    LateCall "call late before it could be sent" false,
     NestedCall "call made inside a handler" false,
     HandlerSlept "handler waited" false,
     HandlerBlocked "handler blocked its poller" true,

@@ -1,4 +1,4 @@
-//! Events, line by line, for a reader; and a checksum of all of them, to compare runs.
+//! The trace of a run: one line per event for reading, and a checksum of all lines for comparing runs.
 //!
 //! Owns the trace's file and its line format: time since the start of the run in seconds, who, what.
 //! Everything that a run does writes here, in the order in which it happens, and so does the log of

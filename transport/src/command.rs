@@ -53,7 +53,7 @@ pub(crate) enum Command {
     TargetDropped { target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
-    /// The INI of poller 0 is connected to the peer's poller 0, whose SRQ is `srq`. Handshake frames leave through the INI
+    /// The INI of poller 0 is connected to the peer's poller 0, whose SRQ is `srq`. Handshake frames are sent through the INI
     /// until the session is up or closed.
     #[cfg(feature = "identity")]
     BeginHandshake { peer: PeerKey, number: u32, qp: Arc<dyn QueuePair>, srq: SrqNumber },
@@ -79,8 +79,8 @@ pub(crate) enum Command {
     /// Frames for this poller that another poller held when its device was removed, and that did not fit the
     /// ring. They arrived after the frames in the ring.
     HandedOn(Vec<Crossing>),
-    /// All pollers have taken their frames. Sent before the sessions are closed: take the frames that other
-    /// pollers forwarded.
+    /// Take the frames that other pollers forwarded. Sent when all pollers have taken their frames, before
+    /// the sessions are closed.
     TakeHandedOn,
     /// The device was removed, and all sessions are closed: release everything on it and report that.
     ReleaseDevice,
@@ -88,7 +88,7 @@ pub(crate) enum Command {
     TakeDevice(Box<PollerDevice>),
     /// The node shuts down: finish work in progress until the deadline.
     Shutdown { deadline: Time },
-    /// All sessions were closed: end as soon as the device is done.
+    /// End as soon as the device is done: all sessions were closed.
     End,
 }
 

@@ -36,7 +36,7 @@ pub enum Destination {
 }
 
 /// Poller of a peer that the transport has chosen for a message: this number modulo the number of pollers that
-/// the peer has in the session through which the message leaves.
+/// the peer has in the session through which the message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerChoice(NonZeroU32);
 
@@ -123,7 +123,7 @@ pub(crate) struct DeliveryReport {
 }
 
 impl DeliveryReport {
-    /// Returns the delivery report of a message that does not leave at once.
+    /// Returns the delivery report of a message that is queued.
     pub(crate) fn of_waiting(self) -> Self {
         Self { report: if self.report == Report::Failure { Report::Always } else { self.report }, ..self }
     }
@@ -134,7 +134,7 @@ impl DeliveryReport {
 pub struct Accepted {
     /// Choice of the destination poller.
     pub choice: PollerChoice,
-    /// Session through which the message leaves, if it leaves at once.
+    /// Session through which the message is sent, if it is sent at once.
     pub left: Option<SessionNumber>,
 }
 
@@ -167,8 +167,8 @@ pub struct Outgoing<'a> {
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
-    /// Time after which the message is dropped if it has not left yet. The frame carries the time left when it
-    /// leaves: [`Message::time_left_us`].
+    /// Time after which the message is dropped if it is not sent yet. The frame carries the time left when it
+    /// is sent: [`Message::time_left_us`].
     pub deadline: Option<Time>,
     /// Share of the queue reserved for others, if the message has to be queued.
     pub leaves: Leaves,
@@ -181,7 +181,7 @@ impl Outgoing<'_> {
     }
 }
 
-/// A message that leaves in one frame. [`Transport::join`](crate::Transport::join) takes it.
+/// A message that fits in one frame. [`Transport::join`](crate::Transport::join) takes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Small<'a> {
     /// Kind, flags and word.
@@ -194,7 +194,7 @@ pub struct Small<'a> {
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
-    /// Time after which the message is dropped if it has not left yet.
+    /// Time after which the message is dropped if it is not sent yet.
     pub deadline: Option<Time>,
 }
 
@@ -440,8 +440,8 @@ pub enum PeerDown {
     /// This node's settings have a critical entry that is unknown to the peer.
     #[error("the peer does not know setting {0} of this node and must not ignore it: update one of them")]
     SettingRefused(u16),
-    /// The message's deadline passed before it could leave.
-    #[error("the deadline passed before the message could leave")]
+    /// The message's deadline passed before it could be sent.
+    #[error("the deadline passed before the message could be sent")]
     Deadline,
     /// The message exceeds the peer's limit, which arrived only when the session came up.
     #[error("message of {bytes} bytes exceeds the peer's limit of {limit} (its max_message_bytes)")]
@@ -752,8 +752,8 @@ pub enum Event {
         /// Size of the message.
         bytes: usize,
     },
-    /// A message with [`Report::Never`] cannot be sent, in a session that continues. Ordered messages that
-    /// were sent after it still leave.
+    /// A message with [`Report::Never`] cannot be sent, in a session that continues. Later ordered
+    /// messages are still sent.
     NotSent {
         /// Destination of the message.
         to: Origin,

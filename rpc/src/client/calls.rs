@@ -1,5 +1,5 @@
-//! A reply must be matched to its call, and a late reply must be ignored. Each call in flight has a slot in this table. The
-//! number of a call on the wire consists of the slot and a generation. The RPC half of the poller owns the table.
+//! The table of calls in flight. Each call has a slot, and its number on the wire consists of the slot and a generation, so
+//! a reply is matched to its call and a late reply is ignored. The RPC half of the poller owns the table.
 
 #[cfg(feature = "identity")]
 mod names;

@@ -1,6 +1,5 @@
-//! Calls from any thread must reach the poller that owns a connection to their server. A [`Channel`] encodes the arguments on
-//! the caller's thread and queues the call in the inbox of one of the node's pollers, in turn. An ordered channel always uses
-//! the same poller.
+//! Calls from any thread to one server. A [`Channel`] encodes the arguments on the caller's thread and queues the call in
+//! the inbox of one of the node's pollers, in turn. An ordered channel always uses the same poller.
 
 use super::attempts::Attempts;
 use super::interceptor::ClientInterceptor;

@@ -1,4 +1,4 @@
-//! A draining server keeps its session until its handlers end, and refuses new calls. Calls that wait for a connection are
+//! Calls refused by a draining server, which keeps its session until its handlers end. Calls that wait for a connection are
 //! held until that session ends, in order of arrival, and are then repeated.
 //!
 //! `Calls` returns them to the poller, because the route may lead to another server by then.

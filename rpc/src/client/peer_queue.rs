@@ -264,10 +264,10 @@ pub(super) mod tests {
         calls: usize,
         /// Number of further large calls for which the message queue has room.
         large: usize,
-        /// False if messages leave at once.
+        /// False if messages are sent at once.
         is_queued: bool,
         made: u32,
-        /// Numbers of the calls that have left.
+        /// Numbers of the sent calls.
         left: Vec<u32>,
     }
 
@@ -306,7 +306,7 @@ pub(super) mod tests {
             assert!((0..count).all(|_| self.make(is_large, AdmissionClass::Waits, None)));
         }
 
-        /// Checks for room. Returns the numbers of the calls that have left since the last check.
+        /// Checks for room. Returns the numbers of the calls sent since the last check.
         fn look(&mut self) -> Vec<u32> {
             self.waiting.there_is_room();
             self.waiting.begin_round(Time(0));

@@ -1,5 +1,5 @@
-//! Calls that exceed a limit wait for room in one queue per peer, so that a peer without room does not delay calls to others.
-//! In a queue, small and large calls take turns.
+//! Queues of calls that exceed a limit: one per peer, so that a peer without room does not delay calls to others. In a
+//! queue, small and large calls take turns.
 //!
 //! `Calls` checks for room in rounds: when a call of this poller ends, and every [`PAUSE`], because other pollers release room
 //! too. In a round each queue sends calls until the first calls of its parts have no room.

@@ -1,5 +1,6 @@
-//! A codec has an identity, and encodes and decodes each type that it accepts. Generated code passes a value together with
-//! its codec. If the codec does not accept a type, there must be a single error, which names the method and the argument.
+//! The traits of codecs, and their use by generated code. A codec has an identity, and encodes and decodes each type that
+//! it accepts. If it does not accept a type, the compiler must report a single error, which names the method and the
+//! argument.
 //!
 //! Inherent functions take precedence over trait functions, but only if the bounds of their `impl` hold. So `Coding::<C,
 //! T>::IS_POSSIBLE` is true where `C: CodecFor<T>`, and otherwise it is the constant of [`NoCoding`]. With that, everything

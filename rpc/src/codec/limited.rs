@@ -1,9 +1,10 @@
+//! A serde serializer that wraps another one, limits levels and stack, and refuses values that the decoder would misread.
+//!
 //! Encoding recurses as deep as the value is nested, so a long chain could overflow the thread's stack. In a format without
 //! names a field that is left out shifts the others: the decoder would read the next field in its place.
 //!
-//! Codecs encode through this serde serializer, which wraps their own. It limits levels and stack as decoding does, and in a
-//! positional codec it refuses values that the decoder would misread. Values are encoded unchanged. Values without nested
-//! values have no cost.
+//! Codecs wrap their encoder in it. The limits are the same as for decoding, and only a positional codec misreads values.
+//! Values are encoded unchanged. Values without nested values have no cost.
 
 use super::limits::DEPTH;
 use super::shapes::{FieldOwner, Kind, Part, REMEDY, Shape, Shapes};

@@ -1,5 +1,6 @@
-//! serde derives encoding and decoding separately, and attributes can leave out a field or a variant in one of them. A codec
-//! with names detects the difference; a positional codec would decode wrong values without an error.
+//! Detects types whose encoding and decoding differ. serde derives the two separately, and attributes can leave out a field
+//! or a variant in one of them. A codec with names detects the difference; a positional codec would decode wrong values
+//! without an error.
 //!
 //! When a struct or a variant is first encoded as part of a type, the bytes are decoded again, to compare the kinds of all
 //! values and the names of the decoded fields and variants. Later encodings cost one look-up in a table. Values of a type

@@ -147,7 +147,7 @@ impl TaskWaker {
         (Arc::clone(&waker), Waker::from(waker))
     }
 
-    /// Records that the task is about to be polled. A later wake queues it again.
+    /// Clears the flag before a poll, so that a wake during the poll queues the task again.
     #[inline]
     pub(crate) fn polled(&self) {
         // SYNC: task-queued
@@ -196,7 +196,7 @@ impl Tasks {
         let mut context = Context::from_waker(&entry.std_waker);
         let polled = catch(|| entry.task.as_mut().poll(&mut context));
         if polled.is_err() {
-            tracing::error!("task of spawn or run_on panicked");
+            tracing::error!("spawned task panicked");
         }
         if !matches!(polled, Ok(Poll::Pending)) {
             self.end(key);

@@ -1,6 +1,5 @@
-//! A program needs one object that owns its pollers, its services and its connections. A [`Node`] is built by a
-//! [`NodeBuilder`], owns the transport's node and the pollers' inboxes, and is called from any thread. Shutdown is
-//! in `ending`.
+//! The node: owner of a program's pollers, services and connections. A [`Node`] is built by a [`NodeBuilder`], owns the
+//! transport's node and the pollers' inboxes, and is called from any thread. Shutdown is in `ending`.
 
 use crate::call::context::{Peer, PollerContext};
 use crate::client::Channel;

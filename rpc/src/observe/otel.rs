@@ -20,7 +20,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 /// calling handler's trace. The server's span is a child of the client's, and the current span of the handler. Both
 /// have the attributes of OpenTelemetry's conventions for RPC, of level `INFO`, and no values of arguments or metadata.
 ///
-/// A call is made when its stub is called, and its request may leave before the future is polled. So write
+/// A call is made when its stub is called, and its request may be sent before the future is polled. So write
 /// `async { client.greet(name).await }.instrument(span)`: in `client.greet(name).instrument(span)` the stub is called outside
 /// of the span.
 ///

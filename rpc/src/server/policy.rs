@@ -184,7 +184,7 @@ impl fmt::Display for PeerPattern {
 /// Pattern of calls: `/service/method`, `/service/*` or `*`. Calls of gRPC have paths of this form too.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallPattern(
-    /// The path; up to and with its second `/` for all methods; empty for all calls.
+    /// The path. It ends with the second `/` for all methods, and is empty for all calls.
     Box<str>,
 );
 

@@ -1,4 +1,4 @@
-//! Methods fail with a [`Status`], or with an error type of the service, which is sent as a value. Generated code uses
+//! Errors of methods: a [`Status`], or an error type of the service, which is sent as a value. Generated code uses
 //! [`HandlerError`] on both sides. The type is decisive, so an alias of `Status` is treated as `Status`.
 
 use crate::call::Response;

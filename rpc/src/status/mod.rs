@@ -1,6 +1,6 @@
-//! A caller needs the cause of a failure, the side that ended the call, and whether it is safe to repeat the call. A [`Status`]
-//! has a code, a message, an origin, a reason and [`Status::may_have_run`]. This module depends only on metadata and on the
-//! transport's reasons for a lost peer.
+//! The status of a failed call: the cause, the side that ended the call, and whether it is safe to repeat the call. A
+//! [`Status`] has a code, a message, an origin, a reason and [`Status::may_have_run`]. This module depends only on metadata
+//! and on the transport's reasons for a lost peer.
 
 pub(crate) mod call_error;
 mod conversions;

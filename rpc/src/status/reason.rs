@@ -1,5 +1,5 @@
-//! Programs react to the cause of a failed call, not to the text of its status. [`Origin`] names the side that ended a call,
-//! and [`Reason`] the cause for which a node ended it in the handler's place.
+//! Origin and reason of a status, for programs that react to the cause of a failed call and not to its text. [`Origin`]
+//! names the side that ended a call, and [`Reason`] the cause for which a node ended it in the handler's place.
 
 use std::fmt;
 

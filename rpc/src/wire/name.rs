@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn path_metadata_counts_only_for_grpc_calls() {
+    fn path_metadata_applies_only_to_grpc_calls() {
         static NATIVE: ServiceName = named("kv.Kv", 0, 0);
         static ADAPTED: ServiceName = named(GRPC, 0, 0);
         let mut metadata = Metadata::new();

@@ -1,5 +1,5 @@
-//! Whole runs, repeatable and readable, and three separate scenarios without other faults: a crowd of pollers joins one node,
-//! a peer returns that left work behind, and a server with identities and many clients restarts.
+//! Whole runs, repeatable and readable, and three scenarios without other faults: a crowd of pollers joins one node, a peer
+//! with unfinished work returns, and a server with identities and many clients restarts.
 //!
 //! `cargo test -p trunkline-simulate crowd` starts 224 pollers. With `TRUNKLINE_CROWD_NODES=63` it starts 2,000, which take a
 //! minute. `TRUNKLINE_CLIENTS=1000` gives the restarted server 1,000 clients, which take a minute as well.

@@ -427,7 +427,7 @@ impl Client {
         let failure = open.end(outcome).filter(|_| busy > timeout);
         let is_wrong = |status: &&Status| status.code() == Code::DeadlineExceeded && status.may_have_run();
         if let Some(status) = failure.as_ref().filter(is_wrong) {
-            self.oracle.fail(format!("call {id} was late before it could leave: {status}"));
+            self.oracle.fail(format!("call {id} was late before it could be sent: {status}"));
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | `host` | state that the members of one host share: the runtime directory and its registry |
 //! | [`link`] | transport of packets: in process, UDP; faults and captures wrap any link |
 //! | [`device`] | the verbs objects, and the threads that drive the layers below |
-//! | [`simulation`] | hosts of a simulation, whose processes share addresses as real ones do |
+//! | [`simulation`] | simulated hosts, with several processes at the addresses of one host |
 
 pub mod device;
 mod host;

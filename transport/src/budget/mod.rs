@@ -127,8 +127,8 @@ impl Leaves {
     /// Returns the number of units that may be in use after such a use has taken `units` of a limit. An
     /// eighth is at least 1, and 1 is always allowed, so a limit of 1 is not divided. A use that alone
     /// exceeds its part may take the whole limit while nothing else is in use; otherwise it could never
-    /// begin. If it leaves three eighths, up to an eighth may be in use at that time, because the uses that
-    /// take these three eighths could otherwise delay it forever.
+    /// begin. With [`Self::ThreeEighths`], up to an eighth may be in use at that time. Otherwise the uses
+    /// that take the reserved three eighths could delay it forever.
     #[inline]
     fn limit(self, limit: usize, units: usize) -> usize {
         match self {

@@ -62,7 +62,7 @@ impl NodeBudgets {
 /// until the peer has READ it.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// Messages that wait to leave.
+    /// Queued messages.
     messages: Share,
     /// Bytes of the queued messages, and of large messages that the peer has not READ yet.
     bytes: Share,

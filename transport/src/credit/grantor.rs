@@ -22,8 +22,8 @@ use trunkline_verbs::QpNumber;
 
 /// Number of credits that a pair gets in one turn.
 const QUANTUM: u32 = 16;
-/// A pair with this many credits and no backlog is not granted more: granting several at once costs less than
-/// one with each message.
+/// Number of credits from which a pair without backlog is granted no more. Granting several at once costs
+/// less than granting one with each message.
 const ENOUGH: u32 = AHEAD / 2;
 /// Time after its last message for which a pair counts as active.
 const ACTIVE_MS: u64 = 100;
@@ -67,7 +67,7 @@ struct PairCredit {
     needy: bool,
     /// Minimum number of credits that the spender had not used since the last sweep.
     least: u32,
-    /// Time for which it has held more than it used while others lacked credit.
+    /// Time for which the spender has held unused credit while others lacked credit.
     hoarding_ms: u64,
 }
 

@@ -14,7 +14,7 @@
 //! request. More is granted as messages arrive and report the backlog behind them. A spender releases credit
 //! that it does not use within 100 ms, down to the base when it is idle.
 //!
-//! The grantor does not rely on spenders for that. The base of each pair is granted again as soon as it is
+//! The grantor does not rely on such releases. The base of each pair is granted again as soon as it is
 //! used, whatever others hold. All pairs of one peer together hold at most half of the credit beyond the room
 //! for new pairs. A spender that holds unused credit for long while others lack it loses its session.
 //!

@@ -13,7 +13,7 @@
 //! | `names` | names that a peer has proved, and that a channel expects |
 //! | `verifier` | judgement of a peer's chain |
 //! | `flight` | flights of TLS: reassembly, and the types of their messages |
-//! | `binding` | the list of what both sides saw, and its comparison |
+//! | `binding` | the session's parameters as both sides observed them, and their comparison |
 //! | `keys` | secrets of lanes, derived from the exporter of TLS |
 //! | `seal` | sealing and opening of a lane's frames |
 //! | `exchange` | state machine of a handshake |

@@ -35,8 +35,8 @@ const SIMULATED_PIECE: usize = 4 << 10;
 /// Size of the key of a large message, in bytes.
 pub(crate) const CONTENT_KEY: usize = 32;
 
-/// Seals a large message in pieces, and opens it. The announcement, which is sealed, carries the key and the
-/// length, so a message that was truncated, or has pieces of another message, does not open.
+/// Seals a large message in pieces, and opens it. The sealed announcement carries the key and the length. A
+/// truncated message, or one with pieces of another message, therefore does not open.
 #[derive(Debug)]
 pub(crate) struct ContentSeal {
     aead: LessSafeKey,

@@ -1,4 +1,4 @@
-//! A node's options are checked before anything is created from them: threads, files, sockets or large
+//! Checks a node's options before anything is created from them: threads, files, sockets or large
 //! allocations.
 //!
 //! [`NodeOptions::check`] checks the range of each option, [`NodeOptions::check_memory`] their total memory.

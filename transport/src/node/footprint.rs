@@ -1,4 +1,5 @@
-//! Settings can require more memory than the machine has. The kernel would then kill the process much later.
+//! Compares the memory that settings require with the memory of the machine. If the machine has less, the
+//! kernel would kill the process much later.
 //!
 //! A [`Footprint`] is a sum of named parts. A node has two: the memory that it takes when it starts, and the
 //! memory that its limits let peers use. `docs/book/src/reference/budgets.md` has the same table. The first is compared with the

@@ -83,7 +83,7 @@ pub(crate) struct Facts {
     pub(crate) link: String,
     /// Number of devices that the node has had, including the current one.
     pub(crate) incarnations: u64,
-    /// Time since which it is away.
+    /// Time since which the device is away.
     pub(crate) removed_since: Option<Time>,
 }
 

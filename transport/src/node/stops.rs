@@ -1,5 +1,6 @@
-//! After a stop, a process finds that its peers have closed its sessions, as if the peers had ended. Only the
-//! process itself can detect the stop, so its machines compare each wake-up time with the requested one.
+//! Detects that the process was stopped. Its peers close their sessions during the stop, which afterwards
+//! looks as if the peers had ended. Only the process itself can detect the stop, so its machines compare
+//! each wake-up time with the requested one.
 //!
 //! A machine that sleeps runs no code of the program, so a busy handler does not count.
 #![forbid(unsafe_code)]
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_counts_if_at_least_session_loss_time() {
+    fn stop_is_reported_if_at_least_session_loss_time() {
         let (loss_time, until) = (Duration::from_millis(500), Time(0) + Duration::from_secs(100));
         for (delay, cause) in
             [(Duration::from_millis(499), PeerDown::Closed), (loss_time, PeerDown::Stopped { seconds: 1 })]

@@ -1,4 +1,5 @@
-//! A map by peer for a poller's thread, which finds values by the hints of their keys.
+//! A map from peers to values, for a poller's thread. The key of a peer has a hint, the usual place of the
+//! value.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;

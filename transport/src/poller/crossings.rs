@@ -1,4 +1,4 @@
-//! Rings between the pollers of a node, which hand frames to the poller that they are for.
+//! Rings between the pollers of a node, which forward frames to their target poller.
 //!
 //! Over RC a peer's connection ends at one of this node's pollers, the *home* of all frames that come through it, and
 //! each frame names its target poller. The home reads only the target and forwards the frame through a ring,
@@ -47,8 +47,8 @@ impl Crossing {
 #[derive(Debug)]
 struct Outlet {
     ring: Producer<Crossing>,
-    /// Peers and sessions of the frames in the ring, in order. The frames of the first entries may have left
-    /// the ring already.
+    /// Peers and sessions of the frames in the ring, in order. The frames of the first entries may already be
+    /// taken from the ring.
     handed: VecDeque<(PeerKey, u32)>,
     /// Items that did not fit the ring, at most as many as the ring holds.
     waiting: VecDeque<Crossing>,

@@ -160,7 +160,7 @@ impl Queues {
         }
     }
 
-    /// Asks for an event at the next completion.
+    /// Requests an event at the next completion.
     ///
     /// # Errors
     /// The device's error.

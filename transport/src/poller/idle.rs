@@ -1,4 +1,4 @@
-//! When a poller polls again, yields, or sleeps.
+//! The choice of a poller without work: poll again, yield, or sleep.
 //!
 //! Polling pays only if the next event comes soon and the core is free. Both are measured:
 //!

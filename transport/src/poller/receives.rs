@@ -405,8 +405,8 @@ impl Transport {
         self.take_crossed();
     }
 
-    /// Queues the messages of all frames that wait and, up to a few polls of the CQ, that have arrived, for the driver's
-    /// next round. Returns true if there were any.
+    /// Queues messages for the driver's next round: of all frames that wait, and of frames that have
+    /// arrived, up to a few polls of the CQ. Returns true if there were any.
     pub(super) fn take_all(&mut self) -> bool {
         self.repost_missing();
         let mut worked = false;

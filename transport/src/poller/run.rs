@@ -36,7 +36,7 @@ use trunkline_machine::{Sleeper, Turn};
 use trunkline_verbs::Time;
 
 /// Number of events after which staged work is flushed, so that a slow handler does not hold back earlier
-/// replies. The messages of a bundle arrived together, and so their replies leave together.
+/// replies. The messages of a bundle arrived together, and so their replies are sent together.
 const FLUSH_EVERY: usize = 16;
 
 /// Number of events between two reads of the clock. If they take long, staged work is flushed early.
@@ -63,19 +63,19 @@ pub(crate) struct OfNode {
 pub(super) enum Stage {
     /// Receive from the CQ.
     Receive,
-    /// Performs commands.
+    /// Perform commands.
     Command,
-    /// The driver's own work.
+    /// Wait for the driver's own work.
     Work,
-    /// Returns the events of that work.
+    /// Return the events of the driver's work.
     Finish,
     /// Arm the CQ, the first step before a sleep: later completions make the channel readable.
     Arm,
-    /// Takes completions that came before the CQ was armed, and announces sleep.
+    /// Take completions that came before the CQ was armed, and announce sleep.
     Announce,
-    /// Looks at every queue once more.
+    /// Look at every queue once more.
     LookAgain,
-    /// The poller was asleep.
+    /// Resume after sleep.
     Asleep,
 }
 

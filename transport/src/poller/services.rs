@@ -111,7 +111,7 @@ impl Transport {
         self.res.shared.sinks.has_spare(self.res.shared.limits.max_message_bytes)
     }
 
-    /// Returns true if a message to the peer would leave through a session that is up.
+    /// Returns true if a session with the peer is up, so that a message would be sent through it.
     #[must_use]
     pub fn is_up(&self, peer: PeerKey) -> bool {
         let trunk = self.peers.trunk(peer).and_then(|slot| self.trunks.get(slot));
@@ -216,7 +216,7 @@ impl Transport {
     }
 
     /// Cancels the given messages that are still queued, and returns their tokens. They are never sent, and
-    /// their outcomes are not reported. Messages that have left are not affected. Each call searches all
+    /// their outcomes are not reported. Sent messages are not affected. Each call searches all
     /// queues, so cancel many messages at a time.
     pub fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token> {
         let mut cancelling = Cancelling::new(tokens);
@@ -225,8 +225,8 @@ impl Transport {
         cancelling.cancelled()
     }
 
-    /// Returns true if a message for this session of the peer could leave through it. The end of a session is
-    /// reported to the driver only after the outcomes of all messages that were in flight in it.
+    /// Returns true if this session with the peer can carry messages. The end of a session is reported to
+    /// the driver only after the outcomes of all messages that were in flight in it.
     #[must_use]
     pub fn has_session(&self, peer: PeerKey, session: SessionNumber) -> bool {
         let trunk = self.peers.trunk(peer).and_then(|slot| self.trunks.get(slot));

@@ -41,7 +41,7 @@ pub(super) struct Shutdown {
 }
 
 impl Shutdown {
-    /// Begins the shutdown. The earliest deadline counts.
+    /// Begins the shutdown. The earliest deadline applies.
     pub(super) fn begin(&mut self, deadline: Time) {
         // Do not shorten the time for the last messages once the grace period is over.
         if !self.cut {
@@ -145,7 +145,7 @@ impl Transport {
     }
 
     /// Records that the driver has ended its work. If `has_told` is true, final messages to peers may still
-    /// leave.
+    /// be sent.
     pub fn cut(&mut self, has_told: bool) {
         self.shutdown.cut(has_told);
     }
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn earliest_deadline_counts_until_grace_period_is_over() {
+    fn earliest_deadline_applies_until_grace_period_is_over() {
         let mut shutdown = Shutdown::default();
         for deadline in [10, 5, 7] {
             shutdown.begin(seconds(deadline));

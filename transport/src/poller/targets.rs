@@ -1,8 +1,9 @@
 //! The TGTs whose messages may be for this poller, and frames that arrive before their TGT is announced.
 //!
-//! A session that is not up here holds no credit of the SRQ, but it may have come up at the peer first.
-//! else. This *early* frame is copied, so that it occupies neither a receive slot nor a block of short
-//! frames. The total size of early frames is bounded.
+//! A session that is not up here holds no credit of the SRQ, but it may have come up at the peer first. Each
+//! of the peer's pollers may then send its Settings, and waits for this node's Settings before it sends
+//! anything else. This *early* frame is copied, so that it occupies neither a receive slot nor a block of
+//! short frames. The total size of early frames is bounded.
 //!
 //! Thousands of honest peers may join at once, each with a frame of some hundred bytes. So the longest frame
 //! is dropped first, and of equally long ones the oldest. Sessions are half-open for the time of a handshake,
@@ -20,9 +21,9 @@ use std::collections::BTreeMap;
 use trunkline_machine::mutant;
 use trunkline_verbs::QpNumber;
 
-/// Number of frames that a peer's poller may send to a poller of this node before it gets any answer: its
-/// settings, a message by its base credit, and a few frames that grant credit for the one message that it
-/// gets by this node's base credit.
+/// Number of frames that a peer's poller may send to a poller of this node before an answer: its settings,
+/// a message by its base credit, and a few frames that grant credit for the one message that this node may
+/// send by its own base credit.
 const UNANNOUNCED: usize = 8;
 
 /// Maximum number of a target's frames without credit that wait for their peer's turn. An honest peer sends

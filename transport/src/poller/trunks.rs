@@ -77,7 +77,7 @@ impl Trunks {
         self.busy(res).filter(|(_, trunk)| !trunk.is_live()).map(|(slot, _)| slot).collect()
     }
 
-    /// Removes cancelled messages that have not left.
+    /// Removes cancelled messages from the queues of all trunks.
     pub(super) fn cancel(&mut self, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
         for (_, trunk) in &mut self.0 {
             trunk.cancel(cancelling, shares);

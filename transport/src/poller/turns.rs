@@ -6,6 +6,7 @@
 //! A round ends after [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not late
 //! either. A message that takes longer than its part of that time, to decode or to handle, counts as several
 //! messages.
+//!
 //! Waiting frames have used credit, which the peer gets back when the frames are handled. That bounds the lines, since a
 //! peer that sends beyond its credit loses its session before such a frame waits. A session ends after its line was
 //! emptied.

@@ -1,4 +1,4 @@
-//! Choice of a node's device: a pure function of the devices and the wish, called by `open`.
+//! Choice of a node's device: a pure function of the devices and the wish.
 //!
 //! | requested | a NIC can serve | none can |
 //! |---|---|---|

@@ -1,6 +1,6 @@
 //! Choice of a node's device: surveys the NICs, decides, opens, and gives the reason.
 //!
-//! Called once when a node starts. `choose` decides and is pure, and `survey` finds the NICs that this build
+//! Called when a node starts, and to preview the choice. `choose` decides and is pure, and `survey` finds the NICs that this build
 //! supports; [`crate::NoNic`] is the reason why NICs cannot be used.
 #![forbid(unsafe_code)]
 

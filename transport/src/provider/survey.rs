@@ -1,6 +1,6 @@
 //! Survey of the NICs. Each is opened once and read; the chosen one is kept.
 //!
-//! Called by `open`. A device that cannot be opened is part of the answer, not an error.
+//! Called by `decide`. A device that cannot be opened is part of the answer, not an error.
 #![forbid(unsafe_code)]
 
 use super::choose::{Nic, NicState};

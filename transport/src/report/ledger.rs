@@ -1,5 +1,5 @@
-//! Counts of a simulation between two turns: a poller's credits, slots, memory and open work, and the CM
-//! machine's sessions.
+//! Counts that a simulation checks between two turns: a poller's credits, slots, memory and open work, and
+//! the CM machine's sessions.
 //!
 //! A poller returns a [`PollerLedger`] on request, through
 //! [`Machine::inspect`](trunkline_machine::Machine::inspect), and the CM machine a [`SessionLedger`]. Only

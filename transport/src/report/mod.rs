@@ -74,13 +74,13 @@ pub struct NodeReport {
     pub other_kind: u64,
     /// Counters of the device, including earlier devices, such as `retransmits` and `drop_bad_icrc`.
     pub device_counters: Vec<EventCounter>,
-    /// Counters of the node, such as `session_refused_unproven`, requests refused with a cookie;
-    /// `session_cookies_unanswered`, cookies that did not come back within 5 s, of at most 64 hosts at once;
-    /// `session_dial_backs_unanswered`, sessions of peers that did not answer this node's connection;
-    /// `frames_of_unknown_kind`, ignored frames of kinds unknown to this version. A node with an identity
-    /// also has `handshakes_begun`, `handshakes_failed`, `handshakes_renewed`, and `sessions_proven`,
-    /// `sessions_local` and `sessions_unproven`, sessions opened with peers that have proved a name, with
-    /// local users, and with others.
+    /// Counters of the node. `session_refused_unproven` counts requests refused with a cookie, and
+    /// `session_cookies_unanswered` cookies that did not come back within 5 s, of at most 64 hosts at once.
+    /// `session_dial_backs_unanswered` counts sessions of peers that did not answer this node's connection,
+    /// and `frames_of_unknown_kind` ignored frames of kinds unknown to this version. A node with an
+    /// identity also has `handshakes_begun`, `handshakes_failed` and `handshakes_renewed`.
+    /// `sessions_proven`, `sessions_local` and `sessions_unproven` count its sessions opened with peers
+    /// that have proved a name, with local users, and with others.
     pub counters: Vec<EventCounter>,
     /// Use and limits of the node's resources that peers use.
     pub budgets: Vec<BudgetReport>,
@@ -187,10 +187,9 @@ pub struct MethodReport {
     pub running: u64,
     /// Time of each call that was not refused.
     ///
-    /// The clock is read once per turn of a poller, and not specially for this. At a server it is the time
-    /// from the turn that starts the handler to the turn in which it ends, which is 0 for a handler that ends
-    /// in its first poll. At a client it is the time from the turn that hands over the request to the turn
-    /// that takes the reply.
+    /// The clock is read once per turn of a poller. At a server the time extends from the turn that starts
+    /// the handler to the turn in which it ends, so it is 0 for a handler that ends in its first poll. At a
+    /// client it extends from the turn that hands over the request to the turn that takes the reply.
     pub latency: Histogram,
     /// Time in a queue of each call that had to wait: at a server for a worker of the pool, at a client for
     /// room. When a job of the pool is queued, the clock is read for it.
@@ -227,9 +226,9 @@ pub struct ServerReport {
     pub target: String,
     /// Address of the server, with the UDP port of its device if that is not this node's.
     pub address: PeerKey,
-    /// `up`, `connecting`, `unreachable`, `left out` while it is up and gets no calls, `left out: fails` or `left out: slow`
-    /// while it gets none because its calls failed or lagged, or `not serving` while it reports that for a service that the
-    /// channel calls.
+    /// `up`, `connecting` or `unreachable`. `left out` while the server is up and gets no calls, `left out:
+    /// fails` or `left out: slow` if the reason is that its calls failed or lagged. `not serving` while the
+    /// server reports this for a service that the channel calls.
     pub state: &'static str,
     /// Calls of the channel in progress at this server.
     pub calls: usize,

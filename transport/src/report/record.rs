@@ -18,8 +18,9 @@ use trunkline_verbs::{Clock, Time};
 
 /// The first line.
 const MAGIC: &str = "trunkline-record 1";
-/// Maximum number of events of each list: the node's own events; sessions, which peers can begin and end at any rate;
-/// requests refused after the peer has proved its address; and before, which anyone can cause in any address.
+/// Maximum number of events of each list. The first has the node's own events, the second sessions, which
+/// peers can begin and end at any rate. The third has requests refused after the peer has proved its
+/// address. The last has requests refused before, which anyone can send in the name of any address.
 const LISTS: [usize; 4] = [128, 512, 96, 32];
 /// Maximum length of an event as a line, in bytes.
 const LONGEST_LINE: usize = 512;
@@ -123,8 +124,8 @@ pub struct RecordedEvent {
     pub kind: EventKind,
     /// `server` or `client`: this node's part in a call.
     pub side: String,
-    /// Method of a call, such as `shop.Orders.get`, or `_OTHER` if this node does not serve it; or the code
-    /// that holds a poller.
+    /// Method of a call, such as `shop.Orders.get`, or `_OTHER` if this node does not serve it. For a held
+    /// poller, the code that holds it.
     pub method: String,
     /// Address of the peer, with the UDP port of its device if that is not this node's.
     pub peer: Option<PeerKey>,
@@ -321,7 +322,7 @@ pub struct Held {
     pub poller: u16,
     /// Service and method of the handler; `None` for a task.
     pub by: Option<(&'static str, &'static str)>,
-    /// Time for which it has held the poller.
+    /// Time for which the handler or task has held the poller.
     pub time: Duration,
 }
 

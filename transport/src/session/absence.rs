@@ -46,8 +46,8 @@ pub(super) struct Presence {
     state: Stage,
     /// All pollers of the node.
     pollers: BTreeSet<PollerIndex>,
-    /// Options for opening the device again, and why that device and its kind of connections were chosen at
-    /// first.
+    /// Options for opening the device again, and the reasons for the first choice of device and kind of
+    /// connections.
     options: NodeOptions,
     why: (String, String),
     /// Peers with messages that wait for a session.

@@ -1,4 +1,4 @@
-//! Pauses between attempts to connect to a peer, and the failure reported to callers that will not wait.
+//! Pauses between attempts to connect to a peer, and the failure reported to callers that do not wait.
 //!
 //! Owned by the peer's connection machine. It counts consecutive failures, by kind:
 //!
@@ -10,7 +10,7 @@
 //! | a session that was up for longer | none |
 //! | an attempt that failed on this node, before it reached the peer | none |
 //!
-//! While a caller waits through the pauses, the next attempt begins early, so that a request leaves at least once a second:
+//! While a caller waits through the pauses, the next attempt begins early, so that a request is sent at least once a second:
 //! 750 ms after a refusal, 300 ms after an unanswered attempt, whose last request is 600 ms old by then. [`Pace`] bounds such
 //! attempts of a node.
 //!
@@ -46,7 +46,7 @@ pub(super) const SILENT_FAILURES: u32 = 8;
 pub(super) struct Backoff {
     /// Random number for this node and the peer.
     seed: u64,
-    /// Number of consecutive failed attempts, and of those since the last one that was answered.
+    /// Number of consecutive failed attempts, and the number of unanswered attempts at their end.
     failures: u32,
     unanswered: u32,
     /// Number of consecutive sessions that were up only for a short time.

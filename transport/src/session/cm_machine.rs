@@ -63,15 +63,15 @@ const MAX_PEERS: usize = 2048;
 /// Step that the next turn performs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Takes events and commands.
+    /// Take events and commands.
     Work,
     /// Announce the sleep.
     Announce,
-    /// Takes events and commands that came before the announcement.
+    /// Take events and commands that came before the announcement.
     LookAgain,
-    /// Was asleep.
+    /// Resume after sleep.
     Asleep,
-    /// Ends the machine: it cannot sleep.
+    /// End the machine, which cannot sleep.
     Broken,
 }
 

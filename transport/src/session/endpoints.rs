@@ -1,6 +1,5 @@
 //! The endpoints and QPs of sessions: creating, connecting and taking them down.
 //!
-//! Owned and called by the CM machine alone. An INI belongs here until its session is up, then to its poller;
 //! Owned and called by the CM machine alone. Until a session is up, its INIs belong to this module, and
 //! then to their pollers; TGTs always belong to this module. An endpoint is kept until its session ends,
 //! for the disconnect, and a little longer so that the disconnect gets through.

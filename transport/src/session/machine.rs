@@ -121,11 +121,11 @@ enum Target {
 /// Levels of a node's sessions. `docs/book/src/why/security.md`, *Levels*, has the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Levels {
-    /// Without a handshake: the node has no identity.
+    /// No handshake: the node has no identity.
     None,
-    /// With a handshake.
+    /// Handshake required.
     Encrypted,
-    /// With a handshake, or without one if the peer has no identity.
+    /// Handshake required, unless the peer has no identity.
     Either,
 }
 
@@ -354,7 +354,8 @@ impl Machine {
         self.session(number).map_or(self.levels.features(), |session| session.features)
     }
 
-    /// Returns true if a request echoes a session, whose numbers only the peer has received.
+    /// Returns true if a request echoes the epoch and number of an open session. Only the peer has received
+    /// them, so the echo proves its address.
     pub(crate) fn is_echoed(&self, hello: &Hello) -> bool {
         hello.echo.is_some_and(|echo| self.echoed(echo).is_some())
     }
@@ -363,7 +364,7 @@ impl Machine {
         self.session(echo.number).filter(|_| echo.epoch == self.epoch)
     }
 
-    /// Returns true if a session is the one that the peer gives this name.
+    /// Returns true if the peer gives this name to a session of the machine.
     pub(crate) fn is_with(&self, name: SessionName) -> bool {
         self.sessions().any(|session| session.remote == Some(name))
     }
@@ -481,7 +482,7 @@ impl Machine {
         matches!(self.state, SessionState::Idle) && self.candidates.is_empty()
     }
 
-    /// Asks for a session to send on: opens one, or reports why the last attempt failed.
+    /// Requests a session to send on: opens one, or reports why the last attempt failed.
     pub(crate) fn want(&mut self, now: Time, connect: Connect, actions: &mut Vec<Action>) {
         if self.closed {
             actions.push(Action::Down { number: 0, cause: PeerDown::ShuttingDown });

@@ -57,7 +57,7 @@ pub(super) struct PeerSession {
     /// Timer as recorded in the index.
     timer: Option<Time>,
     held: Held,
-    /// Time since which it has unproven sessions, and their number, if they count.
+    /// Time since which the peer has unproven sessions, and their number, if they count.
     unproven: Option<(Time, usize)>,
 }
 

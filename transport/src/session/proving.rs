@@ -80,7 +80,8 @@ pub(super) struct Live {
     pub(super) ending: HandshakeFailure,
     /// Number of renewals that failed since the last proof.
     pub(super) failed: u8,
-    /// Secrets of lanes, for each poller, until the session is up; and the places of the secrets of renewals.
+    /// Secrets of the lanes of each poller until the session is up. `renewed` receives the secrets of
+    /// renewals.
     pub(super) lanes: Vec<Vec<LaneSecrets>>,
     pub(super) renewed: Vec<RenewedKeys>,
     /// Number of pollers whose lanes have not all switched since the last proof.

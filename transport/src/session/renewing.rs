@@ -147,8 +147,8 @@ impl CmMachine {
         credentials.verifier.check(proven.certificates(), date).map(drop)
     }
 
-    /// Schedules a renewal at a time, or at least [`INTERVAL`] after the last one. The TLS server then
-    /// requests it from the client.
+    /// Schedules a renewal at `at`, but at the earliest [`INTERVAL`] after the last one. The TLS server
+    /// then requests it from the client.
     fn ask_for_renewal(&mut self, session: SessionOfPeer, at: Time) {
         let interval = INTERVAL.min(self.renew_after);
         let Some(live) = self.proving.live(session).filter(|live| live.exchange.is_none()) else { return };

@@ -32,7 +32,7 @@ impl Events {
         }
     }
 
-    /// Reports the outcome of a message that did not leave.
+    /// Reports the outcome of a message that was not sent.
     pub(crate) fn never_sent(&mut self, peer: PeerKey, of: DeliveryReport, cause: PeerDown) {
         if of.report == Report::Never && !cause.ends_a_session() {
             self.lost.insert(peer);

@@ -16,13 +16,13 @@ use trunkline_verbs::{SrqNumber, Time};
 /// Maximum number of unacknowledged credit frames per lane.
 const CREDITS_OUT: u8 = 2;
 
-/// Indices of a lane's queues: unordered small messages; ordered messages of any size; unordered large
-/// messages that are not being copied; and messages that are being copied.
+/// Indices of a lane's queues: unordered small messages, ordered messages of any size, unordered large
+/// messages that are not being copied, and messages that are being copied.
 pub(super) const SMALL: usize = 0;
 pub(super) const ORDERED: usize = 1;
 pub(super) const LARGE: usize = 2;
 pub(super) const COPYING: usize = 3;
-/// Number of queues that messages leave from, in turns.
+/// Number of queues from which messages are sent, in turns.
 const LEAVING: usize = 3;
 
 /// State for one of the peer's pollers.
@@ -36,7 +36,7 @@ pub(super) struct Lane {
     pub(super) spender: Spender,
     /// Credit for the remote poller's messages to this poller.
     pub(super) pair: GrantId,
-    /// Queues of messages that wait to leave.
+    /// Queues of the messages that wait for credit and room.
     pub(super) queues: [MessageQueue; 4],
     /// Index of the queue that sends next.
     turn: usize,
@@ -123,7 +123,7 @@ impl Lane {
         self.queues[..LEAVING].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns the number of queues that messages leave from.
+    /// Returns the number of queues from which messages are sent.
     pub(super) const fn queues_in_turn() -> usize {
         LEAVING
     }
@@ -141,7 +141,7 @@ impl Lane {
         small.is_empty() && self.fins.is_empty() && self.is_next(ordered) && leaves_credit
     }
 
-    /// Returns true if the message can leave without overtaking a waiting ordered message.
+    /// Returns true if the message can be sent without overtaking a waiting ordered message.
     #[inline]
     pub(super) fn is_next(&self, ordered: bool) -> bool {
         !ordered || (self.queues[ORDERED].is_empty() && !self.waits_for_read(ordered))
@@ -153,7 +153,7 @@ impl Lane {
         ordered && self.ordered_out > 0 && !mutant!(ordered_calls_overtake)
     }
 
-    /// Counts a request that has left.
+    /// Counts a sent request.
     pub(super) fn request_left(&mut self, ordered: bool) {
         self.requests_out += 1;
         self.ordered_out += u32::from(ordered);
@@ -165,7 +165,7 @@ impl Lane {
         self.ordered_out -= u32::from(ordered);
     }
 
-    /// Returns the number of messages that wait to leave, and their bytes.
+    /// Returns the number of queued messages, and their bytes.
     pub(super) fn waiting(&self) -> (usize, usize) {
         let sizes = self.queues.iter().map(MessageQueue::size);
         sizes.fold((0, 0), |(count, bytes), (more, of_them)| (count + more, bytes + of_them))
@@ -207,7 +207,7 @@ impl Lane {
         }
     }
 
-    /// Returns true if messages may leave: both sides' settings were sent.
+    /// Returns true if messages may be sent: both sides' settings were sent.
     pub(super) fn is_open(&self) -> bool {
         self.has_begun && self.heard.is_some()
     }

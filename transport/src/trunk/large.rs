@@ -16,7 +16,7 @@ use trunkline_machine::mutant;
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey, Time};
 
 impl Trunk {
-    /// Stages the announcement of a large message, if it can leave now.
+    /// Stages the announcement of a large message, if it can be sent now.
     pub(super) fn try_request(&mut self, res: &mut Resources, lane: usize, message: &mut Outbound) -> bool {
         let blocked = !self.lanes[lane].is_open()
             || self.lanes[lane].requests_out >= self.large_messages.min(REQUESTS_PER_LANE)
@@ -183,8 +183,8 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Allocates memory for the sinks that wait for it, in order, and stages the READs that the path admits
-    /// now, so that small messages do not wait behind others. Called again after each completed READ.
+    /// Allocates memory for the waiting sinks, in order, and stages the READs that the path admits now.
+    /// Other READs are staged after each completed READ, so that small messages do not wait behind them.
     pub(super) fn stage_reads(&mut self, res: &mut Resources) {
         let peer = Some(self.peer);
         self.sinks.feed(|length| res.shared.sinks.take(length, peer, Some(&res.waker)).ok());

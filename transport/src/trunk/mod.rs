@@ -14,7 +14,7 @@
 //! | `copying.rs` | copies of large messages that the peer may READ; pieces of sealed ones, opened |
 //! | `timers.rs` | deadlines, keepalive, releasing credit |
 //! | `ending.rs` | taking a trunk down, in two phases |
-//! | `lane.rs`, `queue.rs`, `outbound.rs` | one of the peer's pollers; messages that wait, in order and one by one |
+//! | `lane.rs`, `queue.rs`, `outbound.rs` | one of the peer's pollers; the queues of messages; a queued message |
 //! | `resources.rs`, `events.rs` | resources shared by all trunks of a poller; events for the driver |
 #![forbid(unsafe_code)]
 
@@ -99,8 +99,8 @@ pub(crate) struct Trunk {
     /// Seconds of the last ten in which handshake frames came, and the number of those frames.
     #[cfg(feature = "identity")]
     handshakes: (u64, u8),
-    /// Keys of a renewal, until the lanes switch; and the number of lanes that have switched since the last renewal, counted
-    /// per direction.
+    /// Keys of a renewal until the lanes switch, and the number of lanes that have switched since the last
+    /// renewal, counted per direction.
     #[cfg(feature = "identity")]
     renewed: RenewedKeys,
     #[cfg(feature = "identity")]

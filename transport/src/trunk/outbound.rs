@@ -1,4 +1,4 @@
-//! Messages that wait to leave: their parts, and the turns in which large ones are copied.
+//! Queued messages: their parts, and the turns in which large messages are copied.
 #![forbid(unsafe_code)]
 
 use super::seal::ContentSeal;
@@ -21,7 +21,7 @@ const PIECE: usize = 256 << 10;
 /// partly copied.
 const SIMULATED_PIECE: usize = 16 << 10;
 
-/// A message that waits to leave.
+/// A queued message.
 #[derive(Debug)]
 pub(crate) struct Outbound {
     pub(super) delivery: DeliveryReport,

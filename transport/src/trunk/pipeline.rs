@@ -1,4 +1,4 @@
-//! From staged frames to posted work requests to their completions.
+//! The pipeline of a trunk: staged frames, posted work requests, and their completions.
 //!
 //! Frames are staged and posted together, with one doorbell per trunk and round of the poller. The last work
 //! request of a doorbell is signalled if its completion is awaited (`signals.rs`); since an INI completes in
@@ -81,8 +81,7 @@ pub(super) struct Frame {
     bytes: usize,
     /// Deadline of the first message, after which it is not posted.
     deadline: Time,
-    /// Time as of which the time-left fields of all its headers were written; [`Time::MAX`] if these times
-    /// differ.
+    /// Time at which the time-left fields of all headers were written; [`Time::MAX`] if these times differ.
     as_of: Time,
     /// True if the delivery of a bundled message is reported.
     is_told: bool,

@@ -1,4 +1,4 @@
-//! Messages that wait to leave, in order: for a session, or for credit and room on a lane.
+//! Queues of messages that wait for a session, or for credit and room on a lane.
 //!
 //! The caller that adds a message has charged its peer for it ([`Shares::queue`]). The caller that takes
 //! out a message discharges the peer; messages that fail here are discharged here.
@@ -43,11 +43,11 @@ impl<'a> Cancelling<'a> {
     }
 }
 
-/// Messages in the order in which they leave.
+/// Queued messages, in sending order.
 #[derive(Debug, Default)]
 pub(crate) struct MessageQueue {
     messages: VecDeque<Outbound>,
-    /// Lower bound of the deadlines. The message with this deadline may have left: the bound is exact only
+    /// Lower bound of the deadlines. The message with this deadline may already be sent: the bound is exact only
     /// after a search of the queue, which is due at this time.
     earliest: Option<Time>,
 }

@@ -1,6 +1,6 @@
 //! The send path: from a lane's queue to staged frames, and the effects of their completions.
 //!
-//! A message leaves when its lane has credit, a slot is free and the send queue has room.
+//! A message is staged when its lane has credit, a slot is free and the send queue has room.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
@@ -88,7 +88,7 @@ impl Trunk {
         self.mark(res);
     }
 
-    /// Removes cancelled messages that have not left.
+    /// Removes cancelled messages from all queues.
     pub(crate) fn cancel(&mut self, cancelling: &mut Cancelling<'_>, shares: &mut Shares) {
         for queue in self.lanes.iter_mut().flat_map(|lane| &mut lane.queues) {
             queue.cancel(self.peer, cancelling, shares);
@@ -203,7 +203,7 @@ impl Trunk {
         bytes.saturating_add(TIMED_HEADER + self.pipeline.overhead()) <= self.max_frame.min(SLOT_BYTES)
     }
 
-    /// Stages everything in the queues that can leave.
+    /// Stages all queued messages that can be sent.
     fn pump(&mut self, res: &mut Resources) {
         if !self.is_live() {
             return;
@@ -257,7 +257,7 @@ impl Trunk {
         staged
     }
 
-    /// Stages a small message, if it can leave now.
+    /// Stages a small message, if it can be sent now.
     fn try_eager(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
         if self.try_join(res, lane, message) {
             return true;
@@ -272,8 +272,8 @@ impl Trunk {
         number.is_some()
     }
 
-    /// Adds a new small message to the last frame of its lane, if it may leave with that frame. Joining uses
-    /// no credit.
+    /// Adds a new small message to the last frame of its lane, if it may be sent with that frame. Joining
+    /// uses no credit.
     #[inline]
     pub(crate) fn join(&mut self, res: &mut Resources, lane: usize, message: &Small<'_>) -> bool {
         self.lanes.get(lane).is_some_and(|lane| lane.is_next(message.ordered))
@@ -340,7 +340,7 @@ impl Trunk {
         }
     }
 
-    /// Gives up staged messages whose deadline has passed. They have not left, so their credit can be used
+    /// Gives up staged messages whose deadline has passed. They are not sent, so their credit can be used
     /// again.
     fn drop_late(&mut self, res: &mut Resources) {
         if mutant!(late_frames_are_posted) {

@@ -22,9 +22,9 @@ use trunkline_testkit::output;
 /// Changes beyond noise between the JSON files of two runs of one subcommand.
 ///
 /// Points are matched by their settings, such as the size. By default each repetition's value is divided by the link's
-/// floor in the same repetition, because a machine that is slower today has slower floors too; p99 is divided by the
-/// p50 of the floor. Floors are noisy too, so on one machine the value itself must have changed as well.
-/// --absolute compares times and rates only, and needs a machine that does nothing else.
+/// floor in the same repetition, because a slower machine has slower floors; p99 is divided by the p50 of the floor.
+/// Floors are noisy, so if both runs are from the same machine, the value itself must have changed in the same direction.
+/// --absolute compares the values themselves and needs an otherwise idle machine.
 ///
 /// A value is better or worse if three conditions hold: its median has changed by more than the bound, by more than twice the
 /// interquartile range of the repetitions, and the repetitions of one run are above those of the other (rank test, 0.5 %).

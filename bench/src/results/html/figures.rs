@@ -1,4 +1,4 @@
-//! Selection of a report's charts, from the contents of its files. A file's most telling charts come first.
+//! Selection of a report's charts, from the contents of its files. The most important charts of a file come first.
 
 use super::chart::{Chart, Line, Scale, Series};
 use crate::meter::spread::Spread;

@@ -32,7 +32,7 @@ pub(super) trait Control {
     /// Starts the calls of a run.
     async fn begin(&self, run: u64) -> Result<(), Status>;
 
-    /// Returns true if a run is over and its results are ready. A run ends if its coordinator does not ask for 5 s.
+    /// Returns true if a run is over and its results are ready. A run ends if its coordinator sends no request for 5 s.
     async fn is_over(&self, run: u64) -> Result<bool, Status>;
 
     /// Abandons a run.

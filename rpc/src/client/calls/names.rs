@@ -1,4 +1,4 @@
-//! Calls are sent only in sessions whose peer has proved the name that their channel expects.
+//! Restricts calls to sessions whose peer has proved the name that the call's channel expects.
 //!
 //! A node with an identity binds each request to a session whose peer's name was compared. Until then calls wait in `Held`:
 //! the transport would send them in any session. A node without an identity compares nothing: calls that expect a name given

@@ -1,4 +1,4 @@
-//! The search for the servers of a node's routes. The first poller owns it and runs it in its turns.
+//! The search for the servers of a node's routes, owned and run by the first poller.
 //!
 //! A round begins when a call or a future waits for a route and the pause after the last round is over. The pause is 10 ms
 //! after the first failed round, doubles up to 1.3 s, and is randomly up to a quarter longer. While a call waits through

@@ -1,5 +1,5 @@
-//! Lookups may block, so each lookup in progress has its own thread. The threads end when the queue is empty. A simulation
-//! runs lookups as tasks of a poller instead.
+//! Lookups of server addresses. A lookup may block, so each lookup in progress has its own thread. The threads end when the
+//! queue is empty. A simulation runs lookups as tasks of a poller instead.
 
 use super::Pollers;
 use super::round::{LOOKUP, Round};

@@ -1,4 +1,5 @@
-//! A channel's target can be a name, several addresses or a resolver. Its calls wait until it is resolved and connected.
+//! Routes to the targets of channels. A target can be a name, several addresses or a resolver. Its calls wait until it is
+//! resolved and connected.
 //!
 //! ```text
 //! Channel ──► Link ──► Route: where the server is, or why it cannot be reached    (any thread, under a lock)

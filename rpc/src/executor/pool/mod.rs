@@ -1,4 +1,4 @@
-//! `#[offload]` and `#[blocking]` methods must not hold a poller, so a node runs them in a pool of worker threads.
+//! The worker pool of a node, which runs `#[offload]` and `#[blocking]` methods, since they must not hold a poller.
 //!
 //! ```text
 //!   poller                            pool                                     worker (a machine)

@@ -39,7 +39,7 @@ fn take_window(items: &mut Streaming<Bytes>) {
 }
 
 #[test]
-fn idle_timeout_counts_only_while_server_may_send() {
+fn idle_timeout_runs_only_while_server_may_send() {
     let mut server = Server::new();
 
     // An arrival starts the time again.

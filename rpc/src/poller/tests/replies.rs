@@ -34,7 +34,7 @@ fn reply(call: u64, code: u8, trailing: usize) -> Header {
 }
 
 #[test]
-fn reply_counts_once_and_only_from_called_peer() {
+fn reply_is_accepted_once_and_only_from_called_peer() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
     let (server, other) = (world.peer_with(|options| options.pollers(2)), world.peer());

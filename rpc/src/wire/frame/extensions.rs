@@ -4,7 +4,7 @@
 //! 0 type (1)  1 flags (1): 1 if it is critical  2 length of the value (2)  4 value
 //! ```
 //!
-//! Used by `header` only. The bytes come from a peer: every length is checked, and parsing never panics.
+//! The bytes come from a peer: every length is checked, and parsing never panics.
 
 use super::{FrameError, array};
 use crate::wire::metadata::MetadataBytes;

@@ -148,8 +148,8 @@ fn send_long<'a>(
     transport.send(out)
 }
 
-/// Returns the size of the metadata sent with the announcement of a large message, after `before` bytes: all of the metadata,
-/// so that the receiver can decide about a request before it READs the arguments, or 0 if it does not fit.
+/// Returns the size of the metadata sent with the announcement of a large message, after `before` bytes: all metadata, or 0
+/// if it does not fit. The receiver can then decide about a request before it READs the arguments.
 fn announced_metadata(header: &Header, before: usize) -> usize {
     Some(header.metadata_bytes())
         .filter(|metadata| before.saturating_add(*metadata) <= ANNOUNCED)

@@ -306,7 +306,7 @@ fn panics_and_errors_of_handlers_are_logged_once_with_their_method() {
         ("tests.Loud.panic_unheard", "ERROR", "the handler panicked"),
         ("tests.Loud.not_found", "INFO", "NotFound"),
         ("tests.Loud.sold_out", "INFO", "error of the method's own type"),
-        ("task of spawn or run_on panicked", "ERROR", ""),
+        ("spawned task panicked", "ERROR", ""),
     ] {
         let lines = until(method, || lines_of(method));
         assert!(lines.iter().all(|line| line.starts_with(level) && line.contains(text)), "{lines:?}");

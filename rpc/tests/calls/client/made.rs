@@ -112,7 +112,7 @@ fn local_call_runs_before_its_future_is_polled() {
 }
 
 #[test]
-fn time_limit_counts_from_stubs_call() {
+fn time_limit_runs_from_stub_call() {
     until("a handler starts before the time limit of its call", || {
         let (setting, limit) = (Setting::new(), Duration::from_millis(200));
         let client = setting.client().with_timeout(limit);

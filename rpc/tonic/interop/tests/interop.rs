@@ -1,5 +1,5 @@
-//! The interoperability cases of gRPC, each over Trunkline, with handlers in a runtime, on pollers, and by a channel of tonic's own
-//! type, and over TCP.
+//! The interoperability cases of gRPC. Each runs over TCP, and over Trunkline with handlers in a runtime, with handlers on
+//! pollers, and through a channel of tonic's own type.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -98,8 +98,8 @@ impl<'a, C: Structure> Handle<'a, C> {
     /// Releases the object and its structure.
     ///
     /// # Safety
-    /// The object is alive, and not used after this by the program, whose call this serves, a table of the
-    /// library, or another handle.
+    /// The object is alive. Neither the calling program, nor a table of the library, nor another handle uses it
+    /// afterwards.
     pub(crate) unsafe fn release(self) {
         // SAFETY: `hand_out` created the box with the structure at this distance from its start, and by
         // this function's contract the object is not used any more.

@@ -46,7 +46,7 @@ impl<'a, T> In<'a, [T]> {
     /// Takes an array of `length` elements. With length 0 the pointer is ignored; otherwise null is `EINVAL`.
     ///
     /// # Safety
-    /// `length` is 0, or `pointer` is null, or it is aligned and points to `length` elements that are not
+    /// If `length` is not 0, `pointer` is null, or it is aligned and points to `length` elements that are not
     /// changed during `'a`.
     pub(crate) unsafe fn array(pointer: *const T, length: usize) -> Result<Self, Errno> {
         if length == 0 {
@@ -165,8 +165,8 @@ impl<T> OutArray<'_, T> {
     /// Takes memory for `length` elements. With length 0 the pointer is ignored; otherwise null is `EINVAL`.
     ///
     /// # Safety
-    /// `length` is 0, or `start` is null, or it is aligned and points to memory for `length` elements that is
-    /// not used elsewhere during `'a`.
+    /// If `length` is not 0, `start` is null, or it is aligned and points to memory for `length` elements that
+    /// is not used elsewhere during `'a`.
     pub(crate) unsafe fn new(start: *mut T, length: usize) -> Result<Self, Errno> {
         if length > 0 && start.is_null() {
             return Err(Errno::EINVAL);
@@ -191,7 +191,7 @@ impl OutBytes<'_> {
     /// Takes memory of `size` bytes; null is `EINVAL` unless `size` is 0.
     ///
     /// # Safety
-    /// `size` is 0, or `start` is null, or it points to `size` bytes that are not used elsewhere during `'a`.
+    /// If `size` is not 0, `start` is null or points to `size` bytes that are not used elsewhere during `'a`.
     pub(crate) unsafe fn new<T>(start: *mut T, size: usize) -> Result<Self, Errno> {
         // SAFETY: bytes have no alignment; the rest is this function's contract.
         Ok(Self(unsafe { OutArray::new(start.cast(), size)? }))

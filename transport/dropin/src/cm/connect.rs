@@ -245,8 +245,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection. Also succeeds without a connection, and
-/// in port space UDP, unless neither side has requested a connection.
+/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection, if there is one. Fails if neither
+/// side has requested a connection. In port space UDP it has no effect.
 ///
 /// # Safety
 /// The id is not destroyed.

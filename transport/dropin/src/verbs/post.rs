@@ -32,7 +32,7 @@ pub(super) fn sge(from: &ibv_sge) -> Sge {
 /// may lie at any address.
 ///
 /// # Safety
-/// `count` is not positive, or `list` is null or has as many entries, which are not changed while the
+/// If `count` is positive, `list` is null or points to `count` elements that are not changed while the
 /// iterator lives.
 pub(super) unsafe fn sge_list(
     list: *const ibv_sge,

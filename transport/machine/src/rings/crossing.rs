@@ -5,7 +5,6 @@
 //! then empties the rings of these senders. It may announce that it stops polling ([`Crossing::listen`]); the
 //! next sender must then notify it. Read-modify-writes of the word order the two, so if the receiver misses
 //! an item, the item's sender is told to notify it.
-//! receiver has missed is always directed to notify it.
 
 use core::fmt;
 use std::sync::OnceLock;

@@ -48,9 +48,9 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// Creates the default configuration: six transmissions, 75 to 600 ms apart, so that a peer that is down
-    /// is detected after 2.3 s, and a peer that comes up in the meantime gets a REQ soon. The timeout fields
-    /// of a REQ have rdma_cm's values (contract rocev2 12.1).
+    /// Creates the default configuration. It has six transmissions, 75 to 600 ms apart: a peer that is down
+    /// is detected after 2.3 s, and a peer that comes up before soon gets a REQ. The timeout fields of a
+    /// REQ have rdma_cm's values (contract rocev2 12.1).
     #[must_use]
     pub const fn new(ca_guid: u64, seed: u64) -> Self {
         Self {

@@ -152,11 +152,11 @@ impl CmMachine {
         }
     }
 
-    /// Ends this node's requests that a report says were not delivered: the request whose transaction the
-    /// report quotes, at once or, if it is retried, by a report at least 525 ms after the first. A report
-    /// without a transaction may be forged: requests to its address end only if they are still unanswered
-    /// when they would be repeated for the third time. Connections are not affected. Returns true if there
-    /// was such a request.
+    /// Ends requests of this node that were not delivered according to a report. If the report quotes the
+    /// transaction of a request, that request ends at once. A retried request ends only by a report at
+    /// least 525 ms after the first. A report without a transaction may be forged: requests to its address
+    /// end only if they are still unanswered when they would be repeated for the third time. Connections
+    /// are not affected. Returns true if there was such a request.
     pub fn handle_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
         let (addresses, report) = canonical(report);
         let mut is_ours = self.question_unreachable(now, &report);

@@ -1,4 +1,4 @@
-//! Timers: retransmission, giving up, expiry; and MRA, a peer's request for more time.
+//! Timers: retransmission, giving up, expiry, and MRA, with which a peer requests more time.
 
 use super::config::{CLOSING_RETRY_NS, wire_time_ns};
 use super::connection::{Addresses, ConnectionState};

@@ -139,7 +139,7 @@ impl Core {
         // A fork loses only threads, which exist only outside of simulations, so no sleeper is given.
         match Background::start(&self.parts, of, None) {
             Ok(started) => backgrounds.push(started),
-            Err(error) => tracing::error!(%error, "background thread of a shard not restarted"),
+            Err(error) => tracing::error!(%error, "shard thread not restarted"),
         }
     }
 

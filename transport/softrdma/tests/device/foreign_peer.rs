@@ -91,7 +91,7 @@ fn fatal_nak_as_first_packet_of_foreign_peer_arrives() {
 }
 
 #[test]
-fn congestion_notification_counts_only_for_connected_qp() {
+fn congestion_notification_applies_only_to_connected_qp() {
     let mut setup = Setup::new();
     setup.send(0);
     for (number, taken) in [(0x00ab_cdef, 0), (setup.hands.tgt.number().get(), 1)] {

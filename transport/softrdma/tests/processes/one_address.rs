@@ -88,7 +88,8 @@ fn receive(node: &Node, joined: &Joined, offset: usize) {
     }
 }
 
-/// Makes three members talk, connect again, and talk again. Fails if another program holds port 4791.
+/// Lets three members exchange messages, reconnect, and exchange messages again. Fails if another program
+/// holds port 4791.
 fn three_talk_at(address: IpAddr) -> Result<(), VerbsError> {
     let host = Host::new();
     let nodes = devices(&host, &[address], 3);

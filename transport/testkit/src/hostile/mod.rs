@@ -1,7 +1,7 @@
-//! Peers that break the rules of the session protocol: a node's own code behind a link that changes its
-//! packets, so that its other side sees misbehaviour in otherwise correct packets.
+//! Peers that break the rules of the session protocol: real nodes behind a link that changes their packets,
+//! so that the other side gets wrong frames in otherwise correct packets.
 //!
-//! `dialer` has peers that are built by hand instead.
+//! The peers in `dialer` are built by hand instead.
 //!
 //! Owns the changes of each kind of peer. A link in real time and a simulated network apply them to
 //! datagrams. This module does no I/O, and draws only from the random numbers that it is given.

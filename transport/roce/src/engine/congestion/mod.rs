@@ -11,7 +11,7 @@
 //! | under 2 ms | the shortest seen, at most 100 us: equal for all senders of a data centre, so that a sender that begins behind a full queue gets no larger share |
 //! | 2 ms or more | the shortest of the last 10 to 20 s |
 //!
-//! Round trips of a millisecond or more are paced: packets leave at the rate of two windows per round trip, a millisecond of
+//! Round trips of a millisecond or more are paced: packets are sent at the rate of two windows per round trip, a millisecond of
 //! it at once. A window of less than one packet is a pause between packets. If the queue stays although the window is at its
 //! minimum, other traffic keeps it: the target grows until there is a share, as loss-based TCP has, and shrinks again every 256
 //! rounds, or sooner without a queue.
@@ -50,7 +50,8 @@ const ROUNDS_PER_DOUBLING: i32 = 8;
 const BURST_NS: f64 = 1_000_000.0;
 /// Pace in windows per round trip, so that the window stays the bound.
 const PACE: f64 = 2.0;
-/// Factors of a shrinking window: of one that doubled since, by a loss with and without a queue, and by a mark (RFC 8511).
+/// Factors by which the window shrinks: after doubling, after a loss with and without a queue, and after a
+/// mark (RFC 8511).
 const START_CUT: f64 = 0.5;
 const LOSS_CUT: f64 = 0.7;
 const RANDOM_LOSS_CUT: f64 = 0.9;
@@ -144,7 +145,7 @@ impl Congestion {
         self.whole_window().saturating_sub(self.in_flight)
     }
 
-    /// Returns the number of packets that may leave at once, at least 1.
+    /// Returns the number of packets that may be sent at once, at least 1.
     #[must_use]
     pub fn burst(&self) -> u32 {
         self.interval_ns().map_or(u32::MAX, |interval_ns| whole(self.ahead_ns() / interval_ns).max(1))
@@ -158,7 +159,7 @@ impl Congestion {
         (self.smoothed_ns >= BURST_NS).then(|| self.smoothed_ns / (self.window * PACE))
     }
 
-    /// Returns the time for which packets may leave ahead of the pace.
+    /// Returns the time by which packets may be sent ahead of the pace.
     fn ahead_ns(&self) -> f64 {
         if self.window < 1.0 { 0.0 } else { BURST_NS }
     }

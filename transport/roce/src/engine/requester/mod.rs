@@ -150,8 +150,8 @@ pub enum Response {
     Progress,
     /// The response is for an acknowledged packet, or repeats a NAK; it is ignored.
     Stale,
-    /// The response is for a packet that was never sent, or malformed, and is ignored; or it does not match
-    /// its request, and the QP has failed.
+    /// The response is malformed or for a packet that was never sent, and is ignored. If it does not match
+    /// its request, the QP has failed.
     Unexpected,
 }
 

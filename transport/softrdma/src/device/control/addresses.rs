@@ -335,8 +335,8 @@ impl Addresses {
     }
 
     /// Chooses and opens the local address for packets to `remote`: the source address of the route if the
-    /// table contains it, otherwise an address of the same family, if possible one that is a loopback address
-    /// exactly if `remote` is one.
+    /// table contains it, otherwise an address of the same family. A loopback address is preferred for a
+    /// loopback peer, and any other address for any other peer.
     pub(super) fn choose_source(
         &mut self,
         shards: &mut Reach<'_>,

@@ -373,7 +373,6 @@ impl Connections {
 
 /// Returns true if a request can match both addresses. `::` covers all addresses unless the flag restricts it
 /// to its family.
-/// flag restricts it to its family.
 fn meets(one: (IpAddr, bool), other: (IpAddr, bool)) -> bool {
     let covers = |(wide, is_family_only): (IpAddr, bool), address: IpAddr| {
         let has_family = wide.is_ipv4() == address.is_ipv4() || wide.is_ipv6() && !is_family_only;

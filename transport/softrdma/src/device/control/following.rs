@@ -1,5 +1,5 @@
-//! Wildcard listeners follow the addresses of the host, such as addresses that a DHCP client or a failover
-//! adds later.
+//! Opens addresses that the host gets later, for example from a DHCP client or a failover, for wildcard
+//! listeners.
 //!
 //! Owns the schedule for reading the host's addresses again, and the record of addresses that could not be
 //! opened. While a wildcard listener exists, the notifications of the kernel are checked every second. The

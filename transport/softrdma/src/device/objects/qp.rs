@@ -60,8 +60,8 @@ pub(in crate::device) enum BegunModify {
 pub(in crate::device) struct SoftQp {
     core: Arc<Core>,
     number: QpNumber,
-    /// Shard of the QP. If another process executes the TGT, the shard in which this process would execute
-    /// it, the first.
+    /// Shard of the QP. If another process executes the TGT, it is the first shard, in which this process
+    /// would execute the TGT.
     home: ShardIndex,
     qp_type: QpType,
     capacities: QueueCapacities,

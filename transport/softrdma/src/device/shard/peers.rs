@@ -1,4 +1,4 @@
-//! Peers whose ICRC may be solved for.
+//! Recognition of peers that are not software devices, and of the IPv4 identifications of their packets.
 //!
 //! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show (contract
 //! rocev2 5.7). Software devices send 0, so 0 is tried first, or segments with 0 to 63. For other senders, a

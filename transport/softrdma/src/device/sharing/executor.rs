@@ -6,8 +6,7 @@
 //! | `pending` | a packet arrives | the owner answers | the owner dies | no answer for a while |
 //! |---|---|---|---|---|
 //! | none | SRQ of this member: placed. SRQ of another: published, requested, pending | ignored | - | - |
-//! | one | stored in the backlog | the responder answers the peer; the backlog is handled | contract G7 |
-//! repeated, same serial |
+//! | one | stored in the backlog | the responder answers the peer; the backlog is handled | contract G7 | repeated, same serial |
 #![forbid(unsafe_code)]
 
 use super::attributes::{ATTRIBUTE_WORDS, put_attributes};

@@ -8,8 +8,7 @@
 //! | interface | caller |
 //! |---|---|
 //! | [`Sharing`]: open, close, query or change a TGT; handle a message; handle the possible death of a member | control |
-//! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events |
-//! the shard, for QPs that are shared |
+//! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that are shared |
 //!
 //! It must never be called for a TGT of a private domain, so that sharing costs such a TGT nothing.
 //!

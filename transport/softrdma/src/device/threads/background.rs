@@ -265,7 +265,7 @@ fn sleep_on(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> 
     if let Err(error) = poll.poll(events, timeout)
         && error.kind() != io::ErrorKind::Interrupted
     {
-        tracing::error!(%error, "background thread of a shard could not sleep");
+        tracing::error!(%error, "shard thread could not wait for events");
         #[expect(clippy::disallowed_methods, reason = "only a shard's own real thread sleeps here")]
         std::thread::sleep(TICK);
     }

@@ -157,7 +157,6 @@ impl Progress {
 
     /// Starts the check whether the machine has to do the work. The machine does not watch from then on. The
     /// flag is true if no poller watches either.
-    /// neither does a poller.
     pub(in crate::device) fn check(&self) -> (Duty, bool) {
         let is_unwatched = self.waker.release(Watcher::Background);
         (self.handover.background_check(|| self.waker.is(Watcher::Poller)), is_unwatched)

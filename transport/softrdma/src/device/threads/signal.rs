@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptor_counts_only_while_there_are_events() {
+    fn descriptor_is_readable_only_while_events_are_queued() {
         let signal = Signal::new(&Runtime::threads(), 2).unwrap();
         let read = || signal.fd.as_ref().unwrap().read();
         assert!(read().is_err());

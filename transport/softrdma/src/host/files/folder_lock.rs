@@ -204,7 +204,6 @@ impl FolderLock {
 
 /// Writes this process into a lock file that it has locked. Without this, a lock that several members take in
 /// turn would look like a lock that one member keeps.
-/// may look like one that a single member keeps.
 fn name_holder(file: &File) {
     // A write beyond the limit on file sizes would end the process with SIGXFSZ.
     if headroom::check_file(size_of::<Holder>() as u64).is_err() {

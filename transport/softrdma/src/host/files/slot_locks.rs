@@ -23,8 +23,9 @@ pub(in crate::host) const SLOT: &str = "slot-";
 /// The name of the registry.
 pub(in crate::host) const REGISTRY: &str = "registry";
 
-/// Returns true if a member lives in a folder, which the caller has locked, or if that cannot be determined.
-/// Reads files without mapping them, so that files of another format and a full file system do no harm.
+/// Returns true if a member lives in a folder, or if that cannot be determined. The caller has locked the
+/// folder. Reads files without mapping them, so that files of another format and a full file system do no
+/// harm.
 pub(in crate::host) fn any_lives(folder: &Path) -> bool {
     let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
     let Ok(present) = slots_present(folder) else { return true };

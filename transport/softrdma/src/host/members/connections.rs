@@ -461,7 +461,6 @@ impl Connections {
 
     /// Reads one message of a connection. Returns the sender, the length in the buffer, and the descriptor
     /// sent with the message, if any.
-    /// came with it.
     fn read(&mut self, readable: u64) -> Option<(MemberId, usize, Option<OwnedFd>)> {
         let key = usize::try_from(readable).ok()?;
         let connection = self.connections.get(key)?;

@@ -4,8 +4,8 @@
 //! of a killed process are dropped, although its code may run until the simulation drops it. A process may be
 //! killed between two stores, which leaves other members with an incomplete write.
 //!
-//! Called by `member`, `segment` and `members` for members that joined with [`Host::in_memory`]
-//! (`crate::host::Host`), and by the module `simulation`.
+//! Used by `member` and `members::inbox` for members that joined with
+//! [`Host::in_memory`](crate::host::Host::in_memory), and by the module `simulation`.
 #![forbid(unsafe_code)]
 
 use super::segment::{HeapWords, Life};

@@ -190,7 +190,8 @@ struct PickyState {
     has_full_queue: bool,
 }
 
-/// A socket that refuses messages of several datagrams, and datagrams above a path MTU, or whose interface has a full queue.
+/// A socket that refuses messages of several datagrams and datagrams above a path MTU. The queue of its
+/// interface may be full.
 #[derive(Debug)]
 struct PickySocket(SocketAddr, Arc<std::sync::Mutex<PickyState>>);
 

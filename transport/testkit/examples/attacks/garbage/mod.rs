@@ -8,9 +8,8 @@
 //! | flood | sent | must hold |
 //! |---|---|---|
 //! | `random` | random bytes | no wrong byte, no broken connection, bounded memory and slow-down |
-//! | `stale` | real packets changed, their ICRC left as it was | the same |
-//! | `right` | real packets changed, their ICRC made right | bystanders as above; no memory without the
-//! access right is changed; new connections work |
+//! | `stale` | changed real packets with their old ICRC | the same |
+//! | `right` | changed real packets with a correct ICRC | bystanders as above; no memory without the access right is changed; new connections work |
 
 mod exchange;
 mod flood;

@@ -155,7 +155,7 @@ fn later_reads_are_kept_and_completed_in_order() {
 }
 
 #[test]
-fn acknowledgement_beyond_gap_counts_when_gap_is_filled() {
+fn acknowledgement_beyond_gap_applies_when_gap_is_filled() {
     let mut rig = reading(2);
     rig.send(2);
     rig.flush();

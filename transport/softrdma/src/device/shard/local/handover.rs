@@ -343,7 +343,7 @@ mod tests {
         assert!(scene.receive(0, accept, Some(area)) && scene.choose(partner).pair.is_some());
     }
 
-    /// Without the reset by an answer, a process that was stopped, or that ended some pairs, would stay on
+    /// Without the reset, the QPs of a process that was stopped, or that ended some pairs, would stay on
     /// the network after the next lost message.
     #[test]
     fn answered_offer_restarts_number_of_repeats() {

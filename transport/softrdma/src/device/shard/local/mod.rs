@@ -31,7 +31,6 @@
 //! Senders without the bell, because there are [`MAX_BELLS`] already or no descriptor is left, wake this side
 //! through a message between members. That message arrives at the first shard; the thread that receives it
 //! also runs the shard to which the message is addressed.
-//! message arrives at the first shard; the thread that receives it there also runs the shard that it is for.
 
 mod bell;
 mod choice;

@@ -96,9 +96,9 @@ impl Qp {
         }
     }
 
-    /// Returns true if the QP uses this pair. If the QP has chosen another path, it chooses again first. The
-    /// packet shows that the peer has chosen this pair, and a QP that only responds has no timeout that would
-    /// cause a new choice.
+    /// Returns true if the QP uses this pair. A QP that has chosen another path chooses again first,
+    /// because the packet shows that the peer has chosen this pair. A QP that only responds has no timeout
+    /// that causes a new choice.
     pub(in crate::device::shard) fn is_reached_by(
         &mut self,
         pair: usize,
