@@ -112,15 +112,19 @@ struct Path {
 
 impl Path {
     /// Returns the unused part of a QP's share of the response window. `own` is the number of the QP's
-    /// responses in flight. If no further READ fits, the call also records that the window limits the QP: a
-    /// window that grew without use would later be sent as a burst.
-    fn share(&mut self, own: u32) -> u32 {
-        let window = self.responses.congestion.whole_window();
-        let share = window / self.readers.max(1);
-        if self.responses.congestion.in_flight() + self.responses.part() > share * self.readers.max(1) {
+    /// responses in flight.
+    fn share(&self, own: u32) -> u32 {
+        (self.responses.congestion.whole_window() / self.readers.max(1)).saturating_sub(own)
+    }
+
+    /// Records that the window limits the READs if no further one fits: a window that grew without use would later be sent as
+    /// a burst. Called when READs are sent, because a response that arrives makes room before the node posts the next READ.
+    fn reads_sent(&mut self) {
+        let readers = self.readers.max(1);
+        let usable = self.responses.congestion.whole_window() / readers * readers;
+        if self.responses.congestion.in_flight() + self.responses.part() > usable {
             self.responses.congestion.limits();
         }
-        share.saturating_sub(own)
     }
 }
 
@@ -186,7 +190,7 @@ impl Paths {
             return None;
         }
         self.admit(qp, qp_number, route, requester, now);
-        let path = &mut self.paths[number];
+        let path = &self.paths[number];
         let share = path.share(qp.counted.responses);
         let responses = &path.responses;
         let room = if responses.is_turn_of(qp_number) { responses.congestion.window_room() } else { 0 };
@@ -266,7 +270,7 @@ impl Paths {
         was_served: bool,
         now: Time,
     ) {
-        let Path { requests, responses, readers, .. } = &mut self.paths[number];
+        let path = &mut self.paths[number];
         let signals = requester.take_signals();
         let is_on_trial = requester.is_on_trial();
         let after = if is_on_trial { InFlight::default() } else { requester.in_flight() };
@@ -275,9 +279,13 @@ impl Paths {
             signals.measured.filter(|measured| measured.is_read == is_read).map(|of| of.round_trip_ns)
         };
         let most = if mutant!(windows_never_grow) { 1 } else { MAX_WINDOW };
-        *readers = *readers + u32::from(after.responses > 0) - u32::from(before.responses > 0);
-        requests.congestion.replace(before.requests, after.requests, now);
-        responses.congestion.replace(before.responses, after.responses, now);
+        path.readers = path.readers + u32::from(after.responses > 0) - u32::from(before.responses > 0);
+        path.requests.congestion.replace(before.requests, after.requests, now);
+        path.responses.congestion.replace(before.responses, after.responses, now);
+        if after.responses > before.responses {
+            path.reads_sent();
+        }
+        let Path { requests, responses, .. } = path;
         requests.congestion.acknowledged(signals.acknowledged.requests, round_trip_ns(false), most, now);
         responses.congestion.acknowledged(signals.acknowledged.responses, round_trip_ns(true), most, now);
         if signals.lost_requests {
@@ -341,7 +349,7 @@ mod tests {
             let [requests, responses] = [(); 2].map(|()| direction(&[]));
             let mut path = Path { addresses: (peer.ip(), peer), qps: 1, requests, responses, readers: 1 };
             path.responses.congestion.replace(0, in_flight, Time(0));
-            path.share(in_flight);
+            path.reads_sent();
             path.responses.congestion.acknowledged(1, None, MAX_WINDOW, Time(0));
             assert_eq!(path.responses.congestion.whole_window(), window);
         }
