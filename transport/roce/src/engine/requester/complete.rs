@@ -72,7 +72,9 @@ impl Requester {
         } else {
             Response::Unexpected
         };
-        if outcome != Response::Unexpected {
+        // The peer acknowledges a duplicate of the packet before `una` with its PSN. Others may be forged or late.
+        if outcome == Response::Progress || packet.bth.psn == self.una.minus(1) && outcome == Response::Stale
+        {
             self.retry.heard();
         }
         match outcome {

@@ -18,6 +18,8 @@ const MAX_WINDOW: u32 = 1024;
 /// Number of parts of a window. A part is the length of a READ's piece, and of a run of packets without an
 /// ACK request.
 const PARTS: u32 = 4;
+/// Window in packets up to which READs that fill it let it grow.
+const SMALL_WINDOW: u32 = 2 * PARTS;
 
 /// Maximum packets in flight of a QP whose peer has not answered yet, or no longer answers. These packets do
 /// not count in the window of the path.
@@ -112,14 +114,23 @@ struct Path {
 
 impl Path {
     /// Returns the unused part of a QP's share of the response window. `own` is the number of the QP's
-    /// responses in flight.
-    fn share(&self, own: u32) -> u32 {
-        (self.responses.congestion.whole_window() / self.readers.max(1)).saturating_sub(own)
+    /// responses in flight. If no further READ fits, the call also records that the window limits the QP: a
+    /// window that grew without use would later be sent as a burst.
+    fn share(&mut self, own: u32) -> u32 {
+        let share = self.responses.congestion.whole_window() / self.readers.max(1);
+        self.record_limit();
+        share.saturating_sub(own)
     }
 
-    /// Records that the window limits the READs if no further one fits: a window that grew without use would later be sent as
-    /// a burst. Called when READs are sent, because a response that arrives makes room before the node posts the next READ.
+    /// Records that a small window limits the QPs when their READs are sent. A node asks for its share after a response has
+    /// made room: a window of one packet would never grow.
     fn reads_sent(&mut self) {
+        if self.responses.congestion.whole_window() <= SMALL_WINDOW {
+            self.record_limit();
+        }
+    }
+
+    fn record_limit(&mut self) {
         let readers = self.readers.max(1);
         let usable = self.responses.congestion.whole_window() / readers * readers;
         if self.responses.congestion.in_flight() + self.responses.part() > usable {
@@ -190,7 +201,7 @@ impl Paths {
             return None;
         }
         self.admit(qp, qp_number, route, requester, now);
-        let path = &self.paths[number];
+        let path = &mut self.paths[number];
         let share = path.share(qp.counted.responses);
         let responses = &path.responses;
         let room = if responses.is_turn_of(qp_number) { responses.congestion.window_room() } else { 0 };

@@ -141,6 +141,18 @@ fn large_packet_loss_is_named_only_after_two_answered_timeouts() {
 }
 
 #[test]
+fn forged_acknowledgements_are_no_answers_to_timeouts() {
+    let mut path = Path::new(6);
+    path.rig.post(1, SendOperation::Send, 1024);
+    for timeout in 0..4 {
+        path.run(Time(TIMEOUT * timeout + MS / 2), |_| false);
+        path.rig.hear(&answer(Operation::ACKNOWLEDGE, 40, Syndrome::ACK, &[]));
+    }
+    path.run(NEVER, |_| false);
+    assert_eq!(path.outcome(), Some((S::RetryExceeded, false)));
+}
+
+#[test]
 fn rnr_nak_excludes_large_packet_loss() {
     let mut path = Path::new(6);
     path.rig.post(1, SendOperation::Send, 1024);
