@@ -10,7 +10,7 @@ use trunkline_verbs::Time;
 const BURST: u32 = 8;
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A limit on log lines: a burst of [`BURST`] lines at first, then one per second. Further lines are only
+/// A limit on log lines: 8 lines at first, then one per second. Further lines are only
 /// counted.
 #[derive(Debug, Default)]
 pub struct LogLimit {
