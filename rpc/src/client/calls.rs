@@ -606,14 +606,14 @@ impl Calls {
 
     /// Refuses a reply whose item exceeds the memory of its peer's streams.
     fn admit_item(&mut self, from: PeerKey, call: u64, response: Response) -> Outcome {
-        let memory = Rc::clone(&self.memory);
         let Some(pending) = self.waiting(from, call) else { return Ok(response) };
-        if let Some(stream) = pending.completion.stream().filter(|_| response.has_value()) {
-            stream
-                .charge_answer(response.value_bytes(), &|peer, from, to| memory.recharge(peer, from, to))
-                .map_err(|status| status.of_call(format_args!("{} at {from}", pending.method)))?;
-        }
-        Ok(response)
+        let method = pending.method;
+        let Some(stream) = pending.completion.stream().filter(|_| response.has_value()).cloned() else {
+            return Ok(response);
+        };
+        let charge = |peer, from, to| self.memory.recharge(peer, from, to);
+        let charged = stream.charge_answer(response.value_bytes(), &charge);
+        charged.map(|()| response).map_err(|status| status.of_call(format_args!("{method} at {from}")))
     }
 
     /// Returns the call that waits for this reply of a peer.

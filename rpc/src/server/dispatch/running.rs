@@ -271,19 +271,13 @@ impl Dispatch {
         let polled = served.calls.poll(task.slot);
         drop(inside);
         let (decoded, context) = (self.arguments.end(), self.current.end());
-        let Some(mut outcome) = polled else {
-            if let Some(running) = running {
-                running.decoded += decoded;
-                running.context = context;
-            }
-            return;
-        };
-        if let Some(running) = running {
+        if let Some(running) = &mut running {
             running.decoded += decoded;
             running.context = context;
-            if let Some(stream) = &running.stream {
-                add_answer(stream, &mut outcome);
-            }
+        }
+        let Some(mut outcome) = polled else { return };
+        if let Some(stream) = running.and_then(|running| running.stream.as_ref()) {
+            add_answer(stream, &mut outcome);
         }
         if let Some((caller, metadata)) = self.forget(transport.now(), task, !is_of_drain(&outcome)) {
             self.reply(transport, caller, outcome, metadata);

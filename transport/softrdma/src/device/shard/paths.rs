@@ -130,6 +130,7 @@ impl Path {
         }
     }
 
+    /// Records that the window limits its QPs, if no further READ fits.
     fn record_limit(&mut self) {
         let readers = self.readers.max(1);
         let usable = self.responses.congestion.whole_window() / readers * readers;
@@ -355,14 +356,19 @@ mod tests {
 
     #[test]
     fn window_grows_only_when_full_of_reads() {
+        let asked: fn(&mut Path) = |path| {
+            path.share(0);
+        };
         for (in_flight, window) in [(3, 4), (4, 5)] {
-            let peer = SocketAddr::from(([192, 0, 2, 1], 4791));
-            let [requests, responses] = [(); 2].map(|()| direction(&[]));
-            let mut path = Path { addresses: (peer.ip(), peer), qps: 1, requests, responses, readers: 1 };
-            path.responses.congestion.replace(0, in_flight, Time(0));
-            path.reads_sent();
-            path.responses.congestion.acknowledged(1, None, MAX_WINDOW, Time(0));
-            assert_eq!(path.responses.congestion.whole_window(), window);
+            for record in [asked, Path::reads_sent] {
+                let peer = SocketAddr::from(([192, 0, 2, 1], 4791));
+                let [requests, responses] = [(); 2].map(|()| direction(&[]));
+                let mut path = Path { addresses: (peer.ip(), peer), qps: 1, requests, responses, readers: 1 };
+                path.responses.congestion.replace(0, in_flight, Time(0));
+                record(&mut path);
+                path.responses.congestion.acknowledged(1, None, MAX_WINDOW, Time(0));
+                assert_eq!(path.responses.congestion.whole_window(), window);
+            }
         }
     }
 
