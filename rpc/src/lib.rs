@@ -1,6 +1,6 @@
 //! RPC over RDMA, for services that call each other across many nodes and cores, with or without RDMA cards. A service is a
-//! Rust trait, from which [`service`] generates a server and clients. Without a card, calls travel over a software RDMA
-//! device, and through shared memory between processes of one host.
+//! Rust trait, from which [`service`] generates a server and clients. Without a card, a software RDMA device carries calls
+//! over UDP, or through shared memory between processes on one host.
 //!
 //! ```no_run
 //! use trunkline::{Node, Status};
@@ -29,7 +29,7 @@
 //! |---|---|
 //! | declare a service | [`service`] |
 //! | start and end a node | [`Node`], [`NodeBuilder`] |
-//! | choose a server and options of calls | [`Channel`], [`Target`], [`Policy`], [`CallOptions`] |
+//! | choose a server and call options | [`Channel`], [`Target`], [`Policy`], [`CallOptions`] |
 //! | write a handler | [`Context`], [`spawn`], [`sleep`], [`timeout`] |
 //! | handle errors | [`Status`], [`CallError`] |
 //! | stream items | [`Streaming`], [`stream::channel`] |
@@ -37,36 +37,36 @@
 //! | test | [`Node::in_process`] |
 //! | operate | [`health`], [`report`], [`device`]; nodes log through `tracing` |
 //!
-//! A handler runs on a poller's thread and must not block, because the poller's other calls would wait. The handler is dropped
-//! at an `await` when its call's time limit passes. If the call has a reply, the handler is also dropped when the caller drops
-//! the future or the session ends. [`spawn`] work that must run to completion.
+//! A handler runs on a poller's thread by default and must not block, because other calls on that thread would wait. The
+//! handler is dropped at an `await` when its call's time limit passes. Unless the call is one-way, the handler is also
+//! dropped when the caller drops the future or the session ends. [`spawn`] work that must run to completion.
 //!
 //! A call starts when the client's method is called, is cancelled when its future is dropped, and times out after 10 s by
-//! default. A call that streams has no time limit by default.
+//! default. Streaming calls have no time limit by default.
 //!
 //! # Cargo features
 //!
 //! | feature | default | adds | needs |
 //! |---|---|---|---|
-//! | `tokio` | yes | `NodeBuilder::tokio`: tokio works in handlers | |
-//! | `identity` | yes | `identity`: certificates, encryption and `NodeBuilder::policy_file`; enables `policy` | a C compiler |
-//! | `policy` | with `identity` | `policy`: authorization by rules in a file | |
-//! | `rdma-core` | no | NICs | libibverbs, librdmacm, their headers, libclang |
+//! | `tokio` | yes | `NodeBuilder::tokio`, which allows tokio in handlers | |
+//! | `identity` | yes | `identity`, with certificates, encryption and `NodeBuilder::policy_file`; enables `policy` | a C compiler |
+//! | `policy` | with `identity` | `policy`, which authorizes calls by rules in a file | |
+//! | `rdma-core` | no | support for NICs | libibverbs, librdmacm, their headers, libclang |
 //! | `message-pack` | no | `codec::MessagePack`, which allows adding fields and variants | |
-//! | `anyhow`, `eyre` | no | the `Result` of these crates in methods, and conversions to [`Status`] | |
-//! | `opentelemetry` | no | `OpenTelemetry`: spans joined across nodes | a layer of `tracing-opentelemetry` |
-//! | `metrics` | no | metrics of calls through the `metrics` facade | a recorder |
-//! | `clap` | no | `device::DeviceFlags`: flags that choose a device | |
+//! | `anyhow`, `eyre` | no | the crate's `Result` as return type of methods, and conversion of its error to [`Status`] | |
+//! | `opentelemetry` | no | `OpenTelemetry`, which links spans across nodes | a layer of `tracing-opentelemetry` |
+//! | `metrics` | no | call metrics through the `metrics` facade | a recorder |
+//! | `clap` | no | `device::DeviceFlags`, command-line flags that choose a device | |
 //!
 //! # Book
 //!
-//! The book is in the repository: `docs/book/src/start/first-service.md` is a tutorial, `docs/book/src/guide` has a page for
-//! each subject of this API, such as `calls.md` and `streams.md`, and `docs/book/src/operate/deploying.md` begins the pages
-//! for operators. `README.md` has measurements and limits.
+//! The repository contains the book. `docs/book/src/start/first-service.md` is a tutorial. `docs/book/src/guide` contains a
+//! page on each part of this API, such as `calls.md` and `streams.md`. The pages for operators start with
+//! `docs/book/src/operate/deploying.md`. `README.md` lists measurements and limits.
 
 #![forbid(unsafe_code)]
 
-// The macro names this crate by its name.
+// The macro refers to this crate as `trunkline`.
 extern crate self as trunkline;
 
 mod call;
@@ -81,11 +81,11 @@ mod node;
 mod observe;
 #[cfg(feature = "policy")]
 pub mod policy {
-    //! Authorization by rules in a file: which peers may make which calls.
+    //! Authorization by rules in a file that state which peers may make which calls.
     //!
-    //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) puts a file in force at a node, which reads the file again
-    //! when it changes. `trunkctl policy check` reports the faults of a file, and the decision about a given call. A policy has
-    //! `[[allow]]` and `[[deny]]` rules, each with patterns of peers and of calls:
+    //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) sets the file of a node, which reloads the file when it
+    //! changes. `trunkctl policy check` reports errors in a file and the decision on a given call. A policy consists of
+    //! `[[allow]]` and `[[deny]]` rules, each with patterns for peers and calls:
     //!
     //! ```toml
     //! [[allow]]
@@ -101,16 +101,16 @@ pub mod policy {
     //!
     //! | peer | matches |
     //! |---|---|
-    //! | `spiffe://prod/shop` | the SPIFFE URI |
+    //! | `spiffe://prod/shop` | this SPIFFE URI |
     //! | `spiffe://prod/shop/*` | all SPIFFE URIs below this one |
-    //! | `a.example` | the DNS name |
-    //! | `*.example` | all names with one label before `example` |
-    //! | `10.1.0.7` | the proven IP address |
-    //! | `local`, `local:1000` | users of this host, or one by its UID; by default all processes of the node's own user |
+    //! | `a.example` | this DNS name |
+    //! | `*.example` | DNS names with exactly one label before `example` |
+    //! | `10.1.0.7` | peers that have proved this IP address |
+    //! | `local`, `local:1000` | users of this host, or the user with UID 1000; processes of the node's own user are `local` by default |
     //! | `unproven` | peers without a proven name |
     //!
-    //! A call is `/service/method`, `/service/*`, or `*` for all. Each of a peer's proven names counts. The guide is
-    //! `docs/book/src/guide/authorization.md`.
+    //! A call pattern is `/service/method`, `/service/*`, or `*` for all calls. A peer pattern may match any of the peer's
+    //! proven names. The guide is `docs/book/src/guide/authorization.md`.
 
     pub use crate::server::policy::{
         AccessPolicy, CallPattern, DenialCause, Effect, PeerPattern, PolicyDecision, PolicyError, PolicyFile,
@@ -126,13 +126,13 @@ pub mod stub;
 mod wire;
 
 pub mod device {
-    //! Options for the device of a node, for [`NodeBuilder`](crate::NodeBuilder).
+    //! Options for the device of a node, set through [`NodeBuilder`](crate::NodeBuilder).
     //!
     //! ```
     //! use trunkline::device::{PathChoice, ProviderChoice};
     //! use trunkline::Node;
     //!
-    //! // The software device over UDP, also to processes of this host.
+    //! // Uses the software device over UDP, even between processes on one host.
     //! let builder = Node::builder().provider(ProviderChoice::Soft).link(PathChoice::Udp);
     //! ```
     //!
@@ -145,7 +145,7 @@ pub mod device {
 }
 
 pub mod report {
-    //! The report of a node, from [`Node::report`](crate::Node::report), and its last events, from
+    //! Types for the report of a node, from [`Node::report`](crate::Node::report), and for its latest events, from
     //! [`Node::record`](crate::Node::record).
     //!
     //! ```
@@ -193,7 +193,7 @@ pub use trunkline_transport::{
 };
 pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext};
 
-/// Turns a trait of `async fn` into a service: a server, clients, and traits for mocks.
+/// Generates a server, clients, and traits for mocks from a trait of `async fn`s.
 ///
 /// ```
 /// use trunkline::{Node, Status, block_on};
@@ -221,12 +221,12 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 ///
 /// | item | purpose |
 /// |---|---|
-/// | `KvServer::new(handler)` | the argument of [`NodeBuilder::serve`]; all pollers share the handler, which is `Send + Sync` |
-/// | `KvServer::shared(arc)` | the same with an [`Arc`](std::sync::Arc) that the program also keeps |
+/// | `KvServer::new(handler)` | the argument of [`NodeBuilder::serve`]; all pollers share the handler, which must be `Send + Sync` |
+/// | `KvServer::shared(arc)` | like `new`, with an [`Arc`](std::sync::Arc) that the program also keeps |
 /// | `KvServer::per_poller(make)` | one handler per poller, which need not be `Send`; `make` takes a [`PollerContext`] and returns a `Result` |
-/// | `KvClient` | calls from any thread and any executor: `new(channel)`, or `connect(&node, target)` |
-/// | `KvLocal` | calls on the thread of a handler's or task's poller: `new(local_channel)`, or `connect(&poller_context, target)` |
-/// | `KvClientWith`, `KvLocalWith` | clients with other [`CallOptions`], from `with(&options)` |
+/// | `KvClient` | makes calls from any thread and executor; created with `new(channel)` or `connect(&node, target)` |
+/// | `KvLocal` | makes calls on the poller of a handler or task; created with `new(local_channel)` or `connect(&poller_context, target)` |
+/// | `KvClientWith`, `KvLocalWith` | clients with given [`CallOptions`], returned by `with(&options)` |
 /// | `KvCalls`, `LocalKvCalls` | the clients' methods as traits, for generic code and mocks |
 ///
 /// # Methods
@@ -234,29 +234,29 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// - A method is an `async fn` with `&self` and up to 12 arguments that own their data. It returns `T`,
 ///   `Result<T, Status>` or `Result<T, E>`.
 /// - Arguments, results and errors implement serde's `Serialize` and `Deserialize`.
-/// - The last argument of type [`Bytes`], and results of type `Bytes` or `Option<Bytes>`, are sent as raw bytes. The macro
-///   recognizes the type by its name: a type named `Bytes` must be this one.
-/// - `cx: &Context` may precede the arguments. It is not sent, and the clients' methods do not have it. See [`Context`].
-/// - With the cargo features of these names, a method may return `anyhow::Result<T>` or `eyre::Result<T>`, written like this.
-///   The client gets a [`Status`].
-/// - Clients have functions named `clone`, `connect`, `into`, `ordered`, `try_into`, `with` and `with_timeout`. A method with
-///   such a name on the wire has another name in Rust, and `#[name = "connect"]`.
+/// - A last argument of type [`Bytes`], and results of type `Bytes` or `Option<Bytes>`, are sent as raw bytes. The macro
+///   recognizes the type by name, so a type named `Bytes` must be this one.
+/// - A parameter `cx: &Context` may precede the arguments. It is not sent, and client methods omit it. See [`Context`].
+/// - With cargo feature `anyhow` or `eyre`, a method may return `anyhow::Result<T>` or `eyre::Result<T>`, spelled with the
+///   path. The client gets a [`Status`].
+/// - The names `clone`, `connect`, `into`, `ordered`, `try_into`, `with` and `with_timeout` are reserved for functions of
+///   clients. A method with the wire name `connect` needs another name in Rust, and the attribute `#[name = "connect"]`.
 ///
 /// # Calls
 ///
-/// A call starts when the client's method is called: the method encodes the arguments and hands them to a poller before it
-/// returns. The future resolves to the outcome, even if the call could not be made. The future borrows only the client, so
-/// calls can overlap.
+/// A call starts when the client's method is called. The method encodes the arguments and passes them to a poller before it
+/// returns. The future resolves to the outcome, or to an error if the call could not be started. It borrows only the client,
+/// so calls can run concurrently.
 ///
-/// Dropping the future cancels the call, polled or not. A request that is still queued is not sent. If the request was sent,
-/// the server drops the handler at its next `await`, unless the call is one-way.
+/// Dropping the future cancels the call, even before the first poll. A request that is still queued is not sent. If the
+/// request was sent, the server drops the handler at its next `await`, unless the call is one-way.
 ///
-/// Calls of `client.ordered()` start at the server in the order in which they were made.
+/// Calls through `client.ordered()` start at the server in the order in which they were made.
 ///
 /// # Errors
 ///
-/// A method that returns `Result<T, Status>`, or a plain `T`, fails at the client with a [`Status`]. A method with its own
-/// error type fails with a [`CallError`]: the handler's error, or the status of a call that a node ended.
+/// If a method returns `Result<T, Status>` or a plain `T`, its calls fail with a [`Status`]. If a method returns its own
+/// error type, its calls fail with a [`CallError`], which is the handler's error or the status of a call that a node ended.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -293,9 +293,9 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 ///
 /// # Deadlines and options
 ///
-/// A call times out after 10 s, or at the deadline of the handler that makes it. A call that streams has only the limit of the
-/// handler by default. `with_timeout` sets another limit for a client, [`CallOptions`] for one call. Neither extends a
-/// handler's deadline.
+/// A call times out after 10 s by default, or at the deadline of the handler that makes it. A streaming call has only the
+/// handler's deadline by default. `with_timeout` sets another limit for a client, and [`CallOptions`] for one call. Neither
+/// extends a handler's deadline.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -319,8 +319,8 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// The server streams items if the method returns `Result<impl Stream<Item = Result<T, Status>>, E>`. The client streams
 /// items if the last argument is a [`Streaming<T>`](Streaming). A method may do both.
 ///
-/// The client gets a `Streaming<T>` for the first, and passes any `Stream<Item = T> + Send + 'static` for the second.
-/// [`stream::channel`] creates one.
+/// The client receives the server's items through a `Streaming<T>`. For its own items it passes a `Stream<Item = T> + Send +
+/// 'static`, such as one created by [`stream::channel`].
 ///
 /// ```
 /// use trunkline::{Node, Status, Stream, Streaming, block_on, stream};
@@ -377,11 +377,11 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 ///     #[idempotent]
 ///     async fn size(&self, name: String) -> Result<(u32, u32), Status>;
 ///
-///     /// Computes for long: runs in the worker pool.
+///     /// Runs in the worker pool, because it computes for long.
 ///     #[offload]
 ///     async fn thumbnail(&self, name: String) -> Result<Bytes, Status>;
 ///
-///     /// Writes a file: keeps one worker of the pool until it returns.
+///     /// Writes a file, and occupies one worker of the pool until it returns.
 ///     #[blocking]
 ///     async fn store(&self, cx: &Context, name: String, image: Bytes) -> Result<(), Status>;
 ///
@@ -389,18 +389,18 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 ///     #[oneway]
 ///     async fn viewed(&self, name: String);
 ///
-///     /// `connect` on the wire, a name that clients have for themselves.
+///     /// Has the wire name `connect`, which is reserved in Rust.
 ///     #[name = "connect"]
 ///     async fn connect_to(&self, gallery: String) -> Result<(), Status>;
 /// }
 /// ```
 ///
-/// The client's method of `viewed` returns `Result<(), Status>`. `Ok` means that the request is in the server's memory, even if
-/// the server lacks the method. A server logs one-way calls that it refuses.
+/// The client's method for `viewed` returns `Result<(), Status>`. `Ok` means that the request is in the server's memory,
+/// even if the server lacks the method. A server logs one-way calls that it refuses.
 ///
-/// `#[offload]` and `#[blocking]` methods have the call's [`Context::current`]. A queued call that is cancelled or has expired
-/// does not run. A `#[blocking]` method that runs continues; it can test [`Context::is_cancelled`]. A service with such
-/// methods has no `per_poller`.
+/// In `#[offload]` and `#[blocking]` methods, [`Context::current`] returns the call's context. A call that is cancelled or
+/// expires while it is queued does not run. A running `#[blocking]` method is not interrupted, but can check
+/// [`Context::is_cancelled`]. A service with `#[offload]` or `#[blocking]` methods has no `per_poller`.
 ///
 /// # Options of the service
 ///
@@ -416,7 +416,7 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// }
 /// ```
 ///
-/// The stubs name this crate `::trunkline`. `crate` gives another path, here of a re-export:
+/// The stubs refer to this crate as `::trunkline`. The `crate` option sets another path, here to a re-export:
 ///
 /// ```
 /// mod facade {
@@ -430,9 +430,10 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// # fn main() {}
 /// ```
 ///
-/// Clients and servers may have different versions of a trait. Methods, and arguments at the end, can be added: a missing
-/// argument is `None` if its type is an `Option`, and refused otherwise; an unknown one is skipped. All allowed changes:
-/// `docs/book/src/guide/evolution.md`. Other pages: `services.md`, `calls.md`, `errors.md`, `streams.md` and `threads.md`.
+/// Clients and servers may use different versions of a trait. A new version can add methods, and arguments at the end of a
+/// method. A missing argument is `None` if its type is an `Option`; otherwise the call is refused. Unknown arguments are
+/// skipped. `docs/book/src/guide/evolution.md` lists all allowed changes. See also `services.md`, `calls.md`, `errors.md`,
+/// `streams.md` and `threads.md` in that folder.
 ///
 /// # Reference
 pub use trunkline_macros::service;

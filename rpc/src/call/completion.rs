@@ -1,4 +1,4 @@
-//! Delivers a call's outcome to any thread, or to a task of the same poller.
+//! Delivers a call's outcome to any thread, or to a task on the same poller.
 
 use crate::call::response::Response;
 use crate::executor::wakes;
@@ -94,7 +94,7 @@ impl LocalCell {
         if let Some(waker) = self.waker.take() {
             // The waker may belong to any executor, such as one within a handler, and may panic.
             let _ended = catch(|| waker.wake_by_ref());
-            // The same task often reuses a cell. Keeping the waker saves a clone.
+            // The same task often reuses the cell, so keeping the waker saves a clone.
             let newer = self.waker.take();
             self.waker.set(newer.or(Some(waker)));
         }

@@ -1,4 +1,4 @@
-//! The future of a call in progress, shared by both kinds of channel.
+//! Futures of calls in progress, used by both kinds of channels.
 
 use super::completion::Outcome;
 use super::interceptors::{EndHooks, interceptor_panicked};
@@ -13,19 +13,19 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A future of the outcome of a queued call. Dropping it before the outcome arrives cancels the call.
+/// The receiver of a queued call's outcome. Dropping it before the outcome arrives cancels the call.
 pub trait Wait: Unpin {
-    /// Returns the outcome, once.
+    /// Polls for the outcome, which is returned once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
 
-    /// Stores the work to do at the end of a call that continues after its outcome, such as a stream. Returns the work
-    /// otherwise.
+    /// Stores the work for the end of a call that continues after its outcome, such as a stream. Returns the work for other
+    /// calls.
     #[doc(hidden)]
     fn defer(&mut self, after: Box<After>) -> Option<Box<After>> {
         Some(after)
     }
 
-    /// Runs the work at the end of a call, and returns its outcome.
+    /// Runs or defers the work for the end of a call. Returns the call's outcome.
     #[doc(hidden)]
     #[cold]
     #[inline(never)]
@@ -38,8 +38,8 @@ pub trait Wait: Unpin {
     }
 }
 
-/// A future of a call's outcome. Dropping it cancels the call.
-// `Err` holds the status of a call that could not be started; `None` follows the outcome.
+/// A future that resolves to a call's outcome. Dropping it cancels the call.
+// `Err` is the status of a call that could not be started. `None` once the outcome has been returned.
 #[derive(Debug)]
 #[must_use = "a call ends when its future is dropped"]
 pub struct Call<W> {
@@ -115,7 +115,7 @@ fn not_made(status: Option<Status>, after: Option<Box<After>>) -> Outcome {
     outcome
 }
 
-/// Work for the end of a call, also if its future is dropped.
+/// Work for the end of a call, which is also done if the call's future is dropped.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct After {
@@ -133,7 +133,7 @@ impl After {
         Box::new(Self { metadata: Some(place.clone()), hooks: EndHooks::default() })
     }
 
-    /// Ends a call with its outcome, or with a status if an interceptor panics.
+    /// Does the work, and replaces the outcome with a status if a closure panics.
     #[cold]
     #[inline(never)]
     fn end(&mut self, outcome: &mut Outcome) {
@@ -155,7 +155,7 @@ impl After {
     }
 }
 
-/// A stream may outlive the future of its call, and then runs the work at its end.
+/// A stream that outlives the future of its call does the work when the stream ends.
 impl CallEnd for After {
     fn opened(&self, metadata: ReplyMetadata) {
         if let Some(place) = &self.metadata {
@@ -177,13 +177,13 @@ impl Drop for After {
     fn drop(&mut self) {
         if !self.hooks.is_empty() {
             let status = Status::ran(Code::Cancelled, "the caller gave up").because(Reason::Cancelled);
-            // The caller does not get the outcome, even if a closure panics.
+            // A panic in a closure is not reported, because the caller has dropped the call.
             let _ended = self.hooks.run(Err(&status));
         }
     }
 }
 
-/// A future of the value in a call's response, or of its error. Dropping it cancels the call.
+/// A future that resolves to the decoded value or error of a call. Dropping it cancels the call.
 // An `async` block would store the call twice: captured, and awaited.
 #[derive(Debug)]
 #[must_use = "a call ends when its future is dropped"]

@@ -1,4 +1,4 @@
-//! Interceptors of either side, and their closures for the end of a call.
+//! Interceptors of clients and servers, and their closures for the end of a call.
 
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -21,7 +21,7 @@ impl EndHooks {
         self.0.is_empty()
     }
 
-    /// Runs the closures, the last one first.
+    /// Runs the closures in reverse order.
     ///
     /// # Errors
     /// Returns an error if a closure panicked. The other closures still run.

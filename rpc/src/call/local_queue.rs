@@ -43,7 +43,7 @@ impl LocalQueue {
         self.calls.take()
     }
 
-    /// Puts back calls left over in this turn, in the list of the calls that were taken.
+    /// Puts back the calls left over from this turn, ahead of newer calls.
     #[inline]
     pub(crate) fn put_back(&self, mut calls: VecDeque<Submission>) {
         let mut newer = self.calls.borrow_mut();
@@ -53,13 +53,13 @@ impl LocalQueue {
         *newer = calls;
     }
 
-    /// Returns the poller's key of `server`, or `server` itself if another server was called last.
+    /// Returns the poller's key for `server`, or `server` itself if another server was called last.
     #[inline]
     pub(crate) fn key_of(&self, server: PeerKey) -> PeerKey {
         self.server.get().filter(|last| *last == server).unwrap_or(server)
     }
 
-    /// Records the poller's key of the last server called.
+    /// Records the poller's key for the last server called.
     #[inline]
     pub(crate) fn called(&self, server: PeerKey) {
         self.server.set(Some(server));
@@ -87,7 +87,7 @@ impl LocalQueue {
         self.sweep.set(true);
     }
 
-    /// Returns true if there are calls or a dropped call.
+    /// Returns true if calls are queued or a task dropped a call.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.sweep.get() || !self.calls.borrow().is_empty()
@@ -119,8 +119,8 @@ impl LocalQueue {
         }
     }
 
-    /// Returns the status of a call that the full queue refuses. A call that waits for room is queued beyond the limit: its
-    /// task would otherwise hold it in memory.
+    /// Returns the status of a call that the full queue refuses. A call that waits for room is queued beyond the limit,
+    /// because its task would otherwise keep it in memory.
     #[inline]
     pub(crate) fn refusal(&self, entry: AdmissionClass) -> Option<Status> {
         (self.calls.borrow().len() >= DEPTH && entry != AdmissionClass::Waits).then(|| too_many(DEPTH))
@@ -138,7 +138,7 @@ const KEPT: usize = 256;
 /// Capacity in bytes beyond which a buffer is freed.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// The kept buffers, all empty.
+/// Empty buffers kept for reuse.
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool(RefCell<Vec<Encoded>>);
 

@@ -56,8 +56,7 @@ impl Response {
     /// Decodes the value.
     ///
     /// # Errors
-    /// `Internal` when the server's bytes do not decode, `ResourceExhausted` when the value exceeds the memory limit of a
-    /// reply.
+    /// `Internal` if the reply cannot be decoded, `ResourceExhausted` if the value exceeds the memory limit for a reply.
     pub fn value<D: DecodeValue>(self, _decoder: D) -> Result<D::Value, Status> {
         self.refuse_error()?;
         self.decode::<D>()
@@ -76,7 +75,7 @@ impl Response {
     /// Returns the raw bytes after the encoded part; `None` if the encoded part marks them as absent.
     ///
     /// # Errors
-    /// `Internal` when the encoded part is invalid.
+    /// `Internal` if the encoded part is invalid, or if the server sent a typed error.
     pub fn optional_bytes(self) -> Result<Option<Bytes>, Status> {
         self.refuse_error()?;
         match self.encoded_part() {
@@ -86,7 +85,8 @@ impl Response {
         }
     }
 
-    /// Passes on the encoded part and the body together, as the item of a stream. A large item keeps the memory of the message.
+    /// Passes the encoded part and the body together to `with`, as the item of a stream. A large item keeps the message in
+    /// memory.
     pub(crate) fn with_item<T>(self, with: impl FnOnce(Item<'_>) -> T) -> T {
         let item = self.message.as_slice().get(self.encoded.start..).unwrap_or_default();
         if item.len() > EAGER_BYTES {
@@ -110,7 +110,7 @@ impl Response {
         self.is_error
     }
 
-    /// Returns the error, if the response is not a success.
+    /// Decodes the error, if the response is an error of the handler.
     pub(crate) fn error<D: DecodeValue>(&self) -> Option<Result<D::Value, Status>> {
         self.is_error.then(|| self.decode::<D>())
     }
@@ -119,7 +119,7 @@ impl Response {
         &self.message.as_slice()[self.encoded.clone()]
     }
 
-    /// Returns an error if the response is not a success, for methods that fail with a status.
+    /// Fails if the response is an error of the handler, for methods that fail with a status.
     #[inline]
     fn refuse_error(&self) -> Result<(), Status> {
         if !self.is_error {
@@ -159,7 +159,7 @@ fn bad_reply(why: &dyn fmt::Display) -> Status {
     Status::ran(Code::Internal, format!("the reply cannot be decoded: {why}")).because(Reason::BadReply)
 }
 
-/// Maximum size of one decoded reply or item, in bytes.
+/// Memory limit for one decoded reply or item, in bytes.
 pub(crate) struct Most {
     pub(crate) bytes: usize,
     pub(crate) left: Cell<usize>,

@@ -34,7 +34,7 @@ where
     Outgoing(Some(Box::new(move |stream, method| Box::pin(send_all(stream, method, items, put)))))
 }
 
-/// Returns the items of a call that sends none.
+/// Returns the value for a call that sends no items.
 #[must_use]
 pub fn no_items() -> Outgoing {
     Outgoing(None)
@@ -78,10 +78,10 @@ impl NewStream {
     }
 }
 
-/// A future of the reply to a call that streams items, or of the handler's stream.
+/// A future that completes when the handler's stream opens, or with the reply if the handler returns no stream.
 #[derive(Debug)]
 pub struct StreamWait {
-    /// `None` after the outcome.
+    /// `None` once the outcome has been returned.
     stream: Option<Arc<CallStream>>,
     /// The stream that continues after the outcome.
     opened: Option<Arc<CallStream>>,
@@ -125,7 +125,7 @@ impl Drop for StreamWait {
 pub struct Opened(Arc<CallStream>);
 
 impl Opened {
-    /// Returns the items, decoded.
+    /// Returns the decoded items.
     pub fn items<D: DecodeValue>(&self, _decoder: D) -> Streaming<D::Value> {
         Streaming::coded::<D>(Arc::clone(&self.0))
     }

@@ -1,8 +1,8 @@
-//! A call submitted to a poller, and its admission: its share of the node's budgets, and its behaviour when the share is used
-//! up.
+//! Calls submitted to a poller, and their admission classes. The class of a call determines its share of the node's budgets,
+//! and its behaviour when a budget is used up.
 //!
-//! If handlers' calls waited for room, a cycle of calls could deadlock: A calls B, whose handler calls A, whose handler calls
-//! B. Handlers' calls therefore never wait, and a share of each budget is reserved for them.
+//! If calls made by handlers waited for room, two nodes whose handlers call each other could deadlock. Such calls therefore
+//! never wait, and a share of each budget is reserved for them.
 
 use super::Completion;
 use crate::client::routes::id::{ExpectedId, RouteId};
@@ -24,7 +24,7 @@ pub(crate) struct Submission<C = Completion> {
     pub(crate) server: PeerKey,
     /// The route of the call; `None` for a call to an address, and for a call that must stay at its server.
     pub(crate) route: Option<RouteId>,
-    /// Name that the channel expects of the server.
+    /// Name that the server must prove.
     pub(crate) expected: ExpectedId,
     pub(crate) method: &'static MethodName,
     pub(crate) one_way: bool,
@@ -48,10 +48,10 @@ pub(crate) struct Submission<C = Completion> {
     pub(crate) completion: Option<C>,
 }
 
-/// The server of a call whose route has no address yet.
+/// Placeholder for the server of a call whose route has no address yet.
 pub(crate) const NOWHERE: PeerKey = PeerKey::new(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
 
-/// The compiler moves values of up to 128 bytes without a call of `memcpy`. Only feature `identity` needs more.
+/// The compiler moves values of up to 128 bytes without a call to `memcpy`. Only the `identity` feature needs more.
 const _: () = assert!(size_of::<Submission>() <= if cfg!(feature = "identity") { 136 } else { 128 });
 
 impl<C: Into<Completion>> Submission<C> {
@@ -79,8 +79,8 @@ impl Submission {
         }
     }
 
-    /// Drops the trace of a request that is too large, because a remote caller may have chosen the trace. Returns true if
-    /// there was one.
+    /// Drops the trace of a request that is too large, because the trace may come from a remote caller. Returns true if the
+    /// request is now smaller.
     pub(crate) fn drops_trace(&mut self, error: SendError) -> bool {
         let SendError::TooLarge { bytes, limit } = error else { return false };
         let size = usize::try_from(self.metadata).unwrap_or(usize::MAX);
@@ -123,7 +123,7 @@ impl<C> Submission<C> {
         self.route.is_some() && self.server != NOWHERE
     }
 
-    /// Returns a copy of the call with another completion. The arguments are copied to `encoded`, which is empty.
+    /// Returns a copy of the call with another completion. The arguments are copied to `encoded`, which must be empty.
     pub(crate) fn copy<D>(&self, mut encoded: Encoded, completion: Option<D>) -> Submission<D> {
         encoded.buffer().extend_from_slice(self.encoded.part());
         Submission {
@@ -173,14 +173,14 @@ pub(crate) enum AdmissionClass {
     Waits,
     /// A call made outside of handlers that fails if a limit is reached.
     Tries,
-    /// A call of a handler of this node: it has a reserved share, and fails beyond it.
+    /// A call made by a handler of this node. It may use the reserved share, and fails if a limit is reached.
     Reserved,
-    /// A call of the node itself: it is exempt from the call limit, but fails if too many messages wait to be sent.
+    /// An internal call of the node. It is exempt from the call limit, but fails if too many messages wait to be sent.
     Exempt,
 }
 
 impl AdmissionClass {
-    /// Returns the class of a call from this thread. `is_nested` is true on a poller of the call's node.
+    /// Returns the class of a call made on this thread. `is_nested` is true on a poller of the call's node.
     #[inline]
     pub(crate) fn here(admission: Option<Admission>, is_nested: bool) -> Self {
         match admission {
@@ -213,7 +213,7 @@ impl AdmissionClass {
     }
 }
 
-/// The behaviour of a call when a limit of its node on calls in flight or queued messages is reached, for
+/// Behaviour of a call when its node reaches a limit on calls in flight or queued messages, set with
 /// [`CallOptions::admission`](crate::CallOptions::admission).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Admission {

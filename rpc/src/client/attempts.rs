@@ -1,11 +1,12 @@
-//! Retries a call of a balanced channel at other servers. An attempt that has not run is followed by one at another server.
-//! An attempt of an `#[idempotent]` method is also followed by another if it was lost or failed at its server.
+//! Attempts at a call of a balanced channel. If an attempt has not run, another server is tried. A call of an
+//! `#[idempotent]` method is also retried if an attempt was lost or failed at its server.
 //!
-//! The arguments are kept until the call ends. This code never blocks: the next attempt begins when the call's future is
-//! polled and the last attempt has failed.
+//! The arguments are kept until the call ends. This module never blocks. The next attempt begins when the call's future is
+//! polled after the last attempt has failed.
 //!
-//! A hedged call has two attempts in progress. A timer of the call's poller wakes the future for the second one. The first
-//! final outcome ends the call and drops the other attempt. After any other outcome the call waits for the other attempt.
+//! A hedged call has two attempts in progress. A timer on the call's poller wakes the future to start the second attempt.
+//! The first final outcome ends the call and drops the other attempt. If an attempt ends with another outcome, the call
+//! waits for the other attempt.
 
 use super::new_call::check_inbox;
 use crate::call::{Outcome, Submission, too_many};
@@ -23,7 +24,7 @@ use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
 use trunkline_verbs::{Clock, Time};
 
-/// Last cause in the status of a call that may have run and was not repeated.
+/// Last cause in the status of a call that may have run and was not retried.
 const NOT_REPEATED: &str = "no other server was tried, because only #[idempotent] methods are repeated";
 
 /// An attempt in progress.
@@ -46,7 +47,7 @@ pub(super) struct Attempts {
     /// The call without its completion, kept for further attempts.
     call: Submission<()>,
     tried: Tried,
-    /// Attempt in progress, if any.
+    /// First or latest attempt, while it is in progress.
     current: Option<Attempt>,
     /// Second attempt of a call that is or may be hedged.
     hedge: Option<Box<Hedge>>,
@@ -62,7 +63,7 @@ impl Attempts {
     /// Starts the first attempt at a call.
     ///
     /// # Errors
-    /// The inbox is full.
+    /// Returns a status if the inbox is full.
     pub(super) fn begin(
         balance: &Arc<Balanced>,
         clock: &Clock,
@@ -81,7 +82,7 @@ impl Attempts {
         if attempts.make(inbox, now) { Ok(attempts) } else { Err(too_many(Inbox::DEPTH)) }
     }
 
-    /// Starts the next attempt. Returns false if no server is left for it.
+    /// Starts the next attempt. Returns false if no server is left, or the inbox is full.
     fn make(&mut self, inbox: &Inbox, now: Time) -> bool {
         let chosen = self.balance.choose(&mut self.tried, now);
         self.current = chosen.and_then(|chosen| self.send(inbox, chosen));
@@ -102,7 +103,7 @@ impl Attempts {
         Some((chosen, getter))
     }
 
-    /// Starts the second attempt of a hedged call once its delay has passed. Returns true if the second attempt was started.
+    /// Starts the second attempt of a hedged call once its delay has passed. Returns true if an attempt was started.
     fn makes_hedge(&mut self, context: &mut Context<'_>, inbox: &Inbox) -> bool {
         let Some(hedge) = &mut self.hedge else { return false };
         if hedge.delay.as_mut().is_none_or(|delay| Pin::new(delay).poll(context).is_pending()) {
@@ -141,7 +142,7 @@ impl Attempts {
         self.current.is_some() || self.hedge.as_ref().is_some_and(|hedge| hedge.attempt.is_some())
     }
 
-    /// Polls the attempts in progress, and starts the next one if they failed in a way that allows it.
+    /// Polls the attempts in progress, and starts another one after a failure that allows it.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, inbox: &Inbox) -> Poll<Outcome> {
         if !self.is_in_progress() {
             return Poll::Pending;
@@ -226,8 +227,8 @@ impl Attempts {
     /// Returns the final status of the call.
     fn make_another(&mut self, inbox: &Inbox, now: Time, status: Status) -> Result<bool, Status> {
         self.tried.refused(&status);
-        // No budget is needed after a refusal by a draining server, which is no sign of overload, or for a call that has not
-        // left this node. Each server gets at most one attempt, unless the call waits again.
+        // A retry uses no budget after a refusal by a draining server, which does not indicate overload, or if the call has
+        // not left this node. Each server gets at most one attempt, unless the call waits again.
         let is_free = !status.may_have_run()
             && !self.tried.has_waited()
             && match status.reason() {
@@ -247,8 +248,8 @@ impl Attempts {
         Err(status)
     }
 
-    /// Returns the status of a call that is not repeated. If it is not repeated only because its method is not idempotent,
-    /// the status says so.
+    /// Returns the status of a call that is not retried. A cause is added if the only reason is that the method is not
+    /// idempotent.
     fn without_repeat(&self, status: Status, now: Time) -> Status {
         let is_lost = is_away(&status) && status.may_have_run();
         if is_lost && self.balance.has_another(&self.tried, now) {
@@ -265,18 +266,18 @@ impl Attempts {
             return false;
         }
         if is_failure(status) {
-            // Arguments that fail at every server cost only one further attempt.
+            // Allow one further attempt, because the arguments may fail at every server.
             let is_first = !self.has_failed && !mutant!(failed_calls_are_not_made_again);
             return is_first || self.is_in_progress();
         }
-        // If a limit of this node is exceeded, a different server does not help.
+        // Another server does not help if a limit of this node is reached.
         let has_no_room = status.origin() == Origin::Peer && status.reason() == Some(Reason::Overloaded);
         is_away(status) || has_no_room && !status.may_have_run()
     }
 
     /// Gives up the call. Returns true if an attempt was in progress.
     pub(super) fn give_up(&mut self) -> bool {
-        // Drop the getters first: a sweep looks for calls with a dropped getter.
+        // Drop the getters before the sweep, which looks for calls with a dropped getter.
         let attempts = [self.current.take(), self.hedge.take().and_then(|hedge| hedge.attempt)];
         let mut any = false;
         for (chosen, getter) in attempts.into_iter().flatten() {
@@ -293,7 +294,7 @@ impl Attempts {
 }
 
 impl Hedge {
-    /// Sets the hedging timer of a call that may be hedged.
+    /// Starts the timer for the second attempt, if the call may be hedged.
     fn begin(call: &Submission<()>, inbox: &Inbox, at: Time) -> Option<Box<Self>> {
         let may_run_twice = call.method.idempotent && !call.one_way;
         let timers = inbox.timers().filter(|_| may_run_twice && at < call.deadline)?;
@@ -301,8 +302,8 @@ impl Hedge {
     }
 }
 
-/// Returns true if a call failed at its server and another server may succeed. A call whose time limit has passed, here or in
-/// the handler, is not repeated.
+/// Returns true if a call failed at its server and another server may succeed. A call that timed out, here or in the
+/// handler, is not retried.
 fn is_failure(status: &Status) -> bool {
     is_fault(status) && !is_away(status) && status.code() != Code::DeadlineExceeded
 }

@@ -1,5 +1,5 @@
-//! The table of calls in flight. Each call has a slot, and its number on the wire consists of the slot and a generation, so
-//! a reply is matched to its call and a late reply is ignored. The RPC half of the poller owns the table.
+//! The table of calls in flight, owned by the RPC half of the poller. A call's number on the wire consists of its slot and a
+//! generation, so that a reply is matched to its call and a late reply is ignored.
 
 #[cfg(feature = "identity")]
 mod names;
@@ -47,12 +47,12 @@ use trunkline_transport::{
 };
 use trunkline_verbs::Time;
 
-/// Maximum number of waiting calls sent in one turn, so that messages do not wait long.
+/// Maximum number of waiting calls sent in one turn, which limits the delay for received messages.
 const ROUND: usize = 256;
 
-/// Minimum time between two searches for expired calls, if many calls are in flight.
+/// Minimum time between two searches for expired calls while many calls are in flight.
 const SEARCH_EVERY: Duration = Duration::from_millis(1);
-/// Maximum number of calls in flight that are searched at each deadline.
+/// Maximum number of calls in flight for a search at each deadline.
 const FEW: usize = 256;
 
 /// The calls in flight and the calls waiting to be sent.
@@ -66,7 +66,7 @@ pub(crate) struct Calls {
     /// Memory that peers' items are charged to.
     memory: Rc<ArgumentMemory>,
     pending: Slab<PendingCall>,
-    /// Lower bound of the deadlines of the calls in flight, and the time of their next search. Most calls end long before
+    /// Lower bound of the deadlines of the calls in flight, and the time of the next search. Most calls end long before
     /// their deadline and are never searched.
     next_due: Time,
     /// Time of the last search.
@@ -84,7 +84,7 @@ pub(crate) struct Calls {
     counters: Counters,
     scratch: Vec<u8>,
     accept_mode: AcceptMode,
-    /// Cancellations of streams that found the message queue full.
+    /// Stream cancellations to retry.
     cancels: Cancels,
     /// Names proved by peers; `None` if this node has no identity.
     #[cfg(feature = "identity")]
@@ -122,18 +122,18 @@ impl Calls {
         }
     }
 
-    /// Returns the number of calls in flight, and of calls that wait for room or a session.
+    /// Returns the total number of calls in flight and of calls that wait for room or a session.
     pub(crate) fn len(&self) -> usize {
         self.pending.len() + self.waiting.len() + self.held.len()
     }
 
-    /// Returns true if waiting calls may have room, or calls are to be repeated.
+    /// Returns true if waiting calls may have room, or if calls are to be repeated.
     pub(crate) fn is_ready(&self) -> bool {
         self.waiting.is_ready() || self.held.is_ready()
     }
 
-    /// Sends a call's request, or queues the call for room, unless its future has been dropped. `rest` receives the
-    /// buffer of the encoded arguments for reuse.
+    /// Sends a call's request, or queues the call until there is room, unless the call's future was dropped. `rest` receives
+    /// the buffer of the encoded arguments for reuse.
     #[inline]
     pub(crate) fn start(
         &mut self,
@@ -241,7 +241,7 @@ impl Calls {
     /// Returns true if the request is queued.
     ///
     /// # Errors
-    /// Returns the limit that has no room, and leaves the call unchanged.
+    /// Returns the limit that was reached, and leaves the call unchanged.
     #[inline]
     fn attempt(
         &mut self,
@@ -275,7 +275,7 @@ impl Calls {
         leaves: Leaves,
     ) -> Result<bool, Backpressure> {
         if error == SendError::SessionOver && self.compares_names() && submission.order.is_none() {
-            // Before the call is sent in the next session, the name of the peer must be compared.
+            // The peer's name must be compared before the call is sent in the next session.
             self.put_back(peer, submission.entry.leaves_calls());
             self.waiting.there_is_room();
             self.forget_numbers(peer);
@@ -306,7 +306,7 @@ impl Calls {
         })
     }
 
-    /// Passes the request of a call to the transport, which puts the call in flight. Returns true if the request waits to be
+    /// Passes the request of a call to the transport. The call is then in flight. Returns true if the request waits to be
     /// sent.
     #[inline]
     fn send(
@@ -381,7 +381,7 @@ impl Calls {
         Ok(accepted.left.is_none())
     }
 
-    /// Permits frames of a call's stream, because the request has been sent.
+    /// Allows a call's stream to send frames, because the request has been sent.
     #[cold]
     fn opened(&mut self, now: Time, call: u64, session: Option<SessionNumber>) {
         let Some(pending) = self.pending(call) else { return };
@@ -429,13 +429,13 @@ impl Calls {
         self.abandon(transport, call, &unsent, |_| (status.code(), Reason::OtherProtocol, text));
     }
 
-    /// Ends a call after this node had no memory in time for an item of its stream.
+    /// Ends a call because this node did not have memory in time for an item of the call's stream.
     pub(crate) fn stream_gap(&mut self, from: PeerKey, call: u64, bytes: usize) {
         let status = Status::ran(Code::ResourceExhausted, no_memory(bytes)).because(Reason::Overloaded);
         self.abort_stream(from, call, status);
     }
 
-    /// Ends a call after this node dropped an item of its stream.
+    /// Ends a call because this node dropped an item of the call's stream.
     pub(crate) fn abort_stream(&mut self, peer: PeerKey, call: u64, status: Status) {
         let Some(pending) = self.waiting(peer, call) else { return };
         if let Some(stream) = pending.completion.stream() {
@@ -443,7 +443,7 @@ impl Calls {
         }
     }
 
-    /// Returns the method reference of a request, and the session that the request is bound to, if any.
+    /// Returns the method reference for a request, and the session to which the request is bound, if any.
     fn method_ref(
         &mut self,
         peer: PeerKey,
@@ -456,7 +456,7 @@ impl Calls {
         }
     }
 
-    /// Sends the requests of waiting calls while there is room. Returns true if it began a round.
+    /// Sends the requests of waiting calls while there is room. Returns true if a round began.
     pub(crate) fn admit(&mut self, transport: &mut Transport, mut rest: impl FnMut(Encoded)) -> bool {
         if !self.waiting.begin_round(transport.now()) || mutant!(admission_is_lost) {
             return false;
@@ -466,7 +466,7 @@ impl Calls {
         }
         for _ in 0..ROUND {
             let Some((seat, mut call, leaves)) = self.waiting.next() else { break };
-            // The transport may have forgotten a peer that has been idle for long.
+            // Add the peer to the transport again, which may have removed it while it was idle.
             transport.peer(call.server);
             if call.is_abandoned() {
                 self.waiting.leave(seat, None);
@@ -616,7 +616,7 @@ impl Calls {
         charged.map(|()| response).map_err(|status| status.of_call(format_args!("{method} at {from}")))
     }
 
-    /// Returns the call that waits for this reply of a peer.
+    /// Returns the call that waits for this reply from a peer.
     #[inline]
     fn waiting(&mut self, from: PeerKey, call: u64) -> Option<&mut PendingCall> {
         let (slot, generation) = parts(call)?;
@@ -633,7 +633,7 @@ impl Calls {
         self.finish(now, call, Err(status));
     }
 
-    /// Ends a call after this node had no memory in time for its reply.
+    /// Ends a call because this node did not have memory in time for the reply.
     pub(crate) fn given_up(&mut self, now: Time, from: PeerKey, call: u64, bytes: usize) {
         let Some(pending) = self.waiting(from, call) else { return };
         let text = format!("{} at {}: {}", pending.method, pending.peer, no_memory(bytes));
@@ -647,7 +647,7 @@ impl Calls {
         }
     }
 
-    /// Forgets the method numbers of a peer.
+    /// Discards the method numbers of a peer.
     pub(crate) fn forget_numbers(&mut self, peer: PeerKey) {
         if !mutant!(numbers_outlive_their_session) {
             self.numbers.forget(peer);
@@ -678,7 +678,7 @@ impl Calls {
         self.name_up(peer, identity);
     }
 
-    /// Records a DRAINED frame: a poller of the peer has answered all calls from this poller, and runs no further calls from
+    /// Records a DRAINED frame. The sending poller has answered all calls from this poller, and runs no further calls from
     /// it.
     pub(crate) fn drained(&mut self, from: Origin, now: Time) {
         if self.session_of(from).is_some_and(|session| from.poller.0 < session.pollers) {
@@ -702,8 +702,8 @@ impl Calls {
         self.pending.iter().filter(|(_, pending)| is_late(pending)).count()
     }
 
-    /// Returns true if an unanswered call cannot have run although it was sent, because the server's poller had answered
-    /// every call that it took. One-way calls and streams are excluded: they do not end with a reply.
+    /// Returns true if an unanswered call was sent but cannot have run, because the server's poller had answered every call
+    /// that it accepted. One-way calls and streams are excluded, because they do not end with a reply.
     fn is_missed(&self, call: u64) -> bool {
         let Some(pending) = parts(call).and_then(|(slot, _)| self.pending.get(slot)) else { return false };
         let is_unary = !pending.one_way && !pending.method.streams.any();
@@ -715,7 +715,8 @@ impl Calls {
         session.is_some_and(|session| self.drained.contains(pending.peer, pending.choice.of(session.pollers)))
     }
 
-    /// Sends DRAINED to all pollers of a peer: this poller has answered their calls and runs no further calls from them.
+    /// Sends DRAINED to all pollers of a peer, because this poller has answered their calls and runs no further calls from
+    /// them.
     pub(crate) fn tell_drained(&mut self, transport: &mut Transport, peer: PeerKey) {
         let pollers = self.sessions.get(peer).map_or(0, |session| session.pollers);
         for poller in (0..pollers).map(PollerIndex) {
@@ -736,7 +737,7 @@ impl Calls {
         self.sessions.iter().map(|(peer, _)| peer).collect()
     }
 
-    /// Handles the loss of a peer. Requests that were delivered get no reply.
+    /// Handles the loss of a peer. Calls whose requests were delivered fail, because they get no reply.
     pub(crate) fn down(&mut self, transport: &mut Transport, peer: PeerKey, cause: PeerDown) {
         self.forget_numbers(peer);
         self.cancels.forget(peer);
@@ -763,7 +764,7 @@ impl Calls {
             };
             self.finish(transport.now(), call, Err(status));
         }
-        // Unsent requests go to another server.
+        // Calls that may use another server move there if their requests are unsent.
         let chosen = self.numbers(|pending| pending.peer == peer && pending.is_chosen);
         for Token(call) in self.take_unsent(transport, &chosen) {
             if !self.is_taken_back(call)
@@ -785,8 +786,8 @@ impl Calls {
         self.budget.leave(peer);
     }
 
-    /// Adds what the calls wait for, by peer. This includes the end of a session that accepts no more calls: otherwise a peer
-    /// that vanished would never be called again.
+    /// Adds what the calls await, by peer. This includes the end of a session that accepts no more calls, because a vanished
+    /// peer would otherwise never be called again.
     pub(crate) fn awaited(&self, awaited: &mut BTreeMap<PeerKey, Awaited>) {
         awaited.extend(self.drained.peers().map(|peer| (peer, Awaited::Interest)));
         awaited.extend(self.held.servers().map(|peer| (peer, Awaited::Reply)));
@@ -797,7 +798,7 @@ impl Calls {
         }
     }
 
-    /// Returns the number of calls charged to the budget, and the number in flight.
+    /// Returns the number of calls charged to the budget, and the number of calls in flight.
     pub(crate) fn budget(&self) -> BudgetLedger {
         let mut counted = BTreeMap::new();
         for (_, pending) in self.pending.iter().filter(|(_, pending)| pending.leaves.is_some()) {
@@ -818,7 +819,7 @@ impl Calls {
         bytes
     }
 
-    /// Ends the calls whose deadline has passed. Returns true if it ended any.
+    /// Ends all calls whose deadline has passed, in flight or waiting. Returns true if any call ended.
     pub(crate) fn expire(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
         let mut any = false;
@@ -844,7 +845,7 @@ impl Calls {
         self.next_due.max(self.searched + pause)
     }
 
-    /// Ends the calls whose deadline has passed. Returns true if it ended any.
+    /// Ends the calls in flight whose deadline has passed. Returns true if any call ended.
     #[cold]
     fn expire_calls(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
@@ -888,8 +889,8 @@ impl Calls {
 
     /// Ends the calls whose futures were dropped.
     ///
-    /// A dropped call sends no message to the poller. Instead, one pass over all calls in flight follows in the next turn.
-    /// Calls that wait for room are examined in their next round.
+    /// Dropping a future does not send a message to the poller. Instead, the next turn checks all calls in flight. Calls
+    /// that wait for room are checked in their next round.
     pub(crate) fn sweep(&mut self, transport: &mut Transport) {
         self.waiting.ask_for_sweep();
         for (_, call) in self.held.take(Submission::is_abandoned) {
@@ -914,8 +915,8 @@ impl Calls {
             .min()
     }
 
-    /// Refuses and ends calls made outside of handlers and tasks, because the node shuts down. Handlers finish together with
-    /// their nested calls.
+    /// Refuses and ends calls made outside of handlers and tasks, because the node shuts down. Nested calls continue, so
+    /// that handlers can finish.
     pub(crate) fn close_to_outside(&mut self, now: Time) {
         self.accept_mode = AcceptMode::Nested;
         self.end_waiting(|call| !call.nested);
@@ -926,7 +927,7 @@ impl Calls {
     pub(crate) fn close(&mut self) {
         self.accept_mode = AcceptMode::None;
         self.end_waiting(|_| true);
-        // The time is unknown here, so the report counts a duration of zero.
+        // The time is not available here, so the report counts durations of zero.
         self.end_all(Time::default(), |_| true);
     }
 
@@ -966,7 +967,7 @@ impl Calls {
         completion.complete(outcome);
     }
 
-    /// Returns the unit of the budget that a call uses, if any.
+    /// Returns a call's unit to the budget, if the call uses one.
     #[inline]
     fn put_back(&mut self, peer: PeerKey, leaves: Option<Leaves>) {
         if let Some(leaves) = leaves {
@@ -987,7 +988,7 @@ impl Calls {
         Some(pending)
     }
 
-    /// Removes a call that does not count as in flight.
+    /// Removes a call, and no longer counts it as made.
     #[cold]
     fn withdraw(&mut self, call: u64) -> Option<PendingCall> {
         let pending = self.remove(call)?;
@@ -995,7 +996,7 @@ impl Calls {
         Some(pending)
     }
 
-    /// Takes back a call that has not run, to repeat it. Returns false if the call cannot be repeated.
+    /// Takes back a call that has not run, in order to repeat it. Returns false if the call cannot be repeated.
     #[cold]
     fn is_taken_back(&mut self, call: u64) -> bool {
         // A repeated stream would lose client items that have been sent, and receive server items twice.
@@ -1033,13 +1034,12 @@ impl Calls {
         self.counters.refused(call.method, call.server, failure);
     }
 
-    /// Ends a turn, and publishes the exact budget to other pollers.
+    /// Publishes the exact budget to other pollers at the end of a turn.
     pub(crate) fn settle(&self) {
         self.budget.settle_cache();
     }
 
-    /// Takes the unsent requests of these calls back from the transport, in a single search, because each search walks the
-    /// transport's queues.
+    /// Takes the unsent requests of these calls back from the transport, in a single search of the transport's queues.
     fn take_unsent(&mut self, transport: &mut Transport, calls: &[u64]) -> BTreeSet<Token> {
         let mut waits =
             |call: &u64| self.pending(*call).is_some_and(|pending| pending.progress == Progress::Waits);
@@ -1049,7 +1049,7 @@ impl Calls {
     }
 
     /// Ends a call that may have been sent, with a status that depends on its progress, and sends a cancellation to the
-    /// remote poller. Requests in `unsent` are never sent.
+    /// remote poller. Requests in `unsent` have been taken back from the transport.
     fn abandon(
         &mut self,
         transport: &mut Transport,
@@ -1071,15 +1071,15 @@ impl Calls {
         if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }
-        // Without a session, the session of the request has ended, and so has the handler.
+        // If the peer has no session, the handler ended with the session of the request.
         let Some(session) = self.sessions.get(peer) else { return };
         let destination = Destination::Poller(choice.of(session.pollers));
         let cancel = Cancel { peer, destination, call, ordered: method.streams.any() };
         self.cancel(transport, cancel);
     }
 
-    /// Sends a cancellation, or keeps it while the message queue is full. For a unary call, a lost cancellation only wastes
-    /// the handler's time, but a stream may have no deadline.
+    /// Sends a cancellation, or keeps it while the message queue is full. Only cancellations of streams are kept, because a
+    /// stream may have no deadline. For other calls, a lost cancellation only wastes the handler's time.
     fn cancel(&mut self, transport: &mut Transport, cancel: Cancel) {
         let Cancel { peer, destination, call, ordered } = cancel;
         let sent =
@@ -1090,7 +1090,7 @@ impl Calls {
     }
 }
 
-/// Passes a request that cannot be bundled with an earlier message to the transport, and takes its body.
+/// Passes a request to the transport if it cannot be bundled with an earlier message. Takes the body of the submission.
 #[inline(never)]
 fn send_alone(
     transport: &mut Transport,

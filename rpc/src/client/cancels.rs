@@ -1,4 +1,4 @@
-//! Cancellations of streams that found the message queue full and are retried.
+//! Retries of stream cancellations that could not be sent because the message queue was full.
 
 use crate::wire::frame::{Encoded, Header, send, without_call};
 use std::mem;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use trunkline_transport::{Destination, PeerKey, SendError, Transport};
 use trunkline_verbs::Time;
 
-/// Delay before a full message queue is tried again.
+/// Delay before a retry after the message queue was full.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +14,7 @@ pub(super) struct Cancel {
     pub(super) peer: PeerKey,
     pub(super) destination: Destination,
     pub(super) call: u64,
-    /// True for a stream: the cancellation must not overtake the request.
+    /// True for a stream, whose cancellation must not overtake the request.
     pub(super) ordered: bool,
 }
 
@@ -44,13 +44,13 @@ impl Cancels {
         mem::take(&mut self.list)
     }
 
-    /// Forgets the cancellations to a peer whose session is over.
+    /// Discards the cancellations to a peer whose session is over.
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.list.retain(|cancel| cancel.peer != peer);
     }
 }
 
-/// Sends a frame without a waiting call. `scratch` is reused to avoid an allocation.
+/// Sends a frame that does not belong to a waiting call. `scratch` is reused to avoid an allocation.
 pub(super) fn send_control(
     scratch: &mut Vec<u8>,
     transport: &mut Transport,

@@ -1,5 +1,5 @@
-//! Calls from any thread to one server. A [`Channel`] encodes the arguments on the caller's thread and queues the call in
-//! the inbox of one of the node's pollers, in turn. An ordered channel always uses the same poller.
+//! Calls from any thread. A [`Channel`] encodes the arguments on the caller's thread and queues the call in the inbox of one
+//! of the node's pollers, which take turns. An ordered channel always uses the same poller.
 
 use super::attempts::Attempts;
 use super::interceptor::ClientInterceptor;
@@ -34,16 +34,15 @@ use trunkline_transport::{PeerKey, PollerChoice};
 
 /// A connection to one server, for generated clients.
 ///
-/// [`Node::channel`](crate::Node::channel) creates it, and [`NodeBuilder::channel`](crate::NodeBuilder::channel) before the
-/// node starts. Clones share the connection.
+/// Created by [`Node::channel`](crate::Node::channel), or by [`NodeBuilder::channel`](crate::NodeBuilder::channel) before
+/// the node starts. Clones share the connection.
 ///
-/// The first call, or a wait for [`Channel::ready`], connects. A lost connection is restored in the same way. Calls go to the
-/// node's pollers in turn.
+/// The first call, or awaiting [`Channel::ready`], connects the channel. A lost connection is restored in the same way.
+/// Calls are distributed over the node's pollers in turn.
 ///
-/// A target with a name or several addresses is looked up before each attempt to connect. Names are resolved again, on a
-/// separate thread. Addresses are tried in order; the next attempt starts when the last one fails or has not answered for half
-/// a second. [`CallOptions::connect`] sets whether calls wait during the attempts. All calls go to one address until its
-/// session ends.
+/// A name is resolved on a separate thread before each attempt to connect. Several addresses are tried in order. The next
+/// address is tried when the last attempt fails or is not answered within half a second. [`CallOptions::connect`] sets
+/// whether calls wait during the attempts. All calls go to one address until its session ends.
 ///
 /// ```
 /// use trunkline::{Node, Status, block_on};
@@ -90,7 +89,7 @@ impl Channel {
     /// Creates a channel to a server. `Channel::connect` is in `node`, because this module does not depend on nodes.
     ///
     /// # Errors
-    /// `InvalidArgument` when no server can be at the target.
+    /// `InvalidArgument` if a server cannot listen at the target.
     pub(crate) fn checked(
         inboxes: &Arc<Inboxes>,
         routes: &Arc<Routes>,
@@ -99,24 +98,22 @@ impl Channel {
         Ok(Self::new(inboxes, Link::new(routes, checked(server)?)))
     }
 
-    /// Completes when the channel is connected, or fails when one attempt at all of the server's addresses has
-    /// failed.
+    /// Completes when the channel is connected, or fails after one round of attempts to connect to the server's addresses.
     ///
-    /// The future joins the attempt in flight, if there is one. The future fails with the status that a call would get:
-    /// [`Code::Unavailable`](crate::Code::Unavailable), with each address and the reason why it was not reached, or with the
-    /// error of the resolver.
+    /// The future joins a round in progress. It fails with the status that a call would get, for example
+    /// [`Code::Unavailable`](crate::Code::Unavailable) with the cause for each address, or with the resolver's error.
     ///
-    /// While the node pauses before its next attempt, the future fails at once if the target is a single address. If the target
-    /// may have several addresses, the future waits for the next attempt at any of them, or for 10 s if other channels make the
-    /// attempts. A balanced channel is ready when one of its servers is connected.
+    /// While the node pauses before its next round, the future fails at once if the target is a single address. If the
+    /// target may have several addresses, the future waits for the next round that tries at least one of them. It waits for
+    /// at most 10 s while every address is paused. A balanced channel is ready when one of its servers is connected.
     ///
-    /// The future has no time limit. An attempt at hosts that do not answer takes some seconds. On a poller's thread,
-    /// await it: [`block_on`](crate::block_on) must not wait for it there.
+    /// The future has no time limit. An attempt to connect to a host that does not answer takes some seconds. On a poller's
+    /// thread, await the future instead of passing it to [`block_on`](crate::block_on).
     pub fn ready(&self) -> Ready {
         self.balance.as_ref().map_or_else(|| Ready::new(&self.core.link), Ready::of_any)
     }
 
-    /// Returns true if the channel has a session with its server, as far as this node knows.
+    /// Returns true if the channel has a session with its server. A lost session counts until its loss is detected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.balance.as_ref().map_or_else(|| self.core.link.is_connected(), |balance| balance.is_connected())
@@ -124,17 +121,17 @@ impl Channel {
 
     /// Returns a channel that spreads its calls over all addresses of its target.
     ///
-    /// A call that has not run moves on to the next server if its server drains, is overloaded or cannot be reached. A call
-    /// of an `#[idempotent]` method also moves on if it may have run and the server was lost, and once if the server has
-    /// failed it as `Unknown`, `Internal`, `Unavailable` or `DataLoss`. All attempts share the call's deadline, and each
-    /// server is tried once, within the [retry budget](Balance::retry_budget). Streams do not move on.
+    /// A call that has not run is retried at the next server if its server drains, is overloaded or cannot be reached. A
+    /// call of an `#[idempotent]` method is also retried if it may have run and its server was lost, and retried once if its
+    /// server failed it with `Unknown`, `Internal`, `Unavailable` or `DataLoss`. All attempts share the call's deadline.
+    /// Each server is tried once, within the [retry budget](Balance::retry_budget). Streams are not retried.
     ///
-    /// Servers that drain, cannot be reached, fail, lag or report `NotServing` are left out for a time:
+    /// Servers that drain, cannot be reached, fail, lag or report `NotServing` are left out for a time. See
     /// `docs/book/src/guide/balancing.md`.
     ///
-    /// [`Channel::ready`] waits for one server. The channels of [`Channel::ordered`] and [`Channel::on`] use one server at a
-    /// time, as without a balance. A channel to a single address is not balanced. [`Node::report`](crate::Node::report) has the
-    /// state of each server.
+    /// [`Channel::ready`] waits until one server is connected. Channels from [`Channel::ordered`] and [`Channel::on`] are
+    /// not balanced, and use one server at a time. A channel to a single address is never balanced.
+    /// [`Node::report`](crate::Node::report) contains the state of each server.
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -150,11 +147,11 @@ impl Channel {
         Self { balance, ..self.clone() }
     }
 
-    /// Returns a channel to the same server for tasks and handlers on a poller. Its calls stay on the poller's
-    /// thread and have the same time limit.
+    /// Returns a channel to the same server for tasks and handlers on a poller. Its calls stay on the poller's thread and
+    /// have the time limit of this channel.
     ///
-    /// Calls of the two channels are not ordered with each other. If the poller belongs to another node, the
-    /// channel does too.
+    /// Calls through the two channels are not ordered relative to each other. If the poller belongs to another node, so does
+    /// the returned channel.
     #[must_use]
     pub fn on(&self, poller: &PollerContext) -> LocalChannel {
         let link = if Arc::ptr_eq(poller.routes(), self.core.link.routes()) {
@@ -168,9 +165,10 @@ impl Channel {
         if self.order.is_some() { local.ordered() } else { local }
     }
 
-    /// Sets the time limit of later calls. The default is the deadline of the calling handler, or 10 s elsewhere.
+    /// Sets the time limit of later calls. The default is the deadline of the calling handler. Elsewhere it is 10 s, or none
+    /// for streams.
     ///
-    /// The time counts from `call` or `send`. Generated clients offer this as `with_timeout`.
+    /// The limit starts when `call`, `send` or `open` is called. Generated clients provide this as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.core.timeout = Some(timeout);
     }
@@ -236,7 +234,8 @@ impl Channel {
     }
 
     /// Starts a call that streams items, and sends `items` if the method takes any. The call completes when the handler
-    /// returns its stream, or with the reply if it returns no stream. The call is queued at a poller when this returns.
+    /// returns its stream, or with the reply if the handler returns no stream. The call is queued at a poller when this
+    /// returns.
     pub fn open<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -265,7 +264,7 @@ impl Channel {
         (call, opened)
     }
 
-    /// Returns the server of a stream. If the channel is balanced, the end of the stream is recorded for that server.
+    /// Chooses the server for a stream. On a balanced channel, the end of the stream is recorded for that server.
     fn choose_for_stream(
         &self,
         started: &Started,
@@ -283,7 +282,7 @@ impl Channel {
         Ok(to)
     }
 
-    /// Returns the node's properties, and the inbox of the poller for the next call.
+    /// Returns the node's properties and the inbox for the next call.
     ///
     /// # Errors
     /// Returns a status if calls are not allowed on this thread.
@@ -302,8 +301,8 @@ impl Channel {
     fn submit<A: EncodeArguments>(&self, call: NewCall<'_, A>) -> Result<SharedWait<'_>, Status> {
         let (started, inbox) = self.next_inbox()?;
         let mut submission = self.submission(started, inbox, call, None)?;
-        // The cell is created after `submission`, which refuses calls in a forked child: there `cell` may wait for a thread of
-        // the parent.
+        // Create the cell after `submission`, which refuses calls in a forked child, because `cell` may wait there for a
+        // thread of the parent.
         let (setter, getter) = inbox.cell();
         submission.completion = Some(setter);
         inbox.push(Work::Call(submission)).map_err(|_| too_many(Inbox::DEPTH))?;
@@ -341,7 +340,7 @@ impl Channel {
         }
         let deadline = call.deadline(self.core.timeout, made);
         if deadline <= made {
-            // Refuse the call here: the poller's clock may be behind, and the poller would send the call.
+            // Refuse the call here, because the poller's clock may be behind, and the poller would then send the call.
             return Err(super::statuses::expired());
         }
         Ok(Submission {
@@ -380,7 +379,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// A future of the outcome of a call that was queued at a poller. Any thread and executor may poll it.
+/// A future that resolves to the outcome of a call queued at a poller. Any thread and executor may poll it.
 #[derive(Debug)]
 pub struct SharedWait<'a> {
     waiting: Waiting,
@@ -419,7 +418,7 @@ impl Wait for SharedWait<'_> {
 impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
         let is_given_up = match mem::replace(&mut self.waiting, Waiting::Ended) {
-            // Drop the getter first: a sweep looks for calls with a dropped getter.
+            // Drop the getter before the sweep, which looks for calls with a dropped getter.
             Waiting::Plain(getter) => {
                 drop(getter);
                 true

@@ -1,7 +1,7 @@
-//! The task that follows the health of a service at a server of balanced channels, during one session.
+//! The task that watches the health of a service at a server of balanced channels, during one session.
 //!
-//! The task opens no connection. The server controls the rate of changes and the end of the stream, so changes are read 10 ms
-//! apart, and a stream that ends is reopened after a pause that doubles.
+//! The task opens no connections. The server controls the rate of changes and the end of the stream. Changes are therefore
+//! read 10 ms apart, and a stream that ends is reopened after a pause that doubles each time.
 
 use super::CallOptions;
 use super::local::LocalChannel;
@@ -23,14 +23,14 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// Minimum time between two changes of the status.
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// Follows the health of a service until the session ends, all channels have dropped the watch, or the server offers this
-/// node no health service.
+/// Watches the health of a service until the session ends, all channels have dropped the watch, or the server refuses this
+/// node the health service.
 pub(crate) async fn follow_health(context: PollerContext, watched: Weak<Watched>) {
     let followed = watched.upgrade().and_then(|watched| watched.follow());
     let Some((following, mut over)) = followed else { return };
     let mut streams = pin!(read_streams(&context, &watched, &following));
     poll_fn(|task| {
-        // Poll `over` first, so that this task does not disturb its successor.
+        // Poll `over` first, so that a replaced task does not overwrite the status set by its successor.
         if Pin::new(&mut over).poll(task).is_ready() {
             return Poll::Ready(());
         }

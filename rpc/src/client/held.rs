@@ -1,7 +1,8 @@
-//! Calls refused by a draining server, which keeps its session until its handlers end. Calls that wait for a connection are
-//! held until that session ends, in order of arrival, and are then repeated.
+//! Calls to a draining server, which keeps its session until its handlers end. Calls with
+//! [`Connect::Wait`](trunkline_transport::Connect::Wait) are held until that session ends, and are then repeated in order of
+//! arrival.
 //!
-//! `Calls` returns them to the poller, because the route may lead to another server by then.
+//! `Calls` returns the held calls to the poller, because their route may then lead to another server.
 
 use crate::call::{AdmissionClass, Submission};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,8 +32,8 @@ impl Held {
         self.calls.len() + self.ready.len()
     }
 
-    /// Returns true if a call of this class may be held. The limit bounds the memory of other calls, even if a draining
-    /// server never ends its session.
+    /// Returns true if a call of this class may be held. The limit applies to calls that do not wait for room, and bounds
+    /// their memory even if a draining server never ends its session.
     pub(super) fn has_room(&self, entry: AdmissionClass) -> bool {
         entry == AdmissionClass::Waits || self.calls.len() < MOST
     }
@@ -52,8 +53,8 @@ impl Held {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Holds a call until the session with its server ends. A call with a route is repeated at once: it goes to the current
-    /// server of the route, or waits for the route.
+    /// Holds a call until the session with its server ends. A call with a route is repeated at once, at the current server
+    /// of the route or when the route has one.
     pub(super) fn push(&mut self, peer: PeerKey, call: Submission) {
         if call.route.is_some() {
             return self.ready.push(call);
@@ -123,9 +124,9 @@ impl Held {
     }
 }
 
-/// Peers that run no more calls in their session: they drain and have refused a call, or have sent DRAINED. A poller that sent
-/// DRAINED has answered all calls from this poller and runs no further calls from it. Such pollers are stored with the arrival
-/// time of the frame. Each call looks up its peer in the map, which may have many peers.
+/// Peers that run no more calls in their session, because they drain or have sent DRAINED. A poller that sent DRAINED has
+/// answered all calls from this poller and runs no further calls from it. Such pollers are stored with the arrival time of
+/// the frame. Each call looks up its peer, so the peers are stored in a map.
 #[derive(Debug, Default)]
 pub(super) struct DrainedPollers(BTreeMap<PeerKey, BTreeMap<PollerIndex, Time>>);
 
@@ -148,7 +149,7 @@ impl DrainedPollers {
         self.0.get(&peer).is_some_and(|pollers| pollers.contains_key(&poller))
     }
 
-    /// Returns true if any poller of the peer has sent DRAINED: then its other pollers start no calls either.
+    /// Returns true if any poller of the peer has sent DRAINED. The peer's other pollers then start no calls either.
     pub(super) fn has(&self, peer: PeerKey) -> bool {
         self.0.get(&peer).is_some_and(|pollers| !pollers.is_empty())
     }
@@ -163,7 +164,7 @@ impl DrainedPollers {
         self.0.keys().copied()
     }
 
-    /// Forgets a peer whose session begins or ends.
+    /// Removes a peer whose session begins or ends.
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.0.remove(&peer);
     }

@@ -1,7 +1,7 @@
-//! Interceptors of calls that a channel makes. They can change or refuse a call before its arguments are encoded, and receive
-//! its outcome.
+//! Interceptors for the calls of a channel. An interceptor can change or refuse a call before the arguments are encoded, and
+//! can receive the outcome.
 //!
-//! Without interceptors a call costs one test of a pointer. With interceptors the options of each call are copied.
+//! Without interceptors, the cost per call is one pointer check. With interceptors, the options of each call are copied.
 
 use super::CallOptions;
 use crate::call::context::Inherited;
@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::time::Duration;
 use trunkline_verbs::{Clock, Time};
 
-/// Maximum nesting of calls that interceptors make. Deeper nesting is a recursion, which would exhaust the stack.
+/// Maximum nesting depth of calls made by interceptors, so that a recursive interceptor does not exhaust the stack.
 const NESTING: u32 = 16;
 
 thread_local! {
@@ -23,9 +23,10 @@ thread_local! {
     static NESTED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Code that runs before a channel makes a call, and can change, refuse or time the call.
+/// A hook that runs before a channel makes a call, and can change, refuse or time the call.
 ///
-/// [`Channel::with_interceptor`](crate::Channel::with_interceptor) installs it. Closures of this signature implement it.
+/// [`Channel::with_interceptor`](crate::Channel::with_interceptor) installs it. Closures with the signature of
+/// [`intercept`](Self::intercept) implement it.
 ///
 /// ```
 /// use std::time::Instant;
@@ -40,14 +41,14 @@ thread_local! {
 /// }
 /// ```
 ///
-/// Interceptors run in the order in which they were installed, in the thread that makes the call. Interceptors must not block a
-/// poller's thread. A panic ends only the call, as `Internal` with the reason `Panicked`. An interceptor that makes calls needs
-/// a channel without itself: calls that nest deeper than 16 are refused as `Internal`.
+/// Interceptors run in the order of installation, on the thread that makes the call. They must not block a poller's thread.
+/// If an interceptor panics, only the call fails, with `Internal` and the reason `Panicked`. An interceptor that makes calls
+/// must use a channel without this interceptor. Calls nested deeper than 16 levels fail with `Internal`.
 pub trait ClientInterceptor: Send + Sync + 'static {
-    /// Inspects a call, and may change it.
+    /// Inspects, changes or refuses a call.
     ///
     /// # Errors
-    /// A status refuses the call. The call ends with this status and has not run. Later interceptors do not run.
+    /// An error refuses the call, which fails with this status without having run. Later interceptors do not run.
     fn intercept(&self, call: &mut ClientCall) -> Result<(), Status>;
 }
 
@@ -60,7 +61,7 @@ where
     }
 }
 
-/// A call that is about to be made. Passed to each [`ClientInterceptor`].
+/// A call that is about to be made, passed to each [`ClientInterceptor`].
 #[derive(Debug)]
 pub struct ClientCall {
     method: &'static MethodName,
@@ -84,8 +85,8 @@ impl ClientCall {
         Self { method, options, of_client, inherited, made, hooks: EndHooks::default() }
     }
 
-    /// Returns the options as changed by the interceptors, and the closures for the end of the call. The time limit includes
-    /// the time that the interceptors took.
+    /// Returns the changed options and the closures for the end of the call. The interceptors' running time counts towards
+    /// the time limit.
     fn into_parts(mut self, now: Time) -> (CallOptions, EndHooks) {
         let (spent, timeout) = (now.saturating_duration_since(self.made), self.timeout());
         if !spent.is_zero() && timeout != Duration::MAX {
@@ -106,32 +107,32 @@ impl ClientCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path: [`Self::service`] and
-    /// [`Self::method`] are the same for all gRPC calls.
+    /// Returns the path of the method, as `/service/method`. All gRPC calls return the same [`Self::service`] and
+    /// [`Self::method`], and differ only in the path.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata())
     }
 
-    /// Returns true if the call has no reply. A call without a reply ends when its request is in the server's memory.
+    /// Returns true if the call has no reply. Such a call ends when the request is in the server's memory.
     #[must_use]
     pub fn is_one_way(&self) -> bool {
         self.method.one_way
     }
 
-    /// Returns the metadata of the request, with the trace of the calling handler.
+    /// Returns the metadata of the request, including the trace of the calling handler.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         self.options.request_metadata()
     }
 
-    /// Returns the metadata of the request, to be changed.
+    /// Returns the metadata of the request for modification.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         self.options.request_metadata_mut()
     }
 
-    /// Returns the time limit of the call, from its options, its client or the calling handler. Returns `Duration::MAX` for a
-    /// call without a limit, which is the default of calls that stream items.
+    /// Returns the time limit of the call, from its options, its client or the calling handler. `Duration::MAX` means no
+    /// limit, which is the default for calls that stream items.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         let deadline = if self.method.streams.any() {
@@ -147,12 +148,14 @@ impl ClientCall {
         self.options.set_timeout(timeout);
     }
 
-    /// Runs a closure when the call has ended: with its status if it failed, was refused, or its future was dropped
-    /// (`Cancelled`). An error of the method's own type is passed as `Unknown`.
+    /// Registers a closure to run when the call has ended. The closure receives the status if the call failed or was
+    /// refused, and a `Cancelled` status if the call's future was dropped. An error of the method's own type is passed as
+    /// `Unknown`.
     ///
-    /// A call that returns a stream ends with the stream: when its reader has received the end, or is dropped.
+    /// A call that returns a stream ends when the reader has received the end of the stream, or is dropped.
     ///
-    /// The closure runs in the thread that polls or drops the future or the stream, after the closures of later interceptors.
+    /// The closure runs on the thread that polls or drops the future or the stream, after the closures of later
+    /// interceptors.
     pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
         self.hooks.add(hook);
     }
@@ -162,8 +165,8 @@ impl ClientCall {
 pub(super) type ClientInterceptors = Interceptors<dyn ClientInterceptor>;
 
 impl ClientInterceptors {
-    /// Runs the interceptors on a call that is about to be made. Returns the status of a refused call, the options as changed
-    /// by the interceptors, and the closures for the end of the call.
+    /// Runs the interceptors on a call that is about to be made. Returns the status of a refused call, the changed options,
+    /// and the closures for the end of the call.
     #[cold]
     #[inline(never)]
     pub(super) fn admit(
@@ -185,7 +188,7 @@ impl ClientInterceptors {
     /// Runs the interceptors.
     ///
     /// # Errors
-    /// Returns the status of an interceptor that refuses the call, panics or calls itself.
+    /// Returns a status if an interceptor refuses the call, panics or calls itself.
     fn run_nested(&self, call: &mut ClientCall) -> Result<(), Status> {
         let nested = NESTED.get();
         if nested >= NESTING {

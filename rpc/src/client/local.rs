@@ -33,10 +33,10 @@ pub struct LocalChannel {
 }
 
 impl LocalChannel {
-    /// Creates a channel of this poller to a server. See [`Node::channel`](crate::Node::channel).
+    /// Creates a channel from this poller to a server. See [`Node::channel`](crate::Node::channel).
     ///
     /// # Errors
-    /// `InvalidArgument` when no server can be at the target.
+    /// `InvalidArgument` if a server cannot listen at the target.
     pub fn connect(from: &PollerContext, server: impl Into<Target>) -> Result<Self, Status> {
         Ok(Self::new(from, ChannelCore::new(Link::new(from.routes(), checked(server)?))))
     }
@@ -51,15 +51,16 @@ impl LocalChannel {
         Ready::new(&self.core.link)
     }
 
-    /// Returns true if the channel has a session with its server, as far as this node knows.
+    /// Returns true if the channel has a session with its server. A lost session counts until its loss is detected.
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.core.link.is_connected()
     }
 
-    /// Sets the time limit of later calls. The default is the deadline of the calling handler, or 10 s elsewhere.
+    /// Sets the time limit of later calls. The default is the deadline of the calling handler. Elsewhere it is 10 s, or none
+    /// for streams.
     ///
-    /// The time counts from `call` or `send`. Generated clients offer this as `with_timeout`.
+    /// The limit starts when `call`, `send` or `open` is called. Generated clients provide this as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.core.timeout = Some(timeout);
     }
@@ -148,7 +149,7 @@ impl LocalChannel {
     }
 
     /// Queues a call. `new_completion` returns the completion and the future that waits for it.
-    // The compiler does not inline a function with several callers unless told to. A call of the function costs as much as its
+    // The compiler would not inline this function, because it has several callers. A function call costs as much as the
     // body.
     #[inline(always)]
     fn submit<A: EncodeArguments, W>(
@@ -192,7 +193,7 @@ impl LocalChannel {
     }
 }
 
-/// A future of the outcome of a call on the same poller.
+/// A future that resolves to the outcome of a call on the same poller.
 #[derive(Debug)]
 pub struct LocalWait<'a> {
     /// `None` once the outcome has been returned.

@@ -1,4 +1,4 @@
-//! The methods called by one poller: their numbers at servers, and their counters.
+//! Method numbers and counters of the methods called by one poller.
 
 use crate::executor::inbox::Inbox;
 use crate::observe::counted::{CallFailure, MethodCounters};
@@ -10,14 +10,14 @@ use std::ptr;
 use std::sync::Arc;
 use trunkline_transport::{Origin, PeerKey, PeerMap, SessionNumber};
 
-/// A method, and the schema that its server checked for it.
+/// A method, and the schema checked by its server.
 type Key = (u64, Schema);
 
 fn key(method: &MethodName) -> Key {
     (method.hash, method.service.schema())
 }
 
-/// The known method numbers of one server.
+/// Known method numbers of one server.
 #[derive(Debug)]
 struct Server {
     session: SessionNumber,
@@ -26,16 +26,15 @@ struct Server {
 
 /// Method numbers assigned by servers.
 ///
-/// A number is valid only in the session that reported it, because a restarted server may assign it to another method. Numbers
-/// are forgotten at the end of the session, and a request with a number is bound to the session.
+/// A number is valid only in the session that reported it, because a restarted server may assign it to another method.
+/// Numbers are discarded at the end of the session, and a request with a number is bound to the session.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// Requested methods and the digests of their shapes, at most one per method of the program. Numbers of other methods are
-    /// not stored. `None` for a method with several shapes, because a number does not identify the shape that the server
-    /// compared.
+    /// Shape digests of the called methods, at most one per method of the program. Numbers of other methods are not stored.
+    /// `None` for a method with several shapes, because a number does not identify the shape that the server compared.
     asked: BTreeMap<Key, Option<u64>>,
     servers: PeerMap<Server>,
-    /// Last result: successive calls often use the same method.
+    /// Cached last result, because successive calls often use the same method.
     last: Option<Last>,
 }
 
@@ -48,7 +47,7 @@ struct Last {
 }
 
 impl Numbers {
-    /// Returns the number of a method at a server, and the session in which it is valid. Marks the method as requested if its
+    /// Returns the number of a method at a server, and the session in which it is valid. Marks the method as called if its
     /// number is unknown.
     #[inline]
     pub(super) fn of(&mut self, peer: PeerKey, method: &'static MethodName) -> Option<(u16, SessionNumber)> {
@@ -93,20 +92,20 @@ impl Numbers {
         self.last = None;
     }
 
-    /// Forgets the numbers of a server, because its session ended or it refused a number.
+    /// Discards the numbers of a server, because the session ended or the server refused a number.
     pub(super) fn forget(&mut self, peer: PeerKey) {
         self.servers.remove(peer);
         self.last = None;
     }
 }
 
-/// Counters by method, at most one per method of the program.
+/// Counters of the called methods, at most one set per method of the program.
 pub(super) struct Counters {
     inbox: Arc<Inbox>,
     all: Vec<Arc<MethodCounters>>,
     /// Index in `all` by the method's hash.
     index: BTreeMap<u64, u32>,
-    /// Last result: successive calls often use the same method.
+    /// Cached last result, because successive calls often use the same method.
     last: Option<(&'static MethodName, u32)>,
 }
 

@@ -1,4 +1,4 @@
-//! The calling side: channels that stubs call through, and the calls in flight.
+//! The calling side: channels for stubs, and the calls in flight.
 
 mod attempts;
 mod calls;

@@ -1,5 +1,5 @@
-//! A call before its arguments are encoded, and the channel properties that apply to it. Shared by
-//! [`Channel`](super::Channel) and local channels.
+//! Calls before their arguments are encoded, and the channel properties that apply to them. Shared by
+//! [`Channel`](super::Channel) and [`LocalChannel`](super::LocalChannel).
 
 use super::CallOptions;
 use super::interceptor::{ClientInterceptor, ClientInterceptors};
@@ -51,8 +51,8 @@ impl ChannelCore {
         !self.interceptors.is_empty()
     }
 
-    /// Starts a call. `submit` passes it to a poller, and may add work for its end. `submit` is called in one place, so that
-    /// the compiler inlines it.
+    /// Starts a call. `submit` passes the call to a poller, and may add closures for the end of the call. It is called in
+    /// one place, so that the compiler inlines it.
     #[inline]
     pub(super) fn make<A, W>(
         &self,
@@ -89,13 +89,13 @@ impl ChannelCore {
         let (admitted, options, left) =
             self.interceptors.admit(options, method, self.timeout, *inherited, &started.clock);
         (*changed, *hooks) = (Some(options), left);
-        // Interceptors have seen the trace, and may have removed it.
+        // The changed options contain the trace, unless an interceptor removed it.
         inherited.is_traced = false;
         admitted
     }
 }
 
-/// The number of messages in each direction of a call.
+/// Kind of a call, by the messages in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallKind {
     /// One request and one reply.
@@ -106,7 +106,7 @@ pub(super) enum CallKind {
     Stream,
 }
 
-/// A call of a channel, before its arguments are encoded.
+/// A call through a channel, before its arguments are encoded.
 #[derive(Debug)]
 pub(super) struct NewCall<'c, A> {
     pub(super) kind: CallKind,

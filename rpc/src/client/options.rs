@@ -1,4 +1,4 @@
-//! Options of single calls: time limit, connection and admission.
+//! Options for single calls.
 
 use crate::call::Admission;
 use crate::call::context::{Context, Inherited};
@@ -13,9 +13,9 @@ use trunkline_verbs::Time;
 /// Time limit of a call if its options, its client and the calling handler set none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Options of a single call: time limits, metadata, and whether the call waits.
+/// Options for a single call, such as its time limit and metadata.
 ///
-/// The `with` of a generated client borrows them:
+/// Passed to `with` of a generated client:
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, Connect, Node, Status};
@@ -25,7 +25,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// #     async fn greet(&self, name: String) -> Result<String, Status>;
 /// # }
 /// # async fn call(client: GreeterClient) -> Result<(), Status> {
-/// // Starts together with the server: waits for it, for half a minute.
+/// // The server may be starting, so the call waits up to 30 s for it.
 /// let patient = CallOptions::new().timeout(Duration::from_secs(30)).connect(Connect::Wait);
 /// println!("{}", client.with(&patient).greet("trunk".into()).await?);
 /// # Ok(())
@@ -36,7 +36,7 @@ pub struct CallOptions {
     timeout: Option<Duration>,
     idle_timeout: Option<Duration>,
     connect: Connect,
-    /// `None` for calls that the node starts by itself.
+    /// `None` for internal calls of the node.
     admission: Option<Admission>,
     metadata: Metadata,
     response: Option<ResponseMetadata>,
@@ -49,10 +49,10 @@ impl Default for CallOptions {
 }
 
 impl CallOptions {
-    /// Returns the defaults: the client's time limit, [`Connect::FailFast`] and [`Admission::Wait`].
+    /// Creates the default options: the client's time limit, [`Connect::FailFast`] and [`Admission::Wait`].
     ///
-    /// If the client has no time limit, the call has the deadline of the calling handler
-    /// ([`Context`](crate::Context)), or 10 s elsewhere.
+    /// If the client has no time limit, the call has the deadline of the calling handler ([`Context`](crate::Context)).
+    /// Elsewhere it times out after 10 s, unless it is a stream.
     #[must_use]
     pub const fn new() -> Self {
         let (connect, admission) = (Connect::FailFast, Some(Admission::Wait));
@@ -60,14 +60,15 @@ impl CallOptions {
         Self { timeout: None, idle_timeout: None, connect, admission, metadata, response: None }
     }
 
-    /// Returns the options of a call that the node starts by itself. It is exempt from the limits of the program's calls.
+    /// Returns the options of an internal call of the node, which is exempt from the limits on the program's calls.
     pub(super) fn beyond_limits() -> Self {
         Self { admission: None, ..Self::new() }
     }
 
-    /// Sets the time limit of a call, which overrides the client's limit. The time counts from the call of the client's method.
+    /// Sets the time limit of a call, which overrides the client's limit. The limit starts when the client's method is
+    /// called.
     ///
-    /// A nested call of a handler never outlives the handler's own call, unless it is made in the scope of
+    /// A call made by a handler never outlives the handler's own call, unless it is made in the scope of
     /// [`Context::detached`](crate::Context::detached).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -75,12 +76,12 @@ impl CallOptions {
         self
     }
 
-    /// Ends a stream on which nothing arrives for this long, as
+    /// Sets the time after which a stream on which nothing arrives fails with
     /// [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded). There is no such limit by default.
     ///
-    /// Each frame from the server restarts the time: an item, the end of the server's items, or a larger window after the
-    /// server has taken items. The time does not run before the request is sent, or while the server cannot send because the
-    /// reader takes no items. The limit has no effect on calls without streams, and does not replace
+    /// Each frame from the server restarts the timer: an item, the end of the server's items, or a window update after the
+    /// server has consumed items. The timer does not run before the request is sent, or while the server cannot send because
+    /// the reader takes no items. The limit has no effect on calls without streams, and does not replace
     /// [`timeout`](Self::timeout).
     ///
     /// ```no_run
@@ -107,36 +108,35 @@ impl CallOptions {
 
     /// Sets what a call does when its server cannot be reached.
     ///
-    /// With [`Connect::FailFast`] the call waits for an attempt to connect that is in progress, and fails as `Unavailable` if
-    /// that attempt fails. The call fails at once while the node pauses before its next attempt.
+    /// With [`Connect::FailFast`] the call waits for one attempt to connect, and fails with `Unavailable` if that attempt
+    /// fails. The call fails at once while the node pauses before its next attempt.
     ///
-    /// With [`Connect::Wait`] the call waits for a connection, at most until its time limit. The call fails earlier if waiting
-    /// cannot help, because this node shuts down or has no address to call the server from. While its server shuts down, it
-    /// waits for the next connection, or for another server of the channel. A call that a server did not run because it shuts
-    /// down is repeated, with a copy of its arguments.
+    /// With [`Connect::Wait`] the call waits for a connection, at most until its time limit. The call fails earlier if
+    /// waiting cannot help, because this node shuts down or has no address from which the server can be reached. While its
+    /// server shuts down, the call waits for the next connection, or for another server of the channel. A call that a server
+    /// refuses because the server shuts down is repeated, with a copy of the arguments.
     ///
-    /// Two kinds of calls fail when their server shuts down: calls of an ordered channel, and streams that have already sent
-    /// items.
+    /// Calls of an ordered channel, and streams that have already sent items, fail when their server shuts down.
     #[must_use]
     pub fn connect(mut self, connect: Connect) -> Self {
         self.connect = connect;
         self
     }
 
-    /// Sets what a call does when a limit of its node is reached:
-    /// [`NodeBuilder::call_limit`](crate::NodeBuilder::call_limit), `queued_messages` or `queued_bytes`, for the
-    /// server's node, its host or all.
+    /// Sets what a call does when a limit of the calling node is reached. The limits are
+    /// [`NodeBuilder::call_limit`](crate::NodeBuilder::call_limit), `queued_messages` and `queued_bytes`, each per peer, per
+    /// host and in total.
     ///
-    /// With [`Admission::Wait`] the call waits until other calls have ended, behind earlier calls to the same node. The time
-    /// limit includes the wait. If the limit passes, the call ends with [`Code::DeadlineExceeded`] and [`Reason::Expired`], has
-    /// not run, and the message names the limit.
+    /// With [`Admission::Wait`] the call waits until other calls have ended, behind earlier calls to the same node. The
+    /// call's deadline still applies. When it passes, the call fails with [`Code::DeadlineExceeded`] and [`Reason::Expired`]
+    /// without having run, and the message names the limit that was reached.
     ///
-    /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]. Both kinds
-    /// of calls fail in this way while 4,096 calls wait for a poller of this node. This limit is fixed.
+    /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]. Calls of
+    /// both kinds fail in this way while 4,096 calls are queued for a poller of this node. This limit is fixed.
     ///
-    /// A nested call of a handler never waits, because it might wait for the handler's own caller. An eighth of each limit is
-    /// reserved for nested calls: at least 1, unless the limit is 1. Beyond that they fail as with `Try`. Calls from another
-    /// executor or from a task of `run_on` do not count as nested.
+    /// A nested call, which a handler makes, never waits, because it might wait for the handler's own caller. An eighth of
+    /// each limit, but at least 1, is reserved for nested calls unless the limit is 1. When a limit is reached, nested calls
+    /// fail as with `Try`. Calls from another executor or from a task of `run_on` do not count as nested.
     ///
     /// [`Code::DeadlineExceeded`]: crate::Code::DeadlineExceeded
     /// [`Code::ResourceExhausted`]: crate::Code::ResourceExhausted
@@ -150,16 +150,16 @@ impl CallOptions {
 
     /// Sets the metadata of the request. The handler reads it through [`Context::metadata`](crate::Context::metadata).
     ///
-    /// A call with more metadata than [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) allows fails
-    /// with [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) and has not run. Its `tracestate` and then its
-    /// `traceparent` are left out first.
+    /// If the metadata exceeds [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), `tracestate` is dropped
+    /// first, and then `traceparent`. If it still exceeds the limit, the call fails with
+    /// [`Code::ResourceExhausted`](crate::Code::ResourceExhausted) without having run.
     #[must_use]
     pub fn metadata(mut self, metadata: Metadata) -> Self {
         self.metadata = metadata;
         self
     }
 
-    /// Sets where the metadata of the response is stored.
+    /// Sets the place where the metadata of the response is stored.
     #[must_use]
     pub fn response_metadata(mut self, place: &ResponseMetadata) -> Self {
         self.response = Some(place.clone());
@@ -195,7 +195,7 @@ impl CallOptions {
         Ok(u32::try_from(size).unwrap_or(u32::MAX))
     }
 
-    /// Returns the trace of the calling handler as metadata. Empty if the options have a trace.
+    /// Returns the trace of the calling handler as metadata, or empty metadata if the options contain a trace.
     fn trace(&self, inherited: Inherited) -> Metadata {
         let mut metadata = Metadata::new();
         if inherited.is_traced && !self.metadata.has_trace() {
@@ -251,7 +251,7 @@ impl CallOptions {
         self.deadline(of_client, inherited, now)
     }
 
-    /// Returns the maximum time in which nothing arrives on a stream.
+    /// Returns the idle timeout of a stream.
     pub(super) fn idle_limit(&self) -> Option<Duration> {
         self.idle_timeout
     }

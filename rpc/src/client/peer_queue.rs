@@ -1,13 +1,12 @@
-//! Queues the calls to one peer that wait for room, so that small and large calls do not starve each other. Small calls use
-//! SEND, and the peer READs large calls. Each kind has a part of the queue, in call order.
+//! A queue of the calls to one peer that wait for room. Small calls, which use SEND, and large calls, which the peer READs,
+//! must not starve each other. Each kind has a part of the queue, in call order.
 //!
-//! The two parts take turns, and a part without room does not end the turn of the other. Small calls may use room that large
-//! calls leave, so a large call delays small calls by at most one turn. After [`QUEUED`] small calls in the message queue,
-//! further small calls are sent only if they need not be queued, until a large call is sent.
+//! The two parts take turns. If one part has no room, the other part continues, so a large call delays small calls by at
+//! most one turn. While large calls wait, at most [`QUEUED`] small calls enter the message queue. Further small calls are
+//! sent only if they need not be queued, until a large call is sent.
 //!
-//! Calls on an ordered channel keep their order across both parts. Once a call of the channel waits among the large calls,
-//! later calls of the channel wait there too. Such calls are not sent before earlier calls of the channel that wait among the
-//! small calls.
+//! Calls on an ordered channel keep their order across both parts. While a call of the channel waits among the large calls,
+//! later calls of the channel wait there too. The large calls of a channel are not sent before its earlier small calls.
 
 use super::statuses::Backpressure;
 use crate::call::{AdmissionClass, Submission};
@@ -18,7 +17,7 @@ use trunkline_transport::{Leaves, PollerChoice};
 /// Position of a waiting call. Older calls have lower positions.
 pub(super) type Place = u64;
 
-/// Maximum number of small calls queued ahead of a waiting large call; at most 1 MiB.
+/// Maximum number of small calls queued ahead of a waiting large call. Their total size is at most 1 MiB.
 const QUEUED: usize = 64;
 
 /// A part of the queue to one peer: small or large calls.
@@ -45,7 +44,7 @@ impl Part {
 #[derive(Debug)]
 struct Waiters {
     calls: BTreeMap<Place, Submission>,
-    /// Limit that the first call exceeds.
+    /// Limit that the first call waits for.
     why: Backpressure,
     /// Last round in which the part had no room; 0 if it may have room now.
     blocked_in: u64,
@@ -64,7 +63,7 @@ pub(super) struct PeerQueue {
 }
 
 impl PeerQueue {
-    /// Creates an empty queue. `why` is the limit that the first call exceeds.
+    /// Creates an empty queue. `why` is the limit that the first call waits for.
     pub(super) fn new(why: Backpressure) -> Self {
         let part = || Waiters { calls: BTreeMap::new(), why, blocked_in: 0 };
         Self { parts: [part(), part()], turn: Part::Small, ordered: BTreeMap::new(), may_be_queued: QUEUED }
@@ -74,12 +73,12 @@ impl PeerQueue {
         self.parts.iter().all(|part| part.calls.is_empty())
     }
 
-    /// Returns the calls in the order of the parts.
+    /// Returns the small calls, then the large calls.
     pub(super) fn calls(&self) -> impl Iterator<Item = (Place, &Submission)> {
         self.parts.iter().flat_map(|part| part.calls.iter().map(|(place, call)| (*place, call)))
     }
 
-    /// Returns the queue space reserved for other classes of calls, if a new call need not wait.
+    /// Returns the space in the message queue that a new call must leave, if the call need not wait.
     ///
     /// # Errors
     /// Returns the limit that the call waits for. A handler's call waits only behind calls of its ordered channel.
@@ -94,7 +93,7 @@ impl PeerQueue {
         }
         for part in PARTS {
             let Waiters { calls, why, .. } = &self.parts[part as usize];
-            // If small calls exceed the limit of calls, large calls wait too.
+            // If small calls wait for the limit on calls in flight, large calls wait too.
             let is_ahead = part == own || own == Part::Large || matches!(why, Backpressure::Calls(_));
             if is_ahead && !calls.is_empty() {
                 return Err(*why);
@@ -125,7 +124,7 @@ impl PeerQueue {
         PARTS.into_iter().any(|part| self.may_go(part, round))
     }
 
-    /// Takes the first call of the current part, or of the other part if the current one has none.
+    /// Takes the first call of the current part, or of the other part if the current part has no turn.
     pub(super) fn next(&mut self, round: u64) -> Option<(Part, Place, Submission)> {
         let part = [self.turn, self.turn.other()].into_iter().find(|part| self.may_go(*part, round))?;
         let (place, call) = self.parts[part as usize].calls.pop_first()?;
@@ -254,10 +253,10 @@ pub(super) mod tests {
         u32::from_le_bytes(call.encoded.part()[..4].try_into().unwrap())
     }
 
-    /// A call: true if it is large, its ordered channel and its class.
+    /// Size (true for large), ordered channel and class of a call.
     type Made = (bool, Option<u32>, AdmissionClass);
 
-    /// Calls to one peer, and the room for them.
+    /// Queued calls to one peer, and the available room.
     struct Line {
         waiting: Waiting,
         /// Number of further calls that may be in flight.

@@ -1,4 +1,4 @@
-//! A call in flight and its number on the wire.
+//! Calls in flight, and their numbers on the wire.
 
 use crate::call::{Completion, Submission};
 #[cfg(feature = "identity")]
@@ -23,7 +23,7 @@ pub(super) struct PendingCall {
     pub(super) ordered: bool,
     /// True if a handler or task of this node waits for the call.
     pub(super) nested: bool,
-    /// True if another server may take the call.
+    /// True if the call may move to another server.
     pub(super) is_chosen: bool,
     /// Part of the call budget reserved for other classes; `None` if the call uses no budget.
     pub(super) leaves: Option<Leaves>,
@@ -40,7 +40,7 @@ pub(super) struct PendingCall {
 /// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The request waits to be sent, or this poller has not yet been notified that it was sent.
+    /// The request waits to be sent, or this poller has not been notified that the request was sent.
     Waits,
     /// The request was sent in this session. If the session ends without a report, the request counts as delivered.
     Left(SessionNumber),
@@ -49,7 +49,7 @@ pub(super) enum Progress {
 }
 
 impl PendingCall {
-    /// Returns the method and the server in the form used by statuses.
+    /// Returns the method and the server, as named in statuses.
     pub(super) fn name(&self) -> String {
         format!("{} at {}", self.method, self.peer)
     }
@@ -63,7 +63,7 @@ pub(super) struct Session {
     pub(super) epoch: u64,
     /// Number of its pollers.
     pub(super) pollers: u16,
-    /// Last expectation that matched, on a node that compares names.
+    /// Expected name that matched last, on a node that compares names.
     #[cfg(feature = "identity")]
     pub(super) matched: Option<ExpectedId>,
 }
@@ -72,7 +72,7 @@ pub(super) struct Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AcceptMode {
     All,
-    /// Calls of handlers and tasks only: the node shuts down.
+    /// Only calls made by handlers and tasks, because the node shuts down.
     Nested,
     None,
 }
@@ -80,7 +80,8 @@ pub(super) enum AcceptMode {
 /// Flag of one-way calls in call numbers. It identifies a late refusal after the call has ended.
 const ONE_WAY: u32 = 1 << 31;
 
-/// Returns the number of a call on the wire. Slot numbers do not reach the bit of [`ONE_WAY`]: memory is exhausted earlier.
+/// Returns the number of a call on the wire. Slot numbers never reach the bit of [`ONE_WAY`], because memory is exhausted
+/// earlier.
 #[inline]
 pub(super) fn number(slot: usize, generation: u32, one_way: bool) -> u64 {
     let mark = if one_way { u64::from(ONE_WAY) } else { 0 };
@@ -99,7 +100,7 @@ pub(super) fn parts(call: u64) -> Option<(usize, u32)> {
     Some((usize::try_from(call as u32 & !ONE_WAY).ok()?, (call >> 32) as u32))
 }
 
-/// Returns true if a message is a reply to this call. Only a part of the message has arrived.
+/// Returns true if a partially received message is a reply to this call.
 pub(super) fn is_reply_to(part: &Message, call: u64) -> bool {
     matches!(Header::unparsed(part.header(), part.as_slice()), Some(Unparsed::Reply { call: of }) if of == call)
 }

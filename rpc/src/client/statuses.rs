@@ -1,4 +1,4 @@
-//! Statuses of calls that the transport or the server refused, or that exceed a limit.
+//! Statuses for calls that were refused by the transport or the server, or that reached a limit.
 
 use super::pending_call::PendingCall;
 use crate::call::AdmissionClass;
@@ -37,8 +37,8 @@ pub(super) fn refused(error: SendError) -> Status {
     }
 }
 
-/// Describes why a request was not sent before its deadline. `is_up` is true if there is a session; `away` is why the last
-/// attempt to connect failed.
+/// Describes why a request was not sent before its deadline. `is_up` is true if there is a session. `away` is the cause if
+/// the last attempt to connect failed.
 pub(super) fn not_sent(is_up: bool, away: Option<PeerDown>) -> String {
     match away {
         Some(cause) => format!("no connection yet: {cause}"),
@@ -47,8 +47,7 @@ pub(super) fn not_sent(is_up: bool, away: Option<PeerDown>) -> String {
     }
 }
 
-/// Decodes the status in a reply. A text written by the server's node follows the name of the method and the server's
-/// address.
+/// Decodes the status in a reply. The method name and the server's address are prepended to text from the server's node.
 pub(super) fn status_of(
     method: &MethodName,
     server: PeerKey,
@@ -108,7 +107,8 @@ fn failed(method: &MethodName, server: PeerKey, code: Code, by: RepliedBy, text:
     }
 }
 
-/// Returns the status of an ordered call that was not sent before its session ended: earlier calls may be lost.
+/// Returns the status of an ordered call that was not sent before its session ended. The call fails because earlier calls
+/// may be lost.
 pub(super) fn out_of_order(cause: PeerDown) -> Status {
     let text = format!("an ordered call cannot follow others to another session: {cause}");
     Status::not_run(Code::Aborted, text).because(Reason::Unreachable)
@@ -139,7 +139,7 @@ pub(super) fn received(
     })
 }
 
-/// Returns the status of a call that its server did not take before it closed the session.
+/// Returns the status of a call that its server did not accept before the session closed.
 pub(super) fn missed(pending: &PendingCall, cause: PeerDown) -> Status {
     Status::unreachable(pending.name(), cause, false).because(Reason::Draining)
 }
@@ -162,8 +162,8 @@ pub(super) fn other_name(why: &str) -> Status {
     Status::not_run(Code::Unauthenticated, why).because(Reason::Unreachable)
 }
 
-/// Returns the status of a call whose deadline passed before its server had another session. Without `why`, the server shuts
-/// down.
+/// Returns the status of a call whose deadline passed before its server had another session. `why` is `None` if the server
+/// is shutting down.
 pub(super) fn no_session(server: PeerKey, why: Option<String>) -> Status {
     let text = why.unwrap_or_else(|| format!("no connection yet: {server} is shutting down"));
     Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
@@ -178,8 +178,8 @@ pub(super) fn unreadable(call: &str, error: FrameError) -> Status {
     Status::ran(Code::Internal, format!("{call}: the reply cannot be read: {error}")).because(reason)
 }
 
-/// Describes why a call in flight timed out: its stream was idle for its limit, there was no memory for this many bytes of
-/// its reply, or its request was not sent. The other arguments are passed to [`not_sent`].
+/// Describes why a call in flight timed out. `idle` is the limit of an idle stream, `waiting` the size of a reply without
+/// memory, and `unsent` the arguments of [`not_sent`] for an unsent request.
 pub(super) fn late(
     idle: Option<&Duration>,
     waiting: Option<usize>,
@@ -193,7 +193,7 @@ pub(super) fn late(
     }
 }
 
-/// A limit that a call waits for. It decides the status of the call if the call fails.
+/// A limit that a call waits for. It determines the status if the call fails.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Backpressure {
     /// Limit on calls in flight.

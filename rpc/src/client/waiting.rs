@@ -1,8 +1,8 @@
-//! Queues of calls that exceed a limit: one per peer, so that a peer without room does not delay calls to others. In a
-//! queue, small and large calls take turns.
+//! Queues of calls that exceed a limit. Each peer has a separate queue, so that a peer without room does not delay calls to
+//! others. In a queue, small and large calls take turns.
 //!
-//! `Calls` checks for room in rounds: when a call of this poller ends, and every [`PAUSE`], because other pollers release room
-//! too. In a round each queue sends calls until the first calls of its parts have no room.
+//! `Calls` checks for room in rounds. A round begins when a call of this poller ends, and after each [`PAUSE`], because
+//! other pollers also release room. In a round each queue sends calls until the first calls of its parts have no room.
 
 use super::peer_queue::{Part, PeerQueue, Place};
 use super::statuses::Backpressure;
@@ -29,7 +29,7 @@ pub(super) struct Seat {
 pub(super) struct Waiting {
     /// Queues by peer. Empty queues are removed.
     queues: BTreeMap<PeerKey, PeerQueue>,
-    /// Peers of all queues, in the order of their turns in the next round.
+    /// Peers in the order of their turns in the next round.
     turns: VecDeque<PeerKey>,
     /// Peers without room that had their turn in this round.
     blocked: VecDeque<PeerKey>,
@@ -38,7 +38,7 @@ pub(super) struct Waiting {
     last: Place,
     /// Number of the last round that began.
     round: u64,
-    /// True if there may be room.
+    /// True if waiting calls may have room.
     has_room: bool,
     /// True if the future of a call was dropped.
     has_abandoned: bool,
@@ -55,7 +55,7 @@ impl Waiting {
         self.queues.is_empty()
     }
 
-    /// Records that a call may have room.
+    /// Records that waiting calls may have room.
     pub(super) fn there_is_room(&mut self) {
         self.has_room = true;
     }
@@ -76,7 +76,7 @@ impl Waiting {
         deadline.into_iter().chain(self.next_round).min()
     }
 
-    /// Returns the space in the message queue that is reserved for others when a new call to this peer is queued.
+    /// Returns the space in the message queue that a new call to this peer must leave for other calls.
     ///
     /// # Errors
     /// Returns the limit that the call waits for.
@@ -115,7 +115,8 @@ impl Waiting {
         is_due
     }
 
-    /// Takes the next call of the queue at the front, with the queue space reserved for others. The queue moves to the back.
+    /// Takes the next call of the first queue, with the space in the message queue that the call must leave. The queue moves
+    /// to the back.
     pub(super) fn next(&mut self) -> Option<(Seat, Submission, Leaves)> {
         let peer = *self.turns.front()?;
         let queue = self.queues.get_mut(&peer)?;
@@ -149,7 +150,7 @@ impl Waiting {
         self.end_turn(seat.peer);
     }
 
-    /// Ends the turns of the queue that had the last turn, if none of its calls may be sent in this round.
+    /// Ends the turns of the queue that had the last turn, if it has no more calls to send in this round.
     fn end_turn(&mut self, peer: PeerKey) {
         let is_blocked = self.queues.get(&peer).is_some_and(|queue| !queue.has_turn(self.round));
         if is_blocked && self.turns.back() == Some(&peer) {
@@ -160,7 +161,7 @@ impl Waiting {
 
     /// Ends a round.
     pub(super) fn end_round(&mut self) {
-        // Queues are left over if the round reached its maximum number of calls.
+        // Queues remain if the round reached the maximum number of calls.
         self.has_room |= !self.turns.is_empty();
         self.turns.append(&mut self.blocked);
         if self.is_empty() {
@@ -183,7 +184,7 @@ impl Waiting {
         self.take(|_, call| call.is_abandoned())
     }
 
-    /// Takes the calls that match, in call order.
+    /// Takes the calls that match, in the order in which they were queued.
     pub(super) fn take(&mut self, which: impl Fn(PeerKey, &Submission) -> bool) -> Vec<Submission> {
         let mut places = Vec::new();
         for (peer, queue) in &self.queues {
@@ -205,7 +206,7 @@ impl Waiting {
         Some((call, why))
     }
 
-    /// Forgets a call that was taken out of its queue and does not return.
+    /// Discards the records of a call that was taken out of its queue and does not return.
     fn forget(&mut self, seat: Seat) {
         self.deadlines.remove(&(seat.deadline, seat.place, seat.peer));
         if let (Some(queue), Some(order)) = (self.queues.get_mut(&seat.peer), seat.order) {

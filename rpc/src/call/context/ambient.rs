@@ -16,7 +16,7 @@ use tracing::span::EnteredSpan;
 use trunkline_machine::mutant;
 
 thread_local! {
-    // Without a destructor, access is as cheap as to a plain variable.
+    // Without a destructor, access costs no more than access to a plain variable.
     static HERE: Here = const {
         Here {
             poller: RefCell::new(ManuallyDrop::new(None)),
@@ -140,8 +140,8 @@ impl Context {
         })
     }
 
-    /// Wraps a future so that [`Context::current`] returns this context while it is polled, on any executor. Calls made by the
-    /// future inherit the deadline of this context.
+    /// Wraps a future so that [`Context::current`] returns this context while the future is polled, on any executor. Calls
+    /// made by the future inherit the deadline of this context.
     pub fn scope<F>(&self, future: F) -> Scoped<F> {
         Scoped { context: self.clone(), future: Box::pin(future) }
     }

@@ -19,8 +19,8 @@ use trunkline_verbs::{Clock, Time};
 
 /// The node that made a call, from [`Context::peer`].
 ///
-/// Two values are equal if their addresses and their principals are equal, as they are after that node has reconnected or
-/// restarted.
+/// Two values are equal if their addresses and principals are equal. Reconnecting or restarting the node does not change
+/// them.
 #[derive(Clone)]
 pub struct Peer {
     key: PeerKey,
@@ -49,15 +49,15 @@ impl Peer {
         self.key
     }
 
-    /// Returns the identity of the node in the session of the call. It stays the same when the session ends, or when a node
-    /// with another name takes the address.
+    /// Returns the identity of the node in the session of the call. The identity does not change when the session ends, or
+    /// when a node with another name takes the address.
     #[cfg(feature = "identity")]
     #[must_use]
     pub fn identity(&self) -> &PeerIdentity {
         &self.identity
     }
 
-    /// Returns the node's name: its [principal](crate::identity::Proven::principal). `None` if the node has proved no name.
+    /// Returns the node's [principal](crate::identity::Proven::principal), or `None` if the node has not proved a name.
     #[cfg(feature = "identity")]
     #[must_use]
     pub fn name(&self) -> Option<&Name> {
@@ -97,10 +97,10 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The call that a handler serves: its peer, its deadline, its metadata, and whether it is cancelled.
+/// The call served by a handler, with its peer, deadline, metadata and cancellation.
 ///
 /// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code that a
-/// handler runs can call [`Context::current`]. Clones may go to other threads and may outlive the call.
+/// handler runs can call [`Context::current`]. Clones may be sent to other threads and may outlive the call.
 ///
 /// ```
 /// use std::time::Duration;
@@ -130,9 +130,9 @@ impl fmt::Display for Peer {
 /// # Ok::<(), Status>(())
 /// ```
 ///
-/// Calls that a handler makes inherit the deadline and the trace of the handler's own call. A time limit can only shorten the
-/// deadline. [`Context::scope`] carries the context to another executor. `Context::detached().scope(...)` makes calls
-/// independent of the current one.
+/// Calls made by a handler inherit the deadline and the trace of the handler's own call. A time limit can only shorten the
+/// deadline. [`Context::scope`] provides the context to a future on another executor. Calls made in
+/// `Context::detached().scope(...)` are independent of the current call.
 #[derive(Clone)]
 pub struct Context(Arc<ContextInner>);
 
@@ -167,7 +167,7 @@ impl Sent {
 
 /// Changes made by interceptors.
 struct Changes {
-    /// Replaces the metadata of the request; `None` if unchanged.
+    /// New metadata of the request; `None` if unchanged.
     request: Option<Sent>,
     /// Span of the call; disabled if there is none.
     span: Span,
@@ -221,7 +221,7 @@ impl Context {
 
     /// Returns the call's deadline; `None` if it has no time limit, as in a detached context.
     ///
-    /// The remaining time travels with the request, so the two clocks need not agree. The value is meaningless in a
+    /// The request carries the remaining time, so the clocks of the two nodes need not agree. The value is meaningless in a
     /// simulation; use [`Context::time_left`] there.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "it is the program's clock that the program asks for")]
@@ -229,7 +229,7 @@ impl Context {
         self.time_left().map(|left| Instant::now() + left)
     }
 
-    /// Returns the time left until the deadline, zero if it has passed. `None` without a deadline.
+    /// Returns the time left until the deadline, which is zero after the deadline. `None` without a deadline.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         self.0.deadline.map(|deadline| deadline.saturating_duration_since(self.0.clock.now()))
@@ -241,20 +241,20 @@ impl Context {
         self.0.peer.as_ref()
     }
 
-    /// Returns the metadata of the request, which the caller has set by
-    /// [`CallOptions::metadata`](crate::CallOptions::metadata). Calls that the handler makes inherit only its trace.
+    /// Returns the metadata of the request, which the caller sets with
+    /// [`CallOptions::metadata`](crate::CallOptions::metadata). Calls made by the handler inherit only its trace.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.request().metadata
     }
 
     /// Returns the trace that the call belongs to, from the metadata keys `traceparent` and `tracestate`. `None` if the
-    /// metadata has no trace, or a malformed one.
+    /// metadata contains no trace or a malformed one.
     ///
-    /// Calls that the handler makes continue the trace: their requests have the same two keys, unless the options of the call
-    /// have a `traceparent`. The state is bounded as in [`TraceContext::of`]. If the metadata of such a call exceeds
-    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) at its client or its server, the state is left out,
-    /// and then the rest of the trace.
+    /// Calls made by the handler continue the trace: their requests contain the same two keys, unless the call's options
+    /// contain a `traceparent`. The size of `tracestate` is limited as in [`TraceContext::of`]. If the metadata of such a
+    /// call exceeds [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) at the client or the server,
+    /// `tracestate` is dropped first, and then `traceparent`.
     #[must_use]
     pub fn trace(&self) -> Option<TraceContext> {
         TraceContext::of(self.metadata())
@@ -264,16 +264,16 @@ impl Context {
     ///
     /// If the handler returns a stream, the metadata reaches the caller with that stream, and metadata set later is dropped.
     ///
-    /// Otherwise the metadata reaches the caller with the outcome of the call, whether the handler succeeds, fails or panics.
-    /// It is dropped if the call is one-way or was cancelled. If all metadata of the response exceeds
-    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails as `ResourceExhausted`.
+    /// Otherwise the metadata reaches the caller with the outcome of the call, whether the handler succeeds, fails or
+    /// panics. The metadata is dropped if the call is one-way or was cancelled. If the total metadata of the response
+    /// exceeds [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails with `ResourceExhausted`.
     pub fn set_initial_metadata(&self, metadata: Metadata) {
         self.0.reply.lock().get_or_insert_default().initial = metadata;
     }
 
     /// Sets the metadata for the end of the response, and replaces metadata set earlier. See [`Context::set_initial_metadata`].
     ///
-    /// A handler's stream may hold a clone of the context, and set the metadata until the stream ends.
+    /// A handler's stream can hold a clone of the context and set the metadata until the stream ends.
     ///
     /// The metadata of a [`Status`](crate::Status) that the handler returns is appended to this metadata.
     pub fn set_trailing_metadata(&self, metadata: Metadata) {
@@ -285,7 +285,7 @@ impl Context {
         self.0.reply.lock().as_mut().map(|reply| std::mem::take(&mut reply.initial)).unwrap_or_default()
     }
 
-    /// Puts back what [`Self::take_initial_metadata`] returned, because the response did not begin before the call ended.
+    /// Restores the result of [`Self::take_initial_metadata`], because the response did not begin before the call ended.
     pub(crate) fn restore_initial_metadata(&self, initial: Metadata) {
         if let Some(reply) = self.0.reply.lock().as_mut() {
             reply.initial = initial;
@@ -311,8 +311,8 @@ impl Context {
         self.0.is_over.load(Ordering::Acquire)
     }
 
-    /// Completes when the call is over: its caller has dropped it, its time limit has passed, its session or its
-    /// node has ended, or its handler has returned.
+    /// Completes when the caller has dropped the call, the time limit has passed, the session has ended, the node has ended,
+    /// or the handler has returned.
     ///
     /// In the first four cases the handler itself is dropped. Use this in tasks and threads that the handler
     /// started, and in `#[blocking]` methods, which keep running.
@@ -320,15 +320,15 @@ impl Context {
         Cancelled { context: self, key: None }
     }
 
-    /// Returns true if the node of the call drains or shuts down. See [`Context::draining`].
+    /// Returns true if the node that serves the call drains or shuts down. See [`Context::draining`].
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.drain.as_ref().is_some_and(|drain| drain.has_begun())
     }
 
-    /// Completes when the node of the call begins to drain or to shut down, so that a handler can end early if it would outlast
-    /// the grace period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), as with an endless stream. Never completes in a
-    /// detached context or in a forked child.
+    /// Completes when the node that serves the call begins to drain or shut down. A handler that would outlast the grace
+    /// period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), such as the sender of an endless stream, can then end
+    /// early. Never completes in a detached context or in a forked child.
     ///
     /// The future may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
     ///
@@ -391,7 +391,7 @@ impl Context {
         self.0.changes.get().map(|changes| &changes.span).filter(|span| !span.is_none())
     }
 
-    /// Sets the changes of interceptors, once.
+    /// Stores the changes made by interceptors.
     pub(crate) fn change(&self, metadata: Option<Metadata>, span: Span) {
         let changes = Changes { request: metadata.map(Sent::new), span };
         // Interceptors run once per call.
@@ -470,7 +470,8 @@ impl<'c> Draining<'c> {
 }
 
 impl Draining<'_> {
-    /// Polls the drain of a context, for streams that own the context. `key` is the key of the registered waker, or `None`.
+    /// Polls the drain state of a context, for streams that own the context. `key` is the key of the registered waker, or
+    /// `None`.
     pub(crate) fn poll_of(context: &Context, key: &mut Option<usize>, task: &task::Context<'_>) -> Poll<()> {
         Self::poll_drain(context.0.drain.as_deref(), key, task)
     }
@@ -532,7 +533,7 @@ mod tests {
         assert!(pin!(Context::detached().cancelled()).poll(&mut task).is_pending());
     }
 
-    /// A waker that is dropped with a future that waits for the end of the same call.
+    /// A waker that owns a future that waits for the end of the same call.
     struct Ends {
         _other: Cancelled<'static>,
     }

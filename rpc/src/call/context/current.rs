@@ -2,8 +2,8 @@
 //!
 //! The dispatcher brackets each poll of a handler with [`CurrentCall::begin`] and [`CurrentCall::end`], which store a few
 //! words. A [`Context`] is created only if the handler uses it, and is stored with the handler until it ends. A node with an
-//! identity also creates it for each handler that outlives its first poll, because a peer with another name may take the
-//! address later.
+//! identity also creates the context of each handler that outlives its first poll, because a peer with another name may
+//! later take the address.
 
 use super::{Context, Peer};
 use crate::node::lifecycle::Drain;
@@ -42,7 +42,7 @@ pub(crate) struct CurrentCall {
 }
 
 impl CurrentCall {
-    /// Creates the state outside of any poll.
+    /// Creates the state without a current call.
     pub(crate) fn new(clock: Clock, drain: Arc<Drain>, has_identity: bool) -> Self {
         Self {
             clock,

@@ -1,6 +1,6 @@
-//! Gives handlers access to their call's deadline, peer and cancellation without passing them through every function. The
-//! dispatcher sets the current call around each poll of a handler, and [`Context::scope`] around polls of other futures. Nested
-//! calls inherit the deadline of that call. This module never blocks.
+//! Provides a call's deadline, peer and cancellation to all functions that its handler calls. The dispatcher sets the
+//! current call for each poll of a handler, and [`Context::scope`] for polls of other futures. Nested calls inherit the
+//! deadline of the current call. This module never blocks.
 
 mod ambient;
 mod call;

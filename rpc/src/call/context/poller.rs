@@ -18,7 +18,7 @@ use trunkline_verbs::Clock;
 /// A task of a poller.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A closure that creates a future on the poller that runs it. The closure is `Send`, the future need not be.
+/// A closure that creates a future on the poller that runs the closure. The closure is `Send`; the future need not be.
 pub(crate) type Spawn = Box<dyn FnOnce(&PollerContext) -> Task + Send>;
 
 /// The poller that a task or handler runs on, through which local clients connect.
@@ -98,8 +98,8 @@ impl PollerContext {
         self.0.call.drain().has_begun()
     }
 
-    /// Completes when the node begins to drain or to shut down, as [`Context::draining`](crate::Context::draining) does. A
-    /// shutdown does not wait for tasks: it drops tasks that still run when the node's handlers have ended.
+    /// Completes when the node begins to drain or shut down, like [`Context::draining`](crate::Context::draining). A
+    /// shutdown does not wait for tasks. Tasks that still run when the node's handlers have ended are dropped.
     ///
     /// ```
     /// use std::time::Duration;
@@ -147,7 +147,7 @@ impl PollerContext {
         &self.0.routes
     }
 
-    /// Returns the foreign runtime to enter while code of the program runs.
+    /// Returns the foreign runtime to enter while the program's code runs.
     pub(crate) fn runtime_guard(&self) -> &RuntimeGuard {
         &self.0.runtime_guard
     }
@@ -157,12 +157,12 @@ impl PollerContext {
         &self.0.timers
     }
 
-    /// Adds a task, which runs from the poller's next turn on.
+    /// Adds a task, which first runs in the poller's next turn.
     pub(crate) fn spawn(&self, task: Task) {
         self.0.spawned.borrow_mut().push(task);
     }
 
-    /// Returns true if a task was spawned.
+    /// Returns true if spawned tasks wait to be taken.
     #[inline]
     pub(crate) fn has_spawned(&self) -> bool {
         !self.0.spawned.borrow().is_empty()

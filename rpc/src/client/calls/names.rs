@@ -1,8 +1,8 @@
 //! Restricts calls to sessions whose peer has proved the name that the call's channel expects.
 //!
-//! A node with an identity binds each request to a session whose peer's name was compared. Until then calls wait in `Held`:
-//! the transport would send them in any session. A node without an identity compares nothing: calls that expect a name given
-//! by the program fail there.
+//! A node with an identity binds each request to a session whose peer's name was compared. Until then calls wait in `Held`,
+//! because the transport would send them in any session. A node without an identity does not compare names, and fails calls
+//! that expect a name given by the program.
 
 use super::super::held::MOST;
 use super::super::statuses::{not_sent, other_name, refused};
@@ -18,7 +18,7 @@ use trunkline_transport::{
     Connect, PeerDown, PeerIdentity, PeerKey, Reach, SendError, SessionNumber, Transport,
 };
 
-/// Cause of the failure of calls with a name given by the program, on a node without an identity.
+/// Cause of failure for calls that expect a name given by the program, on a node without an identity.
 const NO_IDENTITY: &str = "Target::named expects a proved name, and no peer proves one to a node without an identity: give this \
                            node one by NodeBuilder::identity and trust, or their files";
 
@@ -29,7 +29,7 @@ pub(super) struct Names {
 }
 
 impl Calls {
-    /// Starts comparing names, because the node has an identity.
+    /// Enables the comparison of names, because the node has an identity.
     pub(crate) fn compare_names(&mut self, routes: &Arc<Routes>) {
         self.names = Some(Box::new(Names { routes: Arc::clone(routes), proven: RefCell::default() }));
     }
@@ -46,7 +46,7 @@ impl Calls {
         self.compares_names() || expected.is_given()
     }
 
-    /// Returns the session with a peer, if calls are bound to it by a compared name.
+    /// Returns the session with a peer, if this node binds calls to sessions with a compared name.
     pub(super) fn compared_session(&self, peer: PeerKey) -> Option<SessionNumber> {
         let sessions = self.compares_names().then_some(&self.sessions)?;
         sessions.get(peer).map(|session| session.number)
@@ -67,8 +67,7 @@ impl Calls {
         names.proven.borrow_mut().mismatch(peer, expected, |id| names.routes.expectation(id))
     }
 
-    /// Handles a call that must not be sent in the current session: it fails, waits or is repeated. Returns false if the call
-    /// may be sent.
+    /// Fails, holds or repeats a call that must not be sent in the current session. Returns false if the call may be sent.
     pub(super) fn is_barred(
         &mut self,
         transport: &mut Transport,
@@ -133,7 +132,7 @@ impl Calls {
         self.held.release(peer);
     }
 
-    /// Records that a peer has proved its names again. Later calls are compared with these.
+    /// Records that a peer has proved its names again. Later calls are compared with the new names.
     pub(crate) fn renewed(&mut self, peer: PeerKey, identity: &PeerIdentity) {
         if let Some(session) = self.sessions.get_mut(peer) {
             session.matched = None;
