@@ -988,7 +988,7 @@ impl Calls {
         Some(pending)
     }
 
-    /// Removes a call, and no longer counts it as made.
+    /// Removes a call without recording an outcome.
     #[cold]
     fn withdraw(&mut self, call: u64) -> Option<PendingCall> {
         let pending = self.remove(call)?;

@@ -1,13 +1,13 @@
-//! Chooses the server for each call of a channel with several servers.
+//! Choice of a server for each call of a balanced channel.
 //!
-//! Each server has a route, which tracks its session. A draining server is left out until it has a new session. A server that
-//! is unreachable despite its session is left out for 400 ms. Then one call probes it; each further failure doubles the time.
-//! A server whose health service reports that it does not serve the service of a call is left out while another server is
-//! ready. A server whose calls fail or lag is also left out for a time, while another server is ready (`outliers.rs`).
+//! Each server has a route, which tracks its session. A draining server is left out until it has a new session. A server
+//! that is unreachable despite its session is left out for 400 ms. Then one call probes the server, and each further failure
+//! doubles the time. While another server is ready, a server that reports a service as `NotServing` gets no calls of this
+//! service, and a server whose calls fail or lag is left out for a time (`outliers.rs`).
 //!
-//! Calls go to servers with a session. Without any session, they wait for the route of the channel's target, like calls of a
-//! plain channel: the route looks the name up and tries the addresses in order. During its pause, calls that would fail at
-//! once wait for a server that is being connected.
+//! Calls go to servers with a session. If no server has a session, calls wait for the route of the channel's target, which
+//! looks up the name and tries the addresses in order. During a pause of this route, calls that would fail at once wait for
+//! a server that is being connected.
 
 use super::outliers::{self, Fault, Record, Typical};
 use super::route::{Phase, Reached, Usage};
@@ -25,13 +25,13 @@ use std::time::Duration;
 use trunkline_transport::{Connect, LogLimit, PeerKey, ServerReport};
 use trunkline_verbs::Time;
 
-/// First pause of a server that is left out, and the number of times that the pause doubles. A refused call counts as in
-/// progress for at least the first pause.
+/// First pause of a server that is left out, and maximum number of doublings. A refused call counts as in progress for at
+/// least the first pause.
 const PAUSE: Duration = Duration::from_millis(400);
 const DOUBLINGS: u32 = 4;
-/// A server that faults again within this time after its return gets twice its last pause.
+/// A server that has a fault again within this time after a pause is paused for twice as long.
 const RELAPSE: Duration = Duration::from_secs(10);
-/// Units of the retry budget: hundredths of a call.
+/// Units of the retry budget per attempt.
 const TOKEN: u32 = 100;
 
 /// The policy by which a [balanced channel](crate::Channel::balanced) chooses a server for each call.
@@ -46,18 +46,19 @@ const TOKEN: u32 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// The first server with a session, in the order of the target. Many clients with the same list all use the same server.
-    /// Other servers get no session until they are needed.
+    /// Chooses the first server with a session, in the order of the target's addresses. All clients with the same list use
+    /// the same server. Other servers are not connected until they are needed.
     PickFirst,
-    /// One server after the other, starting at a random one.
+    /// Chooses the servers in turn, starting with a random one.
     RoundRobin,
-    /// The server with fewer calls of this channel in progress, of two random servers. A call that the server has refused still
-    /// counts for at least 400 ms. So does one call, at a time, whose hedge had the first outcome.
+    /// Chooses two random servers, and of these the server with fewer calls of this channel in progress. A refused call
+    /// still counts as in progress for at least 400 ms. So does a call whose hedge had the first outcome, but only one per
+    /// server at a time.
     #[default]
     PowerOfTwo,
 }
 
-/// Settings of a [balanced channel](crate::Channel::balanced): its [`Policy`], and when a call is sent to a further server.
+/// Settings of a [balanced channel](crate::Channel::balanced), such as its [`Policy`] and its retry budget.
 ///
 /// ```
 /// use std::time::Duration;
@@ -71,7 +72,7 @@ pub enum Policy {
 /// }
 /// ```
 ///
-/// The rules in full: `docs/book/src/guide/balancing.md`.
+/// `docs/book/src/guide/balancing.md` describes balancing in detail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Balance {
     policy: Policy,
@@ -83,11 +84,11 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// Sets the budget of further attempts: at most `calls` in a burst, and then `percent` percent of the number of successful
-    /// calls. The defaults are 1,000 and 20. An attempt needs no budget if a draining server refused the last one, or if the
-    /// last one was not sent because its server was unreachable.
+    /// Sets the budget for further attempts at calls. The budget allows a burst of `calls` attempts, and each successful
+    /// call restores `percent` percent of an attempt. The defaults are 1,000 and 20. An attempt uses no budget if the
+    /// previous attempt was refused by a draining server, or was not sent because its server was unreachable.
     ///
-    /// A call that fails while the budget is used up ends with that failure. The last cause of the failure names the budget.
+    /// A call that fails while the budget is used up is not retried. The last cause of its status names the budget.
     /// `ServerReport::unretried` counts such calls.
     #[must_use]
     pub fn retry_budget(mut self, calls: u32, percent: u32) -> Self {
@@ -97,42 +98,45 @@ impl Balance {
 
     /// Sets whether the channel watches the health of the services that it calls. The default is `true`.
     ///
-    /// A server that reports `NotServing` for a service gets no calls of that service while another connected server can take
-    /// them. If all connected servers report `NotServing`, the reports are ignored. Servers without a health service, and
-    /// servers that refuse the watch, count as serving.
+    /// A server that reports `NotServing` for a service gets no calls to that service while another connected server can
+    /// take them. If all connected servers report `NotServing`, the reports are ignored. Servers without a health service,
+    /// and servers that refuse the watch, count as serving.
     ///
-    /// The watch begins with the first call of a service. The watch is a stream to each server for each service, shared by all
-    /// channels of the node, and counts as one running handler of the server.
+    /// The watch begins with the first call to a service. It uses one stream per server and service, shared by all channels
+    /// of the node. At the server, each stream counts as one running handler.
     #[must_use]
     pub fn watch_health(mut self, watches: bool) -> Self {
         self.watches_health = watches;
         self
     }
 
-    /// Sets whether the channel leaves out servers whose calls fail or lag, compared with most others. The default is `true`.
+    /// Sets whether the channel leaves out servers whose calls fail or lag in comparison with most other servers. The
+    /// default is `true`.
     ///
-    /// Such a server gets no calls for 400 ms. Then one call tries it; each failure doubles the time, up to 6.4 s. At most a
-    /// third of the servers are left out, or one of two. Servers that are left out still get calls if no other server has a
-    /// session.
+    /// Such a server gets no calls for 400 ms. Then one call probes the server, and each failure doubles the time, up to 6.4
+    /// s. At most a third of the servers, or one of two servers, are left out. Servers that are left out still get calls if
+    /// no other server has a session.
     ///
-    /// `ServerReport::state` is `left out: fails` or `left out: slow` then, and the counter `servers_left_out` counts such
-    /// servers. The conditions: `docs/book/src/guide/balancing.md`, *Servers that fail or lag*.
+    /// `ServerReport::state` of such a server is `left out: fails` or `left out: slow`. The counter `servers_left_out`
+    /// counts how often servers were left out. The section *Servers that fail or lag* in `docs/book/src/guide/balancing.md`
+    /// describes the conditions.
     #[must_use]
     pub fn leave_out_failing(mut self, leaves_out: bool) -> Self {
         self.leaves_out_failing = leaves_out;
         self
     }
 
-    /// Hedges calls of `#[idempotent]` methods: a call that has no outcome after `delay` is also sent to a second server that
-    /// has a session. The first success, or error of a handler, is the outcome, and the other attempt is cancelled. Both
-    /// share the call's deadline. Off by default.
+    /// Enables hedging for calls of `#[idempotent]` methods. A call that has no outcome after `delay` is also sent to a
+    /// second server that has a session. The first success or handler's error is the outcome, and the other attempt is
+    /// cancelled. Both attempts share the call's deadline. Calls are not hedged by default.
     ///
-    /// A good delay is the 95th percentile of the method's latency, measured without hedging: `latency.quantile(0.95)` of
-    /// its row in `called` of [`Node::report`](crate::Node::report). About 5 % of the calls are then hedged. Each hedge
-    /// uses the [retry budget](Self::retry_budget). If servers are slow, the share of hedged calls is therefore at most
-    /// `percent`, after a burst of `calls`.
+    /// A good delay is the 95th percentile of the method's latency, measured without hedging.
+    /// [`Node::report`](crate::Node::report) provides it as `latency.quantile(0.95)` of the method in `called`. About 5 % of
+    /// the calls are then hedged. Each hedge uses the [retry budget](Self::retry_budget), so even if servers are slow, at
+    /// most `percent` percent of the calls are hedged after a burst of `calls`.
     ///
-    /// The time of the slower attempt counts as the latency of its server; see [`Self::leave_out_failing`].
+    /// The time until the slower attempt is cancelled counts towards the latency of its server. See
+    /// [`Self::leave_out_failing`].
     ///
     /// The counters `hedged_calls` and `hedges_won` in the report show whether hedging helps.
     #[must_use]
@@ -151,7 +155,7 @@ impl Default for Balance {
 
 impl From<Policy> for Balance {
     fn from(policy: Policy) -> Self {
-        // The ratio is the default of Finagle. Finagle's reserve of 10 attempts per second would need a clock; here the budget
+        // The percentage is Finagle's default. Finagle's reserve of 10 attempts per second would need a clock, so the budget
         // starts full instead.
         Self {
             policy,
@@ -175,22 +179,23 @@ pub(crate) struct Balanced {
     budget: RetryBudget,
     /// Delay after which calls are hedged.
     pub(crate) hedge_after: Option<Duration>,
-    /// A separate link to the target. A plain channel stays with one server, even if a lookup no longer finds it.
+    /// Link to the target, separate from the link of the plain channel, which keeps its server even if lookups no longer
+    /// find it.
     target: Arc<Link>,
     servers: Lock<Servers>,
-    /// Random offset, so that the channels of many clients do not choose the same servers in the same order.
+    /// Random offset, so that many clients do not choose the same servers in the same order.
     start: OnceLock<usize>,
     /// Number of choices so far.
     chosen: AtomicUsize,
     /// Number of calls that ended because the retry budget was used up.
     unretried: AtomicU64,
-    /// Rounds of all servers at the last lookup.
+    /// Total number of rounds of all servers at the last lookup.
     rounds: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Servers {
-    /// Addresses that the list was built from; `None` until they are known.
+    /// Addresses from which the list was built; `None` until they are known.
     found: Option<Arc<[PeerKey]>>,
     list: Arc<[Arc<Server>]>,
     /// Services called so far, whose health is watched.
@@ -207,13 +212,13 @@ struct Server {
     refusals: Lock<Refusals>,
     pause: Lock<Option<Pause>>,
     record: Record,
-    /// The last pause for a fault that is over, and the time of its end.
+    /// The last pause for a fault, once the pause is over. `until` is the time of its end.
     last_pause: Lock<Option<Pause>>,
     /// Health watches, one for each service called so far.
     watches: Lock<Vec<Arc<Watched>>>,
 }
 
-/// A time for which a server is left out.
+/// A period in which a server is left out.
 #[derive(Debug, Clone, Copy)]
 struct Pause {
     until: Time,
@@ -241,34 +246,34 @@ enum Standing {
     Connecting,
     Failed,
     LeftOut,
-    /// Left out for a fault. It gets calls if all other servers are unavailable.
+    /// Left out for a fault. The server still gets calls if all other servers are unavailable.
     Outlier(Fault),
 }
 
 /// The server of one attempt at a call.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    /// Node and route of the call.
+    /// Node and route to which the call is sent.
     pub(crate) to: (PeerKey, Option<RouteId>),
-    /// `None` for the route of the target.
+    /// `None` if the call uses the route of the target.
     server: Option<Arc<Server>>,
     /// Sequence number of the server's session, if one was up.
     session: Option<u64>,
-    /// Time at which the attempt began; `None` for a stream, whose duration does not measure its server.
+    /// Time at which the attempt began; `None` for a stream, whose duration says nothing about its server.
     begun: Option<Time>,
     /// True if the call probes whether the server has recovered.
     is_probe: bool,
 }
 
 impl Chosen {
-    /// Returns the server of a stream.
+    /// Converts the choice for a stream.
     pub(crate) fn of_stream(self) -> Self {
         Self { begun: None, ..self }
     }
 }
 
-/// Maximum number of servers without a session that a call is sent to. The target's route tries all servers. A call that
-/// tried a long list of dead servers itself would keep its thread busy for seconds.
+/// Maximum number of servers without a session to which a call is sent, because a long list of dead servers would keep the
+/// call's thread busy for seconds. The target's route tries all servers.
 const MOST_UNCONNECTED: usize = 16;
 
 /// Servers that a call was sent to.
@@ -277,7 +282,7 @@ pub(crate) struct Tried {
     /// Name of the call's service.
     service: &'static str,
     servers: Vec<PeerKey>,
-    /// Number of these servers without a session.
+    /// Number of these servers that had no session.
     unconnected: usize,
     /// True if the call has waited for the route of the target.
     target: bool,
@@ -285,17 +290,17 @@ pub(crate) struct Tried {
     refused: Refused,
 }
 
-/// The worst refusal that a call got from servers.
+/// The worst refusal of a call by servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Refused {
     /// No refusal.
     #[default]
     Never,
-    /// A server drains. The call may wait for a server that is being connected.
+    /// A draining server refused the call. The call may wait for a server that is being connected.
     Draining,
     /// A server failed the call. The call may wait for a server that may be starting.
     Failed,
-    /// A server is overloaded. The call does not wait for another server.
+    /// An overloaded server refused the call. The call does not wait for another server.
     Overloaded,
 }
 
@@ -305,7 +310,7 @@ impl Tried {
         Self { connect, service, ..Self::default() }
     }
 
-    /// Records a failed attempt that may be followed by another attempt.
+    /// Records a failed attempt at a call that may be retried.
     pub(crate) fn refused(&mut self, status: &Status) {
         let refused = match status.reason() {
             Some(Reason::Draining) if is_away(status) => Refused::Draining,
@@ -315,7 +320,7 @@ impl Tried {
         };
         self.refused = self.refused.max(refused);
         if refused == Refused::Failed {
-            // The call has an answer, and does not wait for unreachable servers.
+            // A server has answered, so the call does not wait for unreachable servers.
             self.connect = Connect::FailFast;
         }
     }
@@ -381,7 +386,7 @@ impl Balanced {
         let servers = self.watched_servers(tried.service);
         self.keep_each(&servers);
         if self.target.is_name() {
-            // A server that must be reconnected may have moved.
+            // A server that is being reconnected may have moved.
             let rounds = servers.iter().map(|server| server.link.route().reached().1).sum();
             if self.rounds.swap(rounds, Ordering::Relaxed) != rounds {
                 self.target.look_again();
@@ -420,7 +425,7 @@ impl Balanced {
         None
     }
 
-    /// Chooses among the servers. Returns `Some(None)` for the route of the target.
+    /// Chooses one of the servers. Returns `Some(None)` for the route of the target.
     #[expect(clippy::option_option, reason = "the caller matches both levels")]
     fn choose_once(&self, servers: &[Arc<Server>], tried: &Tried, now: Time) -> Option<Option<Arc<Server>>> {
         let untried = |server: &&Arc<Server>| !tried.servers.contains(&server.address);
@@ -437,14 +442,14 @@ impl Balanced {
             return Some(Some(Arc::clone(self.pick(&self.serving(servers, ready, tried), now))));
         }
         if tried.refused >= Refused::Failed {
-            // Connected for later calls.
+            // Connect the other servers for later calls.
             servers.iter().filter(untried).for_each(|server| server.link.keep());
             let waits = has_left && tried.refused == Refused::Failed;
             let starting = if waits { standing(Standing::Connecting) } else { Vec::new() };
             let next = starting.into_iter().find(|server| !server.link.route().is_lost());
             return next.map(|server| Some(Arc::clone(server)));
         }
-        // A server that fails or lags is better than none.
+        // A server that fails or lags is better than no server.
         let is_outlier = |server: &&Arc<Server>| matches!(server.standing(now), Standing::Outlier(_));
         if let Some(server) = servers.iter().filter(untried).find(is_outlier) {
             return Some(Some(Arc::clone(server)));
@@ -455,23 +460,23 @@ impl Balanced {
         {
             return Some(None);
         }
-        // The route of the target may end at a server that is left out or was tried. A server that is left out has a session,
-        // so a new round would choose it again.
+        // The route of the target may lead to a server that is left out or was tried. A server that is left out has a
+        // session, so a new round would choose that server again.
         let is_left_out = |server: &Arc<Server>| server.standing(now) == Standing::LeftOut;
         let helps = self.target_leads_to(servers).map_or_else(
             || !servers.iter().any(is_left_out),
             |server| untried(&server) && !is_left_out(server),
         );
         if !tried.target && helps {
-            // During the pause after a failed round the call would fail at once, although it can wait for a server that is
-            // being connected.
+            // During the pause after a failed round, the call would fail at once. It waits for a server that is being
+            // connected instead.
             let fails = tried.connect == Connect::FailFast && self.target.route().is_paused(now);
             let is_sought = |server: &&&Arc<Server>| server.link.route().is_sought();
             let connecting = if fails && has_left { standing(Standing::Connecting) } else { Vec::new() };
             return Some(connecting.iter().find(is_sought).map(|server| Arc::clone(server)));
         }
-        // A draining server's refusal answers the call at once, without a wait for dead servers. A server that may be
-        // starting is tried.
+        // If a server drains, its refusal ends the call without a wait for dead servers. Servers that may be starting are
+        // still tried.
         let drains = |server: &&Arc<Server>| server.link.session().is_some_and(|session| session.drains);
         let is_answered = tried.refused == Refused::Draining || servers.iter().any(|server| drains(&server));
         for server in [Standing::Connecting, Standing::Failed].into_iter().flat_map(standing) {
@@ -485,12 +490,12 @@ impl Balanced {
         {
             return Some(Some(Arc::clone(server)));
         }
-        // All servers are left out: the first attempt probes one of them.
+        // If all servers are left out, only the first attempt uses the route of the target.
         let is_first = tried.servers.is_empty() && !tried.target;
         is_first.then_some(None)
     }
 
-    /// Gives a call to a server that is left out for a fault, if all others are unavailable.
+    /// Assigns a call to a server that is left out for a fault, if all other servers are unavailable.
     #[cold]
     fn claim_outlier(
         &self,
@@ -522,7 +527,7 @@ impl Balanced {
         if !serving.is_empty() {
             return serving;
         }
-        // Connected for later calls.
+        // Connect the other servers for later calls.
         let others = servers.iter().filter(|server| !tried.servers.contains(&server.address));
         others.for_each(|server| server.link.keep());
         ready
@@ -541,7 +546,7 @@ impl Balanced {
         }
     }
 
-    /// Records the end of an attempt. Does nothing in a forked child, where a lock may be held by a thread of the parent.
+    /// Records the end of an attempt. Does nothing in a forked child, where a thread of the parent may hold a lock.
     pub(crate) fn ended(&self, chosen: &Chosen, outcome: Result<(), &Status>, now: Time) {
         if self.target.routes().is_forked() {
             return;
@@ -619,10 +624,10 @@ impl Balanced {
         latency.is_some_and(|latency| outliers::lags(latency, used.map(|other| other.record.recent())))
     }
 
-    /// Records that the first attempt of a hedged call was slower than its hedge. The time until now counts as the latency of
-    /// the first attempt: otherwise a server whose calls are all hedged would never count as slow. The attempt also counts as a
-    /// refused call: it is no longer in progress, so the server would otherwise get more calls than other servers. Only one
-    /// such attempt counts at a time: otherwise the slower attempts at healthy servers would outnumber their calls in progress.
+    /// Records that the first attempt at a hedged call was slower than the hedge. The time until now counts as the latency
+    /// of the attempt, because a server whose calls are all hedged would otherwise never count as slow. The attempt also
+    /// counts as a refused call, because the server would otherwise seem idle and get more calls. Only one such attempt
+    /// counts at a time, because slower attempts at healthy servers would otherwise outnumber their calls in progress.
     pub(crate) fn superseded(&self, chosen: &Chosen, now: Time) {
         self.given_up(chosen);
         if let Some(server) = chosen.server.as_ref().filter(|_| !self.target.routes().is_forked()) {
@@ -631,8 +636,8 @@ impl Balanced {
         }
     }
 
-    /// Compares the servers and leaves out servers that fail or lag. A server with several failures in a row is checked at
-    /// once, all others at the end of a period.
+    /// Compares the servers and leaves out servers that fail or lag. `failed` is a server to check at once after several
+    /// failures in a row. If `failed` is `None`, a period has ended and all servers are checked.
     #[cold]
     fn compare(&self, failed: Option<&Arc<Server>>, now: Time) {
         let servers = self.servers();
@@ -659,7 +664,7 @@ impl Balanced {
         }
     }
 
-    /// Counts and logs that a server is left out, or logs that it has recovered.
+    /// Counts and logs that a server is left out, or logs that a server has recovered.
     fn log(&self, server: &Server, fault: Fault, now: Time, is_left_out: bool) {
         let all = &self.target.routes().balanced;
         if is_left_out {
@@ -696,14 +701,14 @@ impl Balanced {
         self.budget.take()
     }
 
-    /// Chooses the server of a second attempt while the first one is in progress, and takes the attempt from the budget.
+    /// Chooses the server for a second attempt while the first one is in progress, and takes the attempt from the budget.
     pub(crate) fn choose_hedge(&self, first: &Chosen, tried: &mut Tried, now: Time) -> Option<Chosen> {
         // If the first attempt used the target's route, its server is unknown.
         first.server.as_ref()?;
         if !self.take_retry() {
             return None;
         }
-        // A server without a session is connected for later calls only.
+        // A hedge goes only to a server with a session. Other servers are connected for later calls.
         let refused = mem::replace(&mut tried.refused, Refused::Overloaded);
         let chosen = self.choose(tried, now);
         tried.refused = refused;
@@ -713,12 +718,12 @@ impl Balanced {
         chosen
     }
 
-    /// Returns true if a further attempt is possible.
+    /// Returns true if a server is left for a further attempt.
     pub(crate) fn has_another(&self, tried: &Tried, now: Time) -> bool {
         self.choose_once(&self.servers(), tried, now).is_some()
     }
 
-    /// Returns the status of a call that ends because the budget is used up, if a further attempt was possible otherwise.
+    /// Adds the budget as a cause to the status of a call that is not retried, if a server was left for a further attempt.
     pub(crate) fn without_retry(&self, status: Status, tried: &Tried, now: Time) -> Status {
         if !self.has_another(tried, now) {
             return status;
@@ -727,7 +732,7 @@ impl Balanced {
         status.with_cause(&self.budget)
     }
 
-    /// Returns a unit to the budget after an attempt that was not started.
+    /// Returns an attempt that was not started to the budget.
     pub(crate) fn return_retry(&self) {
         self.budget.add(TOKEN);
     }
@@ -760,7 +765,7 @@ impl Balanced {
         servers.iter().find(|server| server.address == peer)
     }
 
-    /// Brings the list up to date, and returns it.
+    /// Updates the list of servers, and returns it.
     fn servers(&self) -> Arc<[Arc<Server>]> {
         Arc::clone(&self.locked_servers().list)
     }
@@ -826,7 +831,7 @@ impl Server {
         self.watches.lock().iter().all(|watched| watched.service() != service || watched.is_serving())
     }
 
-    /// Returns the state of the server. It depends on the session, because only some policies maintain the route.
+    /// Returns the state of the server. The state depends on the session, because only some policies maintain the route.
     fn standing(&self, now: Time) -> Standing {
         let Some(session) = self.link.session() else {
             let (reached, _) = self.link.route().reached();
@@ -840,12 +845,12 @@ impl Server {
         }
     }
 
-    /// Assigns a call to the server. Returns the session, and true if the call probes whether the server has recovered. Returns
-    /// `None` if the server has been left out in the meantime.
+    /// Assigns a call to the server. Returns the session, and true if the call probes whether the server has recovered.
+    /// Returns `None` if the server was left out in the meantime.
     fn claim(&self, now: Time, connect: Connect) -> Option<(Option<u64>, bool)> {
         let Some(Session { serial, drains, .. }) = self.link.session() else { return Some((None, false)) };
         if drains {
-            // A fail-fast call goes to the draining server to be refused, without a route.
+            // A call with [`Connect::FailFast`] is sent to the draining server, which refuses it.
             return (connect == Connect::FailFast).then_some((None, false));
         }
         let mut pause = self.pause.lock();
@@ -865,8 +870,8 @@ impl Server {
         }
     }
 
-    /// Leaves the server out for a time, because it is unreachable or has a fault. Does nothing if the server is left out
-    /// already, or the call belongs to an earlier session. Returns true if a pause begins.
+    /// Leaves the server out for a time, because it is unreachable or has a fault. Has no effect if the call belongs to an
+    /// earlier session, and does not extend a pause. Returns true if a pause begins.
     fn leave_out(&self, of_call: Option<u64>, fault: Option<Fault>, now: Time) -> bool {
         let Some(Session { serial, .. }) = self.link.session() else { return false };
         if of_call.is_some_and(|session| session != serial) {
@@ -904,7 +909,7 @@ impl Server {
         fault
     }
 
-    /// Returns the number of calls in progress, and of calls refused recently.
+    /// Returns the total number of calls in progress and of calls refused recently.
     fn load(&self, now: Time) -> usize {
         self.calls.load(Ordering::Relaxed) + self.refusals.lock().count(now)
     }
@@ -916,7 +921,7 @@ impl Refusals {
         self.current += 1;
     }
 
-    /// Adds one unless there was any in the current or previous period.
+    /// Adds a refusal unless the current or previous period has one.
     fn add_first(&mut self, now: Time) {
         if self.count(now) == 0 {
             self.current = 1;
@@ -939,14 +944,14 @@ impl Refusals {
     }
 }
 
-/// Returns true for the status of a call whose server drains or is unreachable.
+/// Returns true if a call failed because its server drains or is unreachable.
 pub(crate) fn is_away(status: &Status) -> bool {
     status.origin() != Origin::Handler
         && matches!(status.reason(), Some(Reason::Draining | Reason::Unreachable))
 }
 
-/// Returns true for the status of a call that its server refused for lack of room. The refusal is immediate, so the server
-/// would otherwise seem idle.
+/// Returns true if the server refused a call for lack of room. Such refusals are counted because an overloaded server would
+/// otherwise seem idle.
 fn is_refusal(status: &Status) -> bool {
     let code = status.code();
     status.origin() == Origin::Peer
@@ -960,7 +965,7 @@ impl Pause {
     }
 }
 
-/// The balanced channels of a node, each with the route of its target.
+/// Balanced channels of a node, with the routes of their targets.
 #[derive(Debug, Default)]
 pub(super) struct AllBalanced {
     channels: Lock<Vec<(RouteId, Weak<Balanced>)>>,
@@ -987,7 +992,7 @@ impl AllBalanced {
     }
 }
 
-/// A token bucket that limits further attempts: each attempt takes a token, and each success returns a part of one.
+/// A token bucket that limits further attempts. Each attempt takes a token, and each success returns part of a token.
 #[derive(Debug)]
 struct RetryBudget {
     /// Remaining budget, in hundredths of a call.
@@ -1029,9 +1034,9 @@ impl fmt::Display for RetryBudget {
     }
 }
 
-/// Returns two different random positions below `count`, or the only position twice.
+/// Returns two different random indexes below `count`, or 0 twice if `count` is 1.
 fn two_of(turn: usize, count: usize) -> (usize, usize) {
-    // splitmix64: neighbouring turns get unrelated places.
+    // splitmix64 maps consecutive turns to unrelated indexes.
     let mut mixed = (turn as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -1112,7 +1117,7 @@ mod tests {
         let overloaded = refused(Reason::Overloaded);
         let (mut held, mut refusals) = (VecDeque::new(), 0);
         let mut now = Time(1_000_000_000);
-        // One call every 100 us for 4 s. One server refuses every call; the other has 20 in progress.
+        // One call is made every 100 us for 4 s. One server refuses every call, and the other has 20 calls in progress.
         for _ in 0..40_000 {
             now += Duration::from_micros(100);
             let (port, chosen) = choose(&balanced, now);
@@ -1128,7 +1133,7 @@ mod tests {
                 balanced.ended(&ended, Ok(()), now);
             }
         }
-        // The refusing server gets some calls in each period, which show whether it still refuses.
+        // The overloaded server gets some calls in each period, which show whether it still refuses calls.
         assert!((20..500).contains(&refusals), "{refusals}");
         now += 2 * PAUSE;
         assert_eq!(balanced.servers().iter().map(|server| server.load(now)).collect::<Vec<_>>(), [0, 20]);
@@ -1137,11 +1142,11 @@ mod tests {
     #[test]
     fn lost_hedges_of_healthy_servers_leave_their_calls_evenly_spread() {
         let (_routes, balanced) = connected(Policy::PowerOfTwo);
-        // A channel begins at a random server. The spread of calls in a window depends slightly on that server.
+        // A channel begins at a random server, which slightly affects the distribution of calls in a window.
         balanced.start.set(0).unwrap();
         let mut now = Time(1_000_000_000);
         let mut ends = BTreeMap::<(Time, usize), (Chosen, bool)>::new();
-        // A call each 100 us. One in 20 is answered by a hedge after 6 ms, and others take 1 ms.
+        // One call is made every 100 us. One call in 20 is answered by a hedge after 6 ms. The others take 1 ms.
         for window in 0..20 {
             let mut calls = [0; SERVERS.len()];
             for call in 0..1000 {
@@ -1179,7 +1184,7 @@ mod tests {
                 }
                 routes.down(peer);
                 routes.up(peer, epoch + 1, PeerIdentity::Unproven);
-                // From a poller that has not yet processed the new session.
+                // The report of a poller that has not yet processed the new session.
                 routes.drains(peer, epoch);
             }
         }
@@ -1218,12 +1223,12 @@ mod tests {
             assert_eq!(port, Some(1));
             balanced.ended(&chosen, Err(&lost), now);
             assert_eq!(choose(&balanced, now).0, Some(2));
-            // One call tests whether the server is back; other calls avoid it.
+            // One call tests whether the server has recovered, and other calls avoid the server.
             now += PAUSE;
             assert_eq!([choose(&balanced, now).0, choose(&balanced, now).0], [Some(1), Some(2)]);
             routes.down(peer);
             routes.up(peer, epoch + 1, PeerIdentity::Unproven);
-            // The end of a call of the previous session does not affect the new session.
+            // The end of a call in the previous session does not affect the new session.
             balanced.servers()[0].leave_out(chosen.session, None, now);
         }
     }
@@ -1315,7 +1320,7 @@ mod tests {
             };
             let lost = || Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
             assert_eq!(attempt(lost()), Some(2), "{policy:?}: it may be starting");
-            // A round of attempts at the dead server has no effect.
+            // A round of attempts at the dead server does not change the choice.
             balanced.servers()[1].link.route().begin();
             assert_eq!(attempt(refused(Reason::Draining)), Some(1), "{policy:?}");
             balanced.servers()[1].link.route().publish(Phase::Idle);

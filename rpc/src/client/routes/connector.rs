@@ -1,9 +1,9 @@
-//! The search for the servers of a node's routes, owned and run by the first poller.
+//! Connects the routes of a node. Owned and run by the first poller.
 //!
 //! A round begins when a call or a future waits for a route and the pause after the last round is over. The pause is 10 ms
 //! after the first failed round, doubles up to 1.3 s, and is randomly up to a quarter longer. While a call waits through
-//! failed rounds, the pause is at most 750 ms, and each address whose attempt failed is requested again at once, so that the
-//! transport dials it within a second.
+//! failed rounds, the pause is at most 750 ms, and each address is requested again as soon as an attempt at it fails, so
+//! that the transport dials it within a second.
 
 use super::failure::Failure;
 use super::lookups::Lookup;
@@ -20,17 +20,18 @@ use trunkline_machine::mutant;
 use trunkline_transport::{Connect, LogLimit, PeerDown, PeerEvent, PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// First pause after a failed round, and number of times that it doubles.
+/// Pause after the first failed round, and maximum number of doublings.
 const PAUSE: Duration = Duration::from_millis(10);
 const DOUBLINGS: u32 = 7;
 /// Longest pause while a call waits through failed rounds.
 const WAITED: Duration = Duration::from_millis(750);
-/// Number of addresses that a round tries in turn. On a channel without a balance, a round tries only these.
+/// Number of addresses that a round tries in turn. A round for a channel that is not balanced tries no others.
 const IN_TURN: usize = 16;
-/// Minimum time between lookups outside of rounds. Failing calls and a source that changes constantly request lookups without
-/// a pause.
+/// Minimum time between lookups outside of rounds. Failing calls, and a resolver that constantly reports changes, request
+/// lookups without a pause.
 const REFRESH: Duration = Duration::from_millis(100);
-/// Time between lookups for a balanced channel whose resolver reports no changes. Randomly up to a quarter longer.
+/// Time between lookups for a balanced channel whose resolver reports no changes. The time is randomly up to a quarter
+/// longer.
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// Returns a predicate that is true if a node has a session, accepts calls and has proved the expected name. The transport is
@@ -43,7 +44,7 @@ fn serves<'a>(
     move |peer| transport.is_up(peer) && routes.serves(peer, expected)
 }
 
-/// The search for the servers of a node's routes.
+/// Connects the routes of a node to their servers.
 #[derive(Debug)]
 pub(crate) struct Connector {
     routes: Arc<Routes>,
@@ -52,7 +53,7 @@ pub(crate) struct Connector {
     /// Lookups to start.
     lookups: Vec<Lookup>,
     last_lookup: u64,
-    /// Rate limit of log lines about failed lookups.
+    /// Rate limit for log lines about failed lookups.
     failed_lookups: LogLimit,
     is_closed: bool,
 }
@@ -65,7 +66,7 @@ struct Sought {
     round: Option<Round>,
     /// Number of consecutive failed rounds.
     row: u32,
-    /// Position of the first address of the next round, if a round tries only some addresses.
+    /// Index of the first address for the next round, if a round tries only some addresses.
     first: usize,
     /// Earliest time of the next round after a failed one, if a call waits through failed rounds.
     early: Time,
@@ -120,7 +121,7 @@ impl Sought {
 }
 
 impl Connector {
-    /// Creates the search of a node.
+    /// Creates a connector without routes.
     pub(crate) fn new(routes: &Arc<Routes>) -> Self {
         Self {
             routes: Arc::clone(routes),
@@ -133,7 +134,7 @@ impl Connector {
         }
     }
 
-    /// Takes the lookups to start.
+    /// Takes the lookups that are to be started.
     pub(crate) fn take_lookups(&mut self) -> Vec<Lookup> {
         mem::take(&mut self.lookups)
     }
@@ -143,7 +144,7 @@ impl Connector {
         self.timers.first().map(|(due, _)| *due)
     }
 
-    /// Checks a route that calls wait for, or that was removed.
+    /// Checks a route after a change, such as a new waiting call or the removal of the route.
     pub(crate) fn look(&mut self, transport: &mut Transport, id: RouteId) {
         let Some(route) = self.routes.get(id) else {
             self.set_timer(id, None);
@@ -181,7 +182,7 @@ impl Connector {
             return;
         }
         for peer in sought.round.iter().flat_map(Round::failed_at) {
-            // The transport reports a session that is already up.
+            // A session that is already up is reported by the transport.
             let _reach = transport.reach(peer, connect);
         }
     }
@@ -212,7 +213,7 @@ impl Connector {
         }
     }
 
-    /// Returns the addresses of a route in the order in which a round tries them. See [`serves`].
+    /// Returns the addresses of a route in the order in which a round tries them. `serves` is the predicate from [`serves`].
     fn in_order(
         serves: &dyn Fn(PeerKey) -> bool,
         routes: &Routes,
@@ -239,9 +240,9 @@ impl Connector {
         ordered
     }
 
-    /// Starts a requested lookup of a route's addresses. A round starts with a lookup, and later requests wait for its end.
-    /// Requests also wait for a lookup in progress: replacing that lookup would lose its addresses, repeatedly if the resolver
-    /// is slow.
+    /// Starts a requested lookup of a route's addresses. A request waits for the end of a round, which begins with a lookup.
+    /// A request also waits for the end of a lookup in progress, because a slow resolver might never return addresses if
+    /// each request replaced the lookup.
     fn refresh(&mut self, transport: &Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
         let is_name = matches!(sought.route.target.source, Source::Resolver(..));
@@ -278,7 +279,7 @@ impl Connector {
         sought.route.begin();
         let connect = sought.route.connect();
         sought.is_waited_for = connect == Connect::Wait;
-        // A spread channel connects to all servers, so attempts after the first are not wasted.
+        // A channel with [`Usage::Spread`] connects to all servers anyway, so no attempt is wasted.
         let in_turn = if sought.route.usage == Usage::Spread { 1 } else { IN_TURN };
         let step = match &sought.route.target.source {
             Source::Resolver(..) if sought.last.is_empty() || !mutant!(names_are_resolved_once) => {
@@ -324,7 +325,7 @@ impl Connector {
         if sought.refresh == Some(number) {
             sought.refresh = None;
             let addresses = outcome.unwrap_or_else(|error| {
-                // This failure is not reported to any call.
+                // The failure is logged because no call reports it.
                 if let Some(suppressed) = self.failed_lookups.line(transport.now()) {
                     tracing::warn!(
                         server = %sought.route.target,
@@ -346,7 +347,7 @@ impl Connector {
         let Some(round) = sought.round.as_mut().filter(|round| round.waits_for(number)) else { return };
         let error = match outcome {
             Ok(addresses) => {
-                // After an empty list the known servers stay.
+                // The known servers stay in use if the list is empty.
                 if !addresses.is_empty() {
                     sought.route.set_found(&addresses);
                     sought.last = addresses;
@@ -419,7 +420,7 @@ impl Connector {
                     self.follow(transport, id, step);
                 }
                 (_, PeerEvent::Renewed { .. }) => {}
-                // The peer has connected by itself.
+                // The peer opened the connection.
                 (None, PeerEvent::Up { .. }) => self.follow(transport, id, Step::Won(peer)),
                 (None, PeerEvent::Down { cause }) => {
                     let breaks = !matches!(
@@ -431,7 +432,7 @@ impl Connector {
                             | PeerDown::Restarted
                     );
                     if let Some(sought) = self.sought.get_mut(&id).filter(|_| has_drained) {
-                        // The pause was caused by a drain, and the server may restart at once.
+                        // The server drained and may restart at once, so the pause is skipped.
                         sought.row = 0;
                         sought.route.publish(Phase::Idle);
                     }
@@ -450,7 +451,7 @@ impl Connector {
         }
     }
 
-    /// Runs the steps that are due.
+    /// Runs the steps whose time has come. Returns true if any step ran.
     pub(crate) fn tick(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
         let mut any = false;
@@ -484,7 +485,7 @@ impl Connector {
         any
     }
 
-    /// Applies a step. A session counts only if its peer has proved the expected name.
+    /// Applies a step. A session is used only if the peer has proved the expected name.
     fn follow(&mut self, transport: &mut Transport, id: RouteId, mut step: Step) {
         while let Step::Won(peer) = step {
             let Some(sought) = self.sought.get_mut(&id) else { return };
@@ -528,7 +529,7 @@ impl Connector {
         }
     }
 
-    /// Stops using a node that returned with an unexpected name.
+    /// Stops using a node that has a new session with an unexpected name.
     fn leave_other_name(&mut self, transport: &mut Transport, id: RouteId, peer: PeerKey) {
         let Some(sought) = self.sought.get(&id) else { return };
         if matches!(sought.route.phase().0, Phase::Up(to) if to == peer) {
@@ -546,7 +547,7 @@ impl Connector {
         let pause = PAUSE * (1 << sought.row.min(DOUBLINGS));
         sought.row = sought.row.saturating_add(1);
         sought.first = sought.first.wrapping_add(IN_TURN);
-        // Spread the next rounds of nodes whose rounds failed at the same time.
+        // Spread the next rounds, because rounds of many nodes may have failed at the same time.
         let part = u32::try_from(now.0 / 64 % 256).unwrap_or(0);
         let with_jitter = |pause: Duration| now + pause + pause * part / 1024;
         let due = with_jitter(pause);
@@ -554,13 +555,14 @@ impl Connector {
         let next = sought.next_round(due);
         tracing::debug!(server = %sought.route.target, cause = failure.text(), "server not reached");
         sought.route.publish(Phase::Failed(Arc::new(failure), due));
-        // Calls that wait through failed rounds need another round.
+        // Calls that wait through failed rounds wait for the next one.
         self.set_timer(id, Some(next));
         self.routes.tell_all(id);
         self.refresh(transport, id);
     }
 
-    /// Sets the time of the next step. A lookup may be due earlier; an early step does nothing.
+    /// Sets the timer of a route to `due` or the time of the next periodic lookup, whichever is earlier. An early step has
+    /// no effect.
     fn set_timer(&mut self, id: RouteId, due: Option<Time>) {
         let Some(sought) = self.sought.get_mut(&id) else {
             self.timers.retain(|(_, of)| *of != id);
@@ -575,7 +577,7 @@ impl Connector {
         }
     }
 
-    /// Ends the search, because the node shuts down.
+    /// Closes all routes, because the node shuts down.
     pub(crate) fn close(&mut self) {
         if !mem::replace(&mut self.is_closed, true) {
             self.timers.clear();

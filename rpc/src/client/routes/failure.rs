@@ -1,4 +1,4 @@
-//! The failure of a round.
+//! Failures of rounds.
 
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -10,7 +10,7 @@ use trunkline_transport::{PeerDown, PeerKey};
 /// Maximum number of addresses that a failure names.
 const MOST_NAMED: usize = 16;
 
-/// The failure of a round: the addresses tried, each with the cause, and the reason why there are no other addresses.
+/// The failure of a round, with the cause for each address that was tried, and the error of the lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     code: Code,
@@ -19,18 +19,18 @@ pub(super) struct Failure {
     causes: Vec<String>,
     /// True if another round cannot succeed.
     pub(super) is_final: bool,
-    /// True if each address was still in its pause.
+    /// True if every address was paused, so that the round tried none of them.
     has_tried_none: bool,
 }
 
-/// Cause of the failure at one address.
+/// Cause of failure at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Unreached {
     /// The attempt ended with this cause.
     Down(PeerDown),
     /// The server has a session and drains.
     Draining,
-    /// The server has a session, but proved another name than the channel expects. The text contains both names.
+    /// The server has a session, but its proved name differs from the expected one. The text contains both names.
     OtherName(Arc<str>),
     /// The attempt timed out.
     NoOutcome,
@@ -50,8 +50,8 @@ impl Failure {
         }
     }
 
-    /// Creates the failure of a round that tried these addresses, with the error and the sources of its lookup.
-    /// `is_fixed` is true if there will be no other addresses.
+    /// Creates the failure of a round that tried these addresses. `lookup` contains the error of the lookup and its sources.
+    /// `is_fixed` is true if the addresses never change.
     pub(super) fn new(tried: &[(PeerKey, Unreached)], lookup: &[String], is_fixed: bool) -> Self {
         let mut text = String::new();
         for (address, why) in tried.iter().take(MOST_NAMED) {
@@ -78,7 +78,7 @@ impl Failure {
             Unreached::OtherName(_) => (Code::Unauthenticated, Reason::Unreachable),
             Unreached::NoOutcome => (Code::Unavailable, Reason::Unreachable),
         };
-        // Causes that are common to all addresses are attributed to the server.
+        // A cause common to all addresses determines the status.
         let mut kinds = tried.iter().map(|(_, why)| kind(why));
         let first = kinds.next().unwrap_or((Code::Unavailable, Reason::Unreachable));
         // A draining server counts as an answer.
@@ -91,7 +91,7 @@ impl Failure {
         Self { code, reason, text, causes: lookup.to_vec(), is_final, has_tried_none: false }
     }
 
-    /// Records that each address was still in its pause.
+    /// Records that every address was paused.
     pub(super) fn without_attempt(self) -> Self {
         Self { has_tried_none: true, ..self }
     }

@@ -1,18 +1,18 @@
-//! Identifier of a route, and the result of its lookup.
+//! Identifiers of routes and expected names, and the results of lookups.
 
 use std::num::NonZeroU32;
 use trunkline_transport::PeerKey;
 
-/// A route of a node.
+/// Identifier of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RouteId(pub(crate) NonZeroU32);
 
-/// Number of the name that a channel expects of its servers. Calls carry the number.
+/// Number of the name that a channel's servers must prove. Calls carry the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct ExpectedId(#[cfg(feature = "identity")] u32);
 
 impl ExpectedId {
-    /// Expectation that each server proves its IP address.
+    /// Requires each server to prove its IP address.
     pub(crate) const ADDRESS: Self = Self(
         #[cfg(feature = "identity")]
         0,
@@ -22,7 +22,7 @@ impl ExpectedId {
     #[cfg(feature = "identity")]
     const GIVEN: u32 = 1 << 31;
 
-    /// Returns the next number, for a name given by the program or not.
+    /// Returns the next number. `is_given` is true for a name given by the program.
     #[cfg(feature = "identity")]
     pub(super) fn next(self, is_given: bool) -> Self {
         let number = self.0.wrapping_add(1) & !Self::GIVEN;
@@ -44,6 +44,6 @@ pub(crate) struct Resolved {
     pub(crate) route: RouteId,
     /// Number of the lookup.
     pub(crate) number: u64,
-    /// The usable addresses, or an error and its sources.
+    /// The usable addresses, or the texts of an error and its sources.
     pub(crate) outcome: Result<Vec<PeerKey>, Vec<String>>,
 }

@@ -19,10 +19,10 @@ use trunkline_machine::rings::panics::catch_or;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::internal_thread;
 
-/// Maximum number of lookup threads of a node. A resolver occupies a thread for up to [`LOOKUP`], or longer if it blocks.
-/// With fewer threads than targets, unresponsive resolvers would delay all others.
+/// Maximum number of lookup threads per node. A resolver occupies a thread for up to [`LOOKUP`], or longer if it blocks. If
+/// there were fewer threads than targets, unresponsive resolvers would delay all other lookups.
 const THREADS: usize = 1024;
-/// Maximum number of error sources that are kept.
+/// Maximum number of errors kept from a chain of sources.
 const CAUSES: usize = 4;
 
 /// A lookup to run.
@@ -65,7 +65,7 @@ impl Lookup {
                 Duration::ZERO => Rest::GiveUp,
                 left => Rest::For(left),
             };
-            // A lookup that blocks its thread cannot be cancelled, and occupies the thread.
+            // A lookup that blocks its thread cannot be cancelled.
             let late = || Resolved { route, number, outcome: Err(Round::late_lookup()) };
             wait(self.run(), look).unwrap_or_else(late)
         };
@@ -81,10 +81,11 @@ impl Lookup {
     }
 }
 
-/// Returns the usable addresses of a lookup. Filtered on this thread, because millions of addresses would keep a poller busy.
+/// Returns the usable addresses of a lookup. Filtered on the lookup thread, because millions of addresses would keep a
+/// poller busy.
 ///
 /// # Errors
-/// Returns why the first address is unusable without an interface, if no address is usable.
+/// Returns the reason if no address is usable and the first address requires an interface.
 fn found(addresses: Vec<PeerKey>, udp_port: u16) -> Result<Usable, Vec<String>> {
     let why = addresses.first().copied().and_then(scoped);
     let usable = usable(addresses, udp_port);
@@ -113,7 +114,8 @@ pub(crate) struct Lookups {
 #[derive(Debug, Default)]
 struct LookupQueue {
     threads: usize,
-    /// Routes of the running lookups. Each route has at most one, so that a blocked lookup occupies a single thread.
+    /// Routes of the running lookups. Each route has at most one running lookup, so that a blocking resolver occupies a
+    /// single thread.
     running: Vec<RouteId>,
     /// Waiting lookups, one per route at most.
     waiting: VecDeque<Lookup>,
@@ -126,12 +128,12 @@ impl LookupQueue {
 }
 
 impl Lookups {
-    /// Creates the set. Threads start on demand.
+    /// Creates an empty queue. Threads start on demand.
     pub(crate) fn new(pollers: &Arc<dyn Pollers>, runtime_guard: RuntimeGuard) -> Arc<Self> {
         Arc::new(Self { runtime_guard, pollers: Arc::clone(pollers), state: Lock::default() })
     }
 
-    /// Queues a lookup. It replaces a queued lookup of the same route.
+    /// Queues a lookup, which replaces a queued lookup for the same route.
     pub(crate) fn begin(self: &Arc<Self>, lookup: Lookup) {
         let mut state = self.state.lock();
         // The thread that runs the route's current lookup runs this one next.
@@ -144,7 +146,7 @@ impl Lookups {
         state.threads += 1;
         drop(state);
         let this = Arc::clone(self);
-        // Only outside simulations: a simulation runs lookups as tasks.
+        // A simulation runs lookups as tasks, and does not get here.
         let started = internal_thread::spawn("trunkline-resolve", move || while this.run_next() {});
         if let Err(error) = started {
             self.not_started(&error);
@@ -168,7 +170,7 @@ impl Lookups {
         true
     }
 
-    /// Handles a failure to start a thread: queued lookups fail if no other thread exists.
+    /// Handles a failure to start a thread. Queued lookups fail if no other thread exists.
     fn not_started(&self, error: &std::io::Error) {
         let mut state = self.state.lock();
         state.threads -= 1;

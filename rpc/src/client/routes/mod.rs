@@ -1,5 +1,5 @@
-//! Routes to the targets of channels. A target can be a name, several addresses or a resolver. Its calls wait until it is
-//! resolved and connected.
+//! Routes to the targets of channels. A target can be a name, several addresses or a resolver. Calls wait until the target
+//! is resolved and connected.
 //!
 //! ```text
 //! Channel ──► Link ──► Route: where the server is, or why it cannot be reached    (any thread, under a lock)
@@ -9,9 +9,9 @@
 //!               Parked (each poller)      Connector (the node's first poller) ──► Lookups: threads, or tasks of a simulation
 //! ```
 //!
-//! While a route is up, a poller finds its address in a table, and a call costs as much as a call to an address. Otherwise
-//! the call waits in its poller, and the first poller runs a *round*: it looks up the addresses, and tries them in turn until
-//! a session is up. Only lookup threads block.
+//! While a route is up, each poller has its address in a table, so a call costs no more than a call to a fixed address.
+//! Otherwise the call waits in its poller, and the first poller runs a *round*, which looks up the addresses and tries them
+//! in turn until a session is up. Only lookup threads block.
 
 mod balance;
 mod connector;
@@ -60,8 +60,8 @@ use trunkline_verbs::Clock;
 use trunkline_verbs::fork::Process;
 use watches::Watches;
 
-/// The routes of a node, and its sessions. Channels add and remove routes, even before the node starts. Pollers find a route
-/// by the number in a call.
+/// The routes and sessions of a node. Channels add and remove routes, even before the node starts. Pollers find a route by
+/// the number in a call.
 pub(crate) struct Routes {
     pollers: Arc<dyn Pollers>,
     started: OnceLock<Started>,
@@ -72,20 +72,20 @@ pub(crate) struct Routes {
     udp_port: AtomicU16,
 }
 
-/// Interface of routes to a node's pollers, which belong to the layer above.
+/// Interface through which routes notify the node's pollers, which belong to the layer above.
 ///
 /// The methods never block. A message to a poller that has ended is dropped.
 pub(crate) trait Pollers: Send + Sync {
-    /// Tells all pollers to check a route.
+    /// Makes all pollers check a route.
     fn look(&self, id: RouteId);
 
-    /// Tells the first poller, which runs rounds, to check a route.
+    /// Makes the first poller, which runs rounds, check a route.
     fn seek(&self, id: RouteId);
 
     /// Passes the result of a lookup to the first poller.
     fn resolved(&self, resolved: Resolved);
 
-    /// Tells the first poller to follow the health of a service at a server with a session.
+    /// Makes the first poller watch the health of a service at a server with a session.
     fn watch(&self, watched: Weak<Watched>);
 }
 
@@ -139,7 +139,7 @@ fn opened() -> Arc<Routes> {
 }
 
 impl Routes {
-    /// Creates an empty table for a node that has not started, with these pollers and the UDP port of its software device.
+    /// Creates an empty table for a node that has not started.
     pub(crate) fn new(pollers: Arc<dyn Pollers>, udp_port: u16) -> Arc<Self> {
         Arc::new(Self {
             pollers,
@@ -160,7 +160,7 @@ impl Routes {
         self.udp_port.load(Ordering::Relaxed)
     }
 
-    /// Records that the node starts. Its pollers exist by then.
+    /// Records that the node starts. The pollers must exist.
     pub(crate) fn open(&self, runtime: Runtime, clock: Clock, most_metadata: usize) {
         let started = Started { clock, runtime, most_metadata, process: Process::current() };
         let _opened_before = self.started.set(started);
@@ -195,7 +195,7 @@ impl Routes {
         self.started().map(|started| self.balanced.report(started.clock.now())).unwrap_or_default()
     }
 
-    /// Returns how often balanced channels left out a server whose calls failed or lagged.
+    /// Returns how many times balanced channels left out a server whose calls failed or lagged.
     pub(crate) fn servers_left_out(&self) -> u64 {
         self.balanced.left_out.load(Ordering::Relaxed)
     }
@@ -212,12 +212,12 @@ impl Routes {
         self.started().map_or(0, |started| started.most_metadata)
     }
 
-    /// Returns true in a forked child, where locks may be held by threads of the parent.
+    /// Returns true in a forked child, where threads of the parent may hold locks.
     fn is_forked(&self) -> bool {
         self.started().is_some_and(|started| started.process.is_forked())
     }
 
-    /// Adds a route.
+    /// Adds a route to a target.
     fn add(&self, target: Target, usage: Usage, expected: ExpectedId) -> Arc<Route> {
         if self.is_forked() {
             // A forked child has no pollers to look up the route.
@@ -254,21 +254,21 @@ impl Routes {
         }
     }
 
-    /// Returns the route with this number. A poller keeps it in its table until a change is reported.
+    /// Returns the route with this number, for a poller's table.
     fn get(&self, id: RouteId) -> Option<Arc<Route>> {
         let known = self.known.lock();
         let route = known.routes.get(&id)?;
-        // Done under the lock: if the route is removed later, the poller is notified.
+        // Done under the lock, so that the poller is notified if the route is removed later.
         route.is_looked_at();
         Some(Arc::clone(route))
     }
 
-    /// Tells all pollers to check a route.
+    /// Makes all pollers check a route.
     fn tell_all(&self, id: RouteId) {
         self.pollers.look(id);
     }
 
-    /// Tells the first poller to check a route.
+    /// Makes the first poller check a route.
     fn tell_seeker(&self, id: RouteId) {
         self.pollers.seek(id);
     }
@@ -347,19 +347,19 @@ impl Routes {
         }
     }
 
-    /// Starts comparing names, because the node has an identity.
+    /// Enables the comparison of names, because the node has an identity.
     #[cfg(feature = "identity")]
     pub(crate) fn compare_names(&self) {
         self.known.lock().names.get_or_insert_default();
     }
 
-    /// Returns the expectation of this number.
+    /// Returns the expectation with this number.
     #[cfg(feature = "identity")]
     pub(crate) fn expectation(&self, id: ExpectedId) -> Option<Arc<names::Expectation>> {
         self.known.lock().expectations.get(id)
     }
 
-    /// Returns the number of the name that a new channel to a target expects.
+    /// Returns the number of the name expected by a new channel to a target.
     fn expect(&self, target: &Target) -> ExpectedId {
         #[cfg(feature = "identity")]
         if target.expectation != names::Expectation::Address && !self.is_forked() {
@@ -432,14 +432,14 @@ impl fmt::Debug for Routes {
     }
 }
 
-/// A channel's handle to its route, shared by all clones of the channel. Dropping it removes the route.
+/// A channel's handle to its route, shared by the channel's clones. Dropping the last reference removes the route.
 pub(crate) struct Link {
     routes: Arc<Routes>,
     target: Target,
     usage: Usage,
     expected: ExpectedId,
-    /// Route of the channel. The route of a single address is created when a future waits for it; calls to the address need no
-    /// route.
+    /// Route of the channel. A single address gets a route only when a future waits for it, because calls to an address need
+    /// no route.
     route: OnceLock<Arc<Route>>,
 }
 
@@ -449,7 +449,7 @@ impl Link {
         Self::with_usage(routes, target, Usage::Sticky)
     }
 
-    /// Creates a link to a target with this use of its addresses.
+    /// Creates a link that uses the target's addresses in this way.
     fn with_usage(routes: &Arc<Routes>, target: Target, usage: Usage) -> Arc<Self> {
         let (routes, expected) = (Arc::clone(routes), routes.expect(&target));
         let target = target.seen_from(routes.udp_port());
@@ -495,7 +495,7 @@ impl Link {
         }
     }
 
-    /// Returns the addresses of a target with several, if they are known.
+    /// Returns the addresses of a target that may have several, if they are known.
     fn found(&self) -> Option<Arc<[PeerKey]>> {
         match &self.target.source {
             Source::Addresses(all) => Some(all.addresses.as_slice().into()),
@@ -524,7 +524,7 @@ impl Link {
         }
     }
 
-    /// Keeps the server connected.
+    /// Keeps the server connected, even without calls.
     fn keep(&self) {
         if self.routes.started().is_some() && !self.routes.is_forked() && self.route().keep() {
             self.routes.tell_seeker(self.route().id);

@@ -1,7 +1,7 @@
 //! Compares the names that peers prove with the names that channels expect.
 //!
-//! A channel's expectation has a number, which its calls carry. A poller compares names once per session and expectation.
-//! After that, each call costs a comparison of two numbers. A node without an identity compares no names.
+//! Each expected name has a number, which the channel's calls carry. A poller compares names once per session and
+//! expectation. Afterwards each call only compares two numbers. A node without an identity does not compare names.
 
 use crate::client::routes::id::ExpectedId;
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use trunkline_machine::mutant;
 use trunkline_transport::identity::{Expected, Name};
 use trunkline_transport::{PeerIdentity, PeerKey};
 
-/// Maximum number of cached results per session.
+/// Maximum number of cached comparisons per session.
 const MOST_JUDGED: usize = 64;
 
-/// The name that a channel expects of its servers.
+/// The name that a channel's servers must prove.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Expectation {
     /// The IP address of each server.
@@ -26,12 +26,12 @@ pub(crate) enum Expectation {
 }
 
 impl Expectation {
-    /// Returns the expectation of a target with this host name.
+    /// Returns the expectation for a target with this host name.
     pub(super) fn of_host(host: &str) -> Self {
         Self::Host(host.into(), host.parse().ok())
     }
 
-    /// Returns the expectation of a channel to a peer with this proved name.
+    /// Returns the expectation for a channel to a peer with this proved name.
     pub(super) fn of_peer(name: Option<&Name>) -> Self {
         name.map_or(Self::Address, |name| Self::Named(name.clone().into()))
     }
@@ -77,7 +77,7 @@ impl Expectation {
     }
 }
 
-/// The expectations of a node's channels, each with the number of its channels.
+/// The expectations of a node's channels, with the number of channels for each.
 #[derive(Debug, Default)]
 pub(super) struct Expectations {
     known: BTreeMap<ExpectedId, (Arc<Expectation>, usize)>,
@@ -125,14 +125,14 @@ impl Expectations {
     }
 }
 
-/// The identities of the peers in their current sessions, with cached results of comparisons.
+/// Identities of peers in their current sessions, with cached comparisons.
 #[derive(Debug, Default)]
 pub(crate) struct ProvenNames(BTreeMap<PeerKey, Judged>);
 
 #[derive(Debug)]
 struct Judged {
     identity: PeerIdentity,
-    /// Why the identity does not match, by expectation; `None` if it matches.
+    /// Reason for a mismatch, by expectation; `None` if the identity matches.
     by_expectation: BTreeMap<ExpectedId, Option<Arc<str>>>,
 }
 

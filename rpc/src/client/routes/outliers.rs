@@ -1,12 +1,12 @@
-//! Detects servers whose calls fail or lag while the channel's other servers are healthy.
+//! Detection of servers whose calls fail or lag while the channel's other servers are healthy.
 //!
-//! Each server has a [`Record`]: the outcomes of its calls in the current and the previous period, in relaxed atomics. The
-//! first call that ends after a period compares the servers. Five failures in a row trigger the comparison at once.
+//! The [`Record`] of each server counts the outcomes of calls in the current and the previous period, in relaxed atomics.
+//! The first call that ends after a period triggers a comparison of the servers. So do five failures in a row.
 //!
-//! A server is an outlier only in comparison with more than half of the others, so a fault common to all servers leaves out
-//! none of them. Mean latencies are geometric: a few slow calls, or a method that is slow everywhere, hardly raise them.
-//! Latencies are compared with at least two other servers. With a single other server, a hostile server that replies at once
-//! would make that server look slow.
+//! A server is an outlier only in comparison with more than half of the others, so no server is left out for a fault common
+//! to all. Mean latencies are geometric, because a few slow calls hardly raise a geometric mean. Latencies are compared only
+//! if there are at least two other servers. Otherwise a hostile server that replies at once could make the only other server
+//! look slow.
 
 use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};
@@ -15,22 +15,22 @@ use std::time::Duration;
 
 /// Time after which the servers of a channel are compared.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
-/// Minimum number of calls, in the current and the previous period, for judging a server.
+/// Minimum number of calls in the current and the previous period for judging a server.
 const FEWEST: u64 = 10;
 /// Minimum number of other servers for comparing latencies.
 const FEWEST_OTHERS: usize = 2;
-/// Number of failures in a row that leave a server out before the period ends.
+/// Number of consecutive failures after which a server may be left out before the period ends.
 const IN_A_ROW: u32 = 5;
-/// Share of failed calls, in thousandths, at which a server is left out, and the maximum share of the others.
+/// Share of failed calls, in thousandths, at which a server is left out, and the maximum share at the other servers.
 const FAILING: u64 = 500;
 const HEALTHY: u64 = 200;
-/// Maximum share of failed calls of the others for a server with [`IN_A_ROW`] failures. If a fifth of all calls fail, such
-/// rows are common.
+/// Maximum share of failed calls at the other servers, for a server with [`IN_A_ROW`] failures. Such rows are common if a
+/// fifth of all calls fail.
 const HEALTHY_AT_ONCE: u64 = 50;
-/// Minimum ratio and difference of a slow server's latency to the latency of the others.
+/// Minimum ratio and difference between the latencies of a slow server and the other servers.
 const RATIO: u64 = 5;
 const DIFFERENCE_NS: u64 = 1_000_000;
-/// Binary logarithm of the steps between two powers of two.
+/// Binary logarithm of the number of steps between two powers of two.
 const STEP_BITS: u32 = 6;
 
 /// The reason why a server is an outlier.
@@ -75,17 +75,17 @@ pub(super) struct Record {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Recent(Counts<u64>);
 
-/// The typical outcome of a call, by the median of the servers.
+/// Medians over the servers of a channel.
 #[derive(Debug)]
 pub(super) struct Typical {
-    /// Failed calls, in thousandths; `None` if fewer than two servers have enough calls.
+    /// Share of failed calls, in thousandths; `None` if fewer than two servers have enough calls.
     failed: Option<u64>,
     /// `None` if fewer than three servers have enough calls.
     latency_ns: Option<u64>,
 }
 
 impl Record {
-    /// Records a success. Successes of streams have no latency.
+    /// Records a success. Streams have no latency.
     pub(super) fn succeeded(&self, latency: Option<Duration>) {
         if self.in_a_row.load(Ordering::Relaxed) > 0 {
             self.in_a_row.store(0, Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl Recent {
 impl Typical {
     /// Compares the servers that get calls.
     pub(super) fn new(servers: &[Recent]) -> Self {
-        // A value above the median of the others leaves the median unchanged when it is included.
+        // Including a value above the median of the other values does not change the median.
         let of_others = |values: Vec<u64>| upper_median(values.len().checked_sub(1)?, values);
         let judged = servers.iter().filter(|recent| recent.calls() >= FEWEST);
         let mut latencies = servers.iter().filter_map(Recent::latency_ns).collect::<Vec<_>>();
@@ -182,7 +182,7 @@ fn is_slow(latency_ns: u64, typical_ns: u64) -> bool {
     latency_ns > typical_ns.saturating_mul(RATIO) && latency_ns - typical_ns > DIFFERENCE_NS
 }
 
-/// Returns true if a server would be left out if all of its calls took as long as this one.
+/// Returns true if a server would be left out if all its calls had this latency.
 pub(super) fn lags(latency: Duration, others: impl Iterator<Item = Recent>) -> bool {
     let others = others.filter_map(|recent| recent.latency_ns()).collect::<Vec<_>>();
     let latency_ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
@@ -190,7 +190,7 @@ pub(super) fn lags(latency: Duration, others: impl Iterator<Item = Recent>) -> b
         && upper_median(others.len(), others).is_some_and(|typical| is_slow(latency_ns, typical))
 }
 
-/// Returns true if most servers' calls succeed, so that several failures in a row are this server's fault.
+/// Returns true if few calls fail at most of the other servers.
 pub(super) fn most_succeed(others: impl Iterator<Item = Recent>) -> bool {
     let failed = others.filter(|recent| recent.calls() > 0).map(|recent| recent.failed()).collect::<Vec<_>>();
     upper_median(failed.len(), failed).is_some_and(|failed| failed <= HEALTHY_AT_ONCE)
@@ -211,14 +211,13 @@ fn to_steps(time: Duration) -> u64 {
     (u64::from(whole) << STEP_BITS) + part
 }
 
-/// Returns the time of a logarithm, in nanoseconds.
+/// Returns the time with this logarithm, in nanoseconds.
 fn from_steps(steps: u64) -> u64 {
     let (whole, part) = ((steps >> STEP_BITS).clamp(u64::from(STEP_BITS), 63), steps % (1 << STEP_BITS));
     ((1 << STEP_BITS) + part) << (whole - u64::from(STEP_BITS))
 }
 
-/// Returns true for the status of a call that failed by a fault of its server. Other codes indicate a fault of the call, or a
-/// lack of room.
+/// Returns true if a call failed through a fault of its server. Other codes indicate a fault of the call, or a lack of room.
 pub(crate) fn is_fault(status: &Status) -> bool {
     let has_reached = status.origin() != Origin::Local || status.may_have_run();
     has_reached

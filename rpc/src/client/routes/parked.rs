@@ -1,7 +1,7 @@
-//! Queue of calls whose route has no session, in order of arrival.
+//! Queue of calls whose route has no session.
 //!
-//! A waiting call is not yet in `Calls` or in the transport, so it has not run. The call ends when the round that it waits for
-//! fails, at its deadline, or when its future is dropped. A call with [`Connect::Wait`] outlives failed rounds.
+//! A waiting call is not yet in `Calls` or in the transport, so it has not run. The call ends at its deadline, when its
+//! future is dropped, or, unless it uses [`Connect::Wait`], when the round that it waits for fails.
 
 use super::Routes;
 use super::route::{Phase, Route};
@@ -41,13 +41,13 @@ struct Here {
 #[derive(Debug)]
 struct Waits {
     route: RouteId,
-    /// Round that the call waits for, unless it waits through failed rounds.
+    /// Round that the call waits for. Ignored for calls that wait through failed rounds.
     round: u64,
     call: Submission,
 }
 
 impl Parked {
-    /// Creates the waiting calls of a poller of this node.
+    /// Creates an empty queue for a poller.
     pub(crate) fn new(routes: &Arc<Routes>) -> Self {
         Self {
             routes: Arc::clone(routes),
@@ -67,8 +67,8 @@ impl Parked {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Sets the server of a call on this route, and returns the call. Queues or ends the call if the route has no server.
-    /// `serves` returns true if a node has a session, accepts calls and has proved a name.
+    /// Sets the server of a call on this route, and returns the call. Queues or fails the call if the route has no server.
+    /// `serves` returns true if a node has a session, accepts calls and has proved the given name.
     pub(crate) fn place(
         &mut self,
         transport: &Transport,
@@ -77,7 +77,7 @@ impl Parked {
         call: Submission,
     ) -> Option<Submission> {
         if self.here(id).is_none() {
-            // The channel was dropped together with the future of the call.
+            // The channel and the future of the call were dropped.
             end(call, gave_up(), &"a channel that is gone");
             return None;
         }
@@ -156,7 +156,7 @@ impl Parked {
                 Vec::new()
             }
             Phase::Idle => {
-                // The server may be connected but no longer belong to the target.
+                // The server may still be connected, but may no longer belong to the target.
                 here.leads_to = None;
                 Vec::new()
             }
@@ -189,7 +189,7 @@ impl Parked {
         taken.into_iter().map(|(call, route)| route.lead(call, peer)).collect()
     }
 
-    /// Ends the calls whose deadline has passed. Returns true if it ended any.
+    /// Ends the calls whose deadline has passed. Returns true if any call ended.
     pub(crate) fn expire(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some(&first) = self.deadlines.first().filter(|(deadline, _)| *deadline <= now) {

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A future that completes when a channel is connected, or fails with the reason why it is not, from
+/// A future that completes when a channel is connected, or fails with the cause, from
 /// [`Channel::ready`](crate::Channel::ready).
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]

@@ -1,4 +1,4 @@
-//! Resolvers of a server's addresses.
+//! Resolvers for the addresses of servers.
 
 use super::Link;
 use crate::node::fork_lock::ForkLock;
@@ -15,18 +15,19 @@ pub type ResolveError = Box<dyn std::error::Error + Send + Sync>;
 /// A lookup in progress, from [`Resolve::resolve`].
 pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<PeerKey>, ResolveError>> + Send + 'a>>;
 
-/// A resolver of a server's addresses, for [`Target::resolver`](crate::Target::resolver).
+/// A resolver for the addresses of servers, for use with [`Target::resolver`](crate::Target::resolver).
 ///
-/// [`Dns`] resolves host names, and [`ServerList`] holds servers that the program changes. Only [`Resolve::resolve`] is
-/// required.
+/// [`Dns`] resolves host names, and [`ServerList`] holds a list of servers that the program can change. Only
+/// [`Resolve::resolve`] is required.
 ///
-/// `resolve` is called before each attempt to connect, so the addresses may change. The returned future is polled on a thread
-/// for lookups, in the node's tokio runtime if the node has one. The future may use that runtime, and may block. After 10 s the
-/// lookup fails and the future is dropped; a blocked future keeps its thread until it returns. Each lookup in progress has its
-/// own thread, so that a slow resolver delays no other target, up to 1,024 threads of a node.
+/// `resolve` is called before each attempt to connect, so the addresses may change. The returned future is polled on a
+/// lookup thread, within the node's tokio runtime if the node uses one. The future may use that runtime, and may block.
+/// After 10 s the lookup fails and the future is dropped. A blocked future occupies its thread until it returns. Each lookup
+/// in progress has its own thread, so that a slow resolver does not delay other targets. A node uses at most 1,024 lookup
+/// threads.
 ///
 /// The first 1,024 different addresses with a port are used. An attempt tries 16 of them in order, and the next attempt
-/// continues after them. A [balanced channel](crate::Channel::balanced) uses all of them.
+/// continues with the following ones. A [balanced channel](crate::Channel::balanced) uses all of them.
 ///
 /// ```
 /// use trunkline::report::PeerKey;
@@ -53,19 +54,19 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<PeerKey>, Resolv
 /// assert_eq!(target.to_string(), "/etc/services.d/shop");
 /// ```
 pub trait Resolve: fmt::Debug + Send + Sync + 'static {
-    /// Looks up the server's current addresses, in order of preference.
+    /// Looks up the current addresses of the servers, in order of preference.
     fn resolve(&self) -> Resolving<'_>;
 
-    /// Receives the handle for reporting changes of the addresses to a new channel. Called on the thread that creates the
-    /// channel. The default drops `watcher`: a balanced channel then looks up the addresses about every 30 s, and when a
-    /// server drains or is lost. With a kept `watcher`, lookups run only when a server drains or is lost, and after each
-    /// [`AddressWatcher::notify`].
+    /// Passes the resolver a handle through which it can report changes of the addresses to a new channel. Called on the
+    /// thread that creates the channel. The default implementation drops `watcher`. A balanced channel then looks up the
+    /// addresses about every 30 s, and when a server drains or is lost. If the resolver keeps `watcher`, the channel looks
+    /// up the addresses only when a server drains or is lost, and after each [`AddressWatcher::notify`].
     fn watch(&self, watcher: AddressWatcher) {
         drop(watcher);
     }
 
-    /// Returns the server's name for statuses and logs. The name is read once, and cut at 256 bytes. The default is the name of
-    /// the resolver's type.
+    /// Returns the server's name for statuses and logs. The name is read once, and truncated to 256 bytes. The default is
+    /// the name of the resolver's type.
     fn name(&self) -> String {
         let name = std::any::type_name::<Self>();
         let path = name.split('<').next().unwrap_or(name);
@@ -88,7 +89,7 @@ impl<R: Resolve> Resolve for Arc<R> {
     }
 }
 
-/// A resolver of host names, through the operating system.
+/// A resolver for host names, which uses the resolver of the operating system.
 ///
 /// ```
 /// use trunkline::{Dns, Target};
@@ -110,7 +111,7 @@ impl Dns {
         Self { host: host.into(), port, udp_port: None }
     }
 
-    /// Sets the UDP port of the software devices at these addresses. The default, `None`, is the UDP port of this node.
+    /// Sets the UDP port of the software devices at these addresses. The default, `None`, means the UDP port of this node.
     #[must_use]
     pub fn udp_port(mut self, udp_port: Option<u16>) -> Self {
         self.udp_port = udp_port;
@@ -132,7 +133,7 @@ impl Resolve for Dns {
     }
 }
 
-/// A handle that notifies a channel of changes of its target's addresses, from [`Resolve::watch`].
+/// A handle that notifies a channel of address changes, passed to [`Resolve::watch`].
 #[derive(Clone)]
 pub struct AddressWatcher(Weak<Link>);
 
@@ -141,20 +142,21 @@ impl AddressWatcher {
         Self(link)
     }
 
-    /// Requests another lookup by [`Resolve::resolve`], on a thread for lookups. Never blocks, and may be called on any
-    /// thread, as often as the addresses change.
+    /// Requests another call of [`Resolve::resolve`] on a lookup thread. Never blocks, and may be called on any thread, as
+    /// often as the addresses change.
     ///
-    /// Lookups requested by one channel's watcher start at least 100 ms apart. Each includes all changes before its start.
+    /// Lookups requested through one channel's watcher start at least 100 ms apart. Each lookup reports all changes before
+    /// its start.
     ///
-    /// A balanced channel then uses the new addresses. Other channels use them after the end of their session. If the lookup
-    /// fails or finds no addresses, the previous ones stay in use.
+    /// A balanced channel uses the new addresses after the lookup. Other channels use them after the end of their session.
+    /// If the lookup fails or finds no addresses, the previous addresses stay in use.
     pub fn notify(&self) {
         if let Some(link) = self.0.upgrade() {
             link.has_changed();
         }
     }
 
-    /// Returns true if the channel and its clones were dropped, and the watcher can be dropped too.
+    /// Returns true if the channel and its clones were dropped. The watcher then has no effect and can be dropped.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.strong_count() == 0
@@ -167,8 +169,7 @@ impl fmt::Debug for AddressWatcher {
     }
 }
 
-/// A resolver for [`Target::resolver`](crate::Target::resolver): a list of servers that the program can change while channels use
-/// it.
+/// A list of servers that the program can change while channels use it, for [`Target::resolver`](crate::Target::resolver).
 ///
 /// The servers may come from a configuration file, Consul or Kubernetes. Clones share the list.
 ///
@@ -207,12 +208,12 @@ impl ServerList {
         Self(Arc::new(Listed { name: name.into(), list: ForkLock::new(list) }))
     }
 
-    /// Replaces the servers, and notifies the channels that use the list. Servers that stay keep their sessions. Calls in
-    /// flight at a removed server end there.
+    /// Replaces the servers, and notifies the channels that use the list. Servers that remain in the list keep their
+    /// sessions. Calls in flight at a removed server still complete there.
     ///
-    /// After an empty list, channels keep their previous servers.
+    /// If the new list is empty, channels keep their previous servers.
     ///
-    /// In a forked child this logs an error and does nothing if a thread of the parent was using the list.
+    /// In a forked child, logs an error and does nothing if a thread of the parent was using the list during the fork.
     pub fn set(&self, servers: impl IntoIterator<Item: Into<PeerKey>>) {
         let servers = servers.into_iter().map(Into::into).collect::<Vec<_>>();
         let Some(mut list) = self.0.list.lock() else {
@@ -234,7 +235,7 @@ impl Resolve for ServerList {
     }
 
     fn watch(&self, watcher: AddressWatcher) {
-        // The lookups of the channel report the cause.
+        // The channel's lookups report the cause.
         let Some(mut list) = self.0.list.lock() else { return };
         list.channels.retain(|channel| !channel.is_closed());
         list.channels.push(watcher);

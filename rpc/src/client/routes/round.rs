@@ -1,14 +1,14 @@
-//! One round: tries a server's addresses until a session is up.
+//! One round of attempts at a target's addresses, until a session is up.
 //!
 //! | stage | ends with |
 //! |---|---|
-//! | the addresses are looked up, if they are not fixed | an answer, or [`LOOKUP`]; without one those of the last round are used |
-//! | the addresses are tried, in order | the first session; or the end of every attempt |
+//! | the addresses are looked up, if they are not fixed | a result, or after [`LOOKUP`]; a failed lookup leaves the addresses of the last round in use |
+//! | the addresses are tried, in order | the first session, or the end of every attempt |
 //!
-//! The next address is tried when an attempt fails, or has no outcome after [`PATIENCE`]: attempts at hosts that do not
-//! answer take seconds. A round that uses all addresses tries some of them in turn, and then all others at once, so that many
-//! silent addresses do not delay a live one. A session that comes up after the round is decided stays, and can serve the
-//! route later.
+//! The next address is tried when an attempt fails, or has no outcome after [`PATIENCE`], because an attempt at a host that
+//! does not answer takes seconds. A round tries some addresses in turn, and then all others at once, so that many silent
+//! addresses do not delay a live one. A session that comes up after the end of the round stays up, and can serve the route
+//! later.
 
 use super::Routes;
 use super::failure::Unreached;
@@ -23,11 +23,11 @@ use trunkline_verbs::Time;
 pub(super) const LOOKUP: Duration = Duration::from_secs(10);
 /// Time without an outcome after which the next address is tried.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum time of the attempts after the last attempt has begun. The transport ends its attempts after some seconds, unless
+/// Maximum duration of the attempts after the last one has begun. The transport ends its attempts after some seconds, unless
 /// the device is absent.
 const ATTEMPT: Duration = Duration::from_secs(15);
 
-/// One round of attempts at a server's addresses, until a session is up.
+/// One round of attempts.
 #[derive(Debug)]
 pub(super) struct Round {
     /// Number of the round's lookup.
@@ -35,12 +35,12 @@ pub(super) struct Round {
     is_looking_up: bool,
     /// Addresses not tried yet.
     left: VecDeque<PeerKey>,
-    /// Number of addresses tried in turn. The others follow at once.
+    /// Number of addresses still to be tried in turn. The others are then tried at once.
     in_turn: usize,
     /// Attempts in progress.
     open: Vec<PeerKey>,
     tried: Vec<(PeerKey, Unreached)>,
-    /// Number of addresses that were still in their pause, or drain.
+    /// Number of addresses that were paused or whose server drained.
     paused: usize,
     /// Error of the lookup and its sources; empty unless it failed.
     lookup: Vec<String>,
@@ -55,7 +55,7 @@ pub(super) struct Round {
 pub(super) enum Step {
     /// The round waits until this time.
     Waits(Time),
-    /// A session with this node is up. Its name is not yet compared.
+    /// A session with this node is up. The node's name has not been compared.
     Won(PeerKey),
     /// All addresses have failed.
     Lost,
@@ -71,7 +71,8 @@ impl Round {
         )
     }
 
-    /// Begins a round with these addresses. The first `in_turn` are tried in turn. Continue with [`Round::advance`].
+    /// Begins a round with these addresses, of which the first `in_turn` are tried in turn. The caller continues with
+    /// [`Round::advance`].
     pub(super) fn trying(addresses: &[PeerKey], in_turn: usize, now: Time) -> Self {
         Self {
             number: 0,
@@ -96,7 +97,7 @@ impl Round {
         self.is_looking_up && self.number == number
     }
 
-    /// Returns true if the round began an attempt at this node, or found it in its pause.
+    /// Returns true if the round began an attempt at this node, or found the node paused.
     pub(super) fn has_tried(&self, peer: PeerKey) -> bool {
         self.tries(peer) || self.tried.iter().any(|(tried, _)| *tried == peer)
     }
@@ -106,7 +107,7 @@ impl Round {
         self.tried.iter().map(|(peer, _)| *peer)
     }
 
-    /// Returns true if each address was still in its pause.
+    /// Returns true if every address was paused, or its server drained.
     pub(super) fn has_only_paused(&self) -> bool {
         self.paused > 0 && self.paused == self.tried.len()
     }
@@ -116,7 +117,7 @@ impl Round {
         self.open.contains(&peer)
     }
 
-    /// Returns the addresses that were tried, and the error of the lookup.
+    /// Returns the addresses that failed, and the error of the lookup.
     pub(super) fn what_failed(&self) -> (&[(PeerKey, Unreached)], &[String]) {
         (&self.tried, &self.lookup)
     }
@@ -139,7 +140,7 @@ impl Round {
         vec![format!("the lookup has not ended within {LOOKUP:?}")]
     }
 
-    /// Begins the next attempt, if it is due.
+    /// Begins the next attempt if its time has come. Returns the next step.
     pub(super) fn advance(&mut self, transport: &mut Transport, routes: &Routes, connect: Connect) -> Step {
         let now = transport.now();
         if self.is_looking_up || (!self.open.is_empty() && self.due > now) {
@@ -189,7 +190,7 @@ impl Round {
         let Some(at) = self.open.iter().position(|open| *open == peer) else {
             return Step::Waits(self.due);
         };
-        // The event may report the end of an earlier session, not of the attempt.
+        // The event may report the end of an earlier session instead of the attempt.
         if cause.ends_a_session() {
             match transport.reach(peer, connect) {
                 Reach::Up => return Step::Won(peer),
@@ -203,7 +204,7 @@ impl Round {
         self.advance_now(transport, routes, connect)
     }
 
-    /// Handles a session with a node that has proved another name than expected.
+    /// Handles a session with a node whose proved name differs from the expected one.
     pub(super) fn refuse(
         &mut self,
         transport: &mut Transport,
@@ -223,7 +224,7 @@ impl Round {
         self.advance_now(transport, routes, connect)
     }
 
-    /// Waits for the report of a session that is up.
+    /// Waits until a session that is up has been reported.
     pub(super) fn await_report(&mut self, peer: PeerKey, now: Time) -> Step {
         if !self.tries(peer) {
             self.open.push(peer);
@@ -233,7 +234,7 @@ impl Round {
         Step::Waits(self.due)
     }
 
-    /// Begins the next attempt without waiting for others.
+    /// Begins the next attempt without waiting for the attempts in progress.
     fn advance_now(&mut self, transport: &mut Transport, routes: &Routes, connect: Connect) -> Step {
         if self.left.is_empty() && !self.open.is_empty() {
             self.due = self.ends;

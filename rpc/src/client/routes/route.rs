@@ -1,7 +1,7 @@
-//! The state of a channel's server: its node, or why it cannot be reached.
+//! The connection state of a channel's target.
 //!
-//! Callers, pollers and waiting futures share a route. Only the first poller's [`Connector`](super::Connector) changes its
-//! node. Methods never block.
+//! Callers, pollers and waiting futures share a route. Only the [`Connector`](super::Connector) of the first poller changes
+//! the node of a route. Methods never block.
 
 use super::failure::Failure;
 use super::target::{MOST_ADDRESSES, Target};
@@ -20,10 +20,10 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{Connect, PeerKey};
 use trunkline_verbs::Time;
 
-/// Maximum pause of an address. Each address is tried again within this time, even if rounds find it in its pause.
+/// Maximum pause between attempts at an address, even if rounds find the address paused.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A route to a channel's server.
+/// A route to a channel's target.
 pub(super) struct Route {
     pub(super) id: RouteId,
     pub(super) target: Target,
@@ -34,7 +34,7 @@ pub(super) struct Route {
     is_known: AtomicBool,
     /// True if the resolver reports changes of the addresses.
     is_watched: AtomicBool,
-    /// Number of servers beyond the maximum, as last logged.
+    /// Last recorded number of servers beyond the maximum.
     omitted: AtomicUsize,
     state: Lock<RouteState>,
 }
@@ -51,7 +51,7 @@ struct RouteState {
     waiting: Slab<Waker>,
     /// True if the server is kept connected even without calls.
     is_kept: bool,
-    /// True if the last attempt failed, or the last session broke.
+    /// True if the last attempt failed, or the last session was lost.
     is_lost: bool,
     /// True if the addresses are to be looked up again.
     is_stale: bool,
@@ -62,11 +62,11 @@ struct RouteState {
 /// Use of the addresses of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Usage {
-    /// Calls go to the address that answered until its session ends.
+    /// Calls go to one address until its session ends.
     Sticky,
-    /// Like [`Usage::Sticky`], until a lookup no longer finds the address.
+    /// Like [`Usage::Sticky`], but only while lookups find the address.
     Current,
-    /// Like [`Usage::Current`], with rounds that begin at a random address.
+    /// Like [`Usage::Current`], but rounds begin at a random address.
     Spread,
 }
 
@@ -131,7 +131,7 @@ impl Route {
         }
     }
 
-    /// Drops a reference. Dropping the last one drops a resolver, which runs code of the program.
+    /// Drops a reference and catches panics, because dropping the last reference may drop the program's resolver.
     pub(super) fn release(self: Arc<Self>) {
         let _dropped = catch(|| drop(self));
     }
@@ -151,13 +151,13 @@ impl Route {
         self.is_watched.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the addresses are looked up periodically: the route serves a balanced channel, and its resolver
+    /// Returns true if the addresses are looked up periodically, because the route serves a balanced channel whose resolver
     /// reports no changes. Other channels use one address until its session ends, and then look up the addresses anyway.
     pub(super) fn is_looked_up_periodically(&self) -> bool {
         self.usage != Usage::Sticky && !self.is_watched.load(Ordering::Relaxed)
     }
 
-    /// Records the number of servers beyond the maximum, and logs changes of it.
+    /// Records the number of servers beyond the maximum, and logs a changed number.
     pub(super) fn tell_omitted(&self, omitted: usize) {
         if self.omitted.swap(omitted, Ordering::Relaxed) != omitted && omitted > 0 {
             tracing::warn!(
@@ -201,23 +201,23 @@ impl Route {
         matches!(self.state.lock().phase, Phase::Seeking)
     }
 
-    /// Returns true if the last attempt failed, or the last session broke.
+    /// Returns true if the last attempt failed, or the last session was lost.
     pub(super) fn is_lost(&self) -> bool {
         self.state.lock().is_lost
     }
 
-    /// Records that an attempt failed, or the session broke.
+    /// Records that an attempt failed, or the session was lost.
     pub(super) fn lose(&self) {
         let mut state = self.state.lock();
         state.is_lost |= !matches!(state.phase, Phase::Up(_));
     }
 
-    /// Keeps the server connected: rounds follow each other until a session is up. Returns true the first time.
+    /// Keeps the server connected, by rounds that are repeated until a session is up. Returns true for the first call.
     pub(super) fn keep(&self) -> bool {
         !mem::replace(&mut self.state.lock().is_kept, true)
     }
 
-    /// Requests another lookup of the addresses. Returns false if one is requested already.
+    /// Requests another lookup of the addresses. Returns false if a lookup was already requested.
     pub(super) fn look_again(&self) -> bool {
         !mem::replace(&mut self.state.lock().is_stale, true)
     }
@@ -251,14 +251,14 @@ impl Route {
         state.is_kept || state.parked > 0 || !state.waiting.is_empty()
     }
 
-    /// Sets the server of a call. If the call may use another server, it returns to the route when the session ends before
-    /// its request is sent.
+    /// Sets the server of a call. A call that may use another server keeps its route, to which it returns if the session
+    /// ends before the request is sent.
     pub(super) fn lead(&self, call: Submission, server: PeerKey) -> Submission {
         let may_move = call.connect == Connect::Wait || self.usage != Usage::Sticky;
         Submission { server, route: call.route.filter(|_| may_move && call.order.is_none()), ..call }
     }
 
-    /// Records a waiting call. Returns the round that it waits for, unless it waits through failed rounds.
+    /// Records a waiting call. Returns the round that the call waits for.
     ///
     /// # Errors
     /// Returns the status of a call that does not wait for the next round.
@@ -270,7 +270,7 @@ impl Route {
         Ok(round)
     }
 
-    /// Returns how the servers are reached: [`Connect::Wait`] if a call or a future waits through failed rounds.
+    /// Returns [`Connect::Wait`] if a call or a future waits through failed rounds.
     pub(super) fn connect(&self) -> Connect {
         let state = self.state.lock();
         let has_future = self.target.has_several() && !state.waiting.is_empty();
@@ -284,8 +284,8 @@ impl Route {
         state.patient = state.patient.saturating_sub(usize::from(connect == Connect::Wait));
     }
 
-    /// Polls the route for a future, which keeps its state in `since`. With several addresses, the future also waits during a
-    /// pause, and until a round tries at least one address, for up to [`LONGEST_PAUSE`].
+    /// Polls the route for a future, whose state is kept in `since`. If the target may have several addresses, the future
+    /// also waits during a pause, and for up to [`LONGEST_PAUSE`] until a round tries at least one address.
     pub(super) fn wait(
         &self,
         since: &mut Option<WaitingFuture>,
@@ -319,7 +319,7 @@ impl Route {
                 let known = state.waiting.get_mut(key);
                 let earlier = known.map(|known| mem::replace(known, waker.clone()));
                 drop(state);
-                // Dropping a waker may run any code, which may end futures that wait for this route.
+                // Dropping a waker may run arbitrary code, which may drop futures that wait for this route.
                 drop(earlier);
             }
             (Some(_), Some(WaitingFuture { key, .. })) => {
@@ -339,7 +339,7 @@ impl Route {
         drop(removed);
     }
 
-    /// Records the start of a round.
+    /// Begins a round.
     pub(super) fn begin(&self) {
         let mut state = self.state.lock();
         state.phase = Phase::Seeking;
@@ -359,7 +359,7 @@ impl Route {
         }
     }
 
-    /// Returns why the server cannot be reached, if known.
+    /// Returns the failure of the last round, if it failed.
     pub(super) fn failure(&self) -> Option<Arc<Failure>> {
         match &self.state.lock().phase {
             Phase::Failed(failure, _) => Some(Arc::clone(failure)),

@@ -1,4 +1,4 @@
-//! The target of a channel.
+//! Targets of channels.
 
 #[cfg(feature = "identity")]
 use super::names::Expectation;
@@ -16,8 +16,9 @@ use trunkline_verbs::VerbsError;
 
 /// The target of a [`Channel`](crate::Channel): an address, several addresses, a name or a resolver.
 ///
-/// A server is named by its IP address or host name, its port, and the UDP port of its software device if that differs from this
-/// node's: `10.0.0.1:7000/4792`, `[fd00::1]:7000/4792` or `shop.example:7000/4792`. A server with an RDMA card has no UDP port.
+/// A server is specified by its IP address or host name, its port, and the UDP port of its software device if that differs
+/// from this node's. Examples are `10.0.0.1:7000`, `[fd00::1]:7000/4792` and `shop.example:7000/4792`. A server with an RDMA
+/// card has no UDP port.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -40,7 +41,7 @@ pub struct Target {
 pub(super) enum Source {
     Address(PeerKey),
     Addresses(Usable),
-    /// A resolver and its name. The name is stored so that the resolver's code runs for lookups only.
+    /// A resolver and its name. The name is stored so that the resolver's code runs only for lookups.
     Resolver(Arc<dyn Resolve>, Arc<str>),
     /// An invalid target, with the cause.
     Nonsense(String),
@@ -51,7 +52,7 @@ pub(super) enum Source {
 pub(super) struct Usable {
     /// The first [`MOST_ADDRESSES`], without duplicates.
     pub(super) addresses: Vec<PeerKey>,
-    /// Number of different addresses beyond the maximum, which are not used.
+    /// Number of unused addresses beyond the maximum, without duplicates.
     pub(super) omitted: usize,
 }
 
@@ -75,11 +76,12 @@ impl Target {
         Self::of(Source::Resolver(Arc::new(resolver), cut(&name, MOST_NAME_BYTES).into()))
     }
 
-    /// Sets the name that every server of the target must have proved: a DNS name, a SPIFFE URI or an IP address. Without it,
-    /// a host name expects itself, and an address or a resolver the IP address of each server.
+    /// Sets the name that every server of the target must prove. The name can be a DNS name, a SPIFFE URI or an IP address.
+    /// By default, servers found through a host name must prove the host name, and other servers must prove their IP
+    /// address.
     ///
-    /// A node without an identity proves and compares no names: its calls to such a target fail with `Unauthenticated`. Calls to a
-    /// target with an invalid name fail with `InvalidArgument`.
+    /// A node without an identity does not compare names, and its calls to such a target fail with `Unauthenticated`. Calls
+    /// to a target with an invalid name fail with `InvalidArgument`.
     ///
     /// ```
     /// use trunkline::Target;
@@ -103,7 +105,7 @@ impl Target {
         Self { expectation: Expectation::of_peer(name), ..Self::from(address) }
     }
 
-    /// Returns the target for a node whose device has this UDP port. Addresses with that port lose it.
+    /// Returns the target for a node whose device has this UDP port. The port is removed from addresses that specify it.
     pub(super) fn seen_from(mut self, own_udp_port: u16) -> Self {
         match &mut self.source {
             Source::Address(address) => *address = address.seen_from(own_udp_port),
@@ -117,10 +119,10 @@ impl Target {
         self
     }
 
-    /// Returns the target if a server can listen there.
+    /// Returns the target if it is valid.
     ///
     /// # Errors
-    /// Returns the reason why a server cannot listen there.
+    /// Returns the reason if a server cannot listen at the target.
     pub(crate) fn checked(self) -> Result<Self, String> {
         match self.source {
             Source::Nonsense(why) => Err(why),
@@ -161,7 +163,7 @@ impl Target {
 /// Returns the reason why a server cannot have this address, if there is one.
 fn misuse(address: PeerKey) -> Option<String> {
     let ip = address.host();
-    // Servers do not listen on port 0: it requests a free port.
+    // Servers do not listen on port 0, which requests a free port.
     if address.address().port() == 0 {
         let text = "has no port; use the one that its node reports as its local address";
         return Some(format!("the server's address {address} {text}"));
@@ -179,7 +181,7 @@ fn misuse(address: PeerKey) -> Option<String> {
     Some(format!("the server's address {address} {kind}; {remedy}"))
 }
 
-/// Returns the reason why an address requires an interface, if it does.
+/// Returns the reason if an address cannot be used without an interface.
 pub(super) fn scoped(address: PeerKey) -> Option<String> {
     let refused = VerbsError::check_scope(address.host()).err();
     refused.map(|why| format!("the server's address {address}: {why}"))
@@ -214,8 +216,8 @@ impl From<PeerKey> for Target {
 }
 
 /// Connects to the first address at which a session comes up. An attempt tries at most 16 addresses, and the next attempt
-/// continues after them. A [balanced channel](crate::Channel::balanced) uses all addresses. Addresses after the first 1,024
-/// different ones are ignored, with a warning in the log.
+/// continues with the following ones. A [balanced channel](crate::Channel::balanced) uses all addresses. Addresses after the
+/// first 1,024 different ones are ignored, with a warning in the log.
 impl<A: Into<PeerKey>> From<Vec<A>> for Target {
     fn from(addresses: Vec<A>) -> Self {
         let addresses = addresses.into_iter().map(Into::into).collect::<Vec<_>>();
@@ -242,15 +244,15 @@ impl<A: Into<PeerKey>, const N: usize> From<[A; N]> for Target {
     }
 }
 
-/// Takes a host and a port. The host is an address or a name.
+/// Converts a host and a port. The host is an IP address or a name.
 impl From<(&str, u16)> for Target {
     fn from((host, port): (&str, u16)) -> Self {
         Self::of_name(host, port, None)
     }
 }
 
-/// Takes `IP:PORT` or `HOST:PORT`, followed by `/UDP_PORT` if the server's software device uses another UDP port than this
-/// node. Calls to any other text fail with `InvalidArgument`.
+/// Parses `IP:PORT` or `HOST:PORT`, followed by `/UDP_PORT` if the UDP port of the server's software device differs from
+/// this node's. Calls to any other text fail with `InvalidArgument`.
 impl From<&str> for Target {
     fn from(text: &str) -> Self {
         let (server, udp_port) = match PeerKey::split_udp_port(text) {

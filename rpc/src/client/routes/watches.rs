@@ -1,8 +1,8 @@
-//! The health reported by the servers of balanced channels, for the services called there.
+//! Health of the services called through balanced channels, as reported by their servers.
 //!
-//! Channels of a node share the watch of a service at a server. The watch ends when the last of these channels is dropped. Each
-//! session of the server has one stream, which a task of the first poller reads (`client/health_watch.rs`). Until a server
-//! reports its health, its service counts as serving.
+//! A node's channels share the watch of a service at a server. The watch ends when the last of these channels is dropped.
+//! Each session with the server has one stream, read by a task on the first poller (`client/health_watch.rs`). A service
+//! counts as serving until its server reports otherwise.
 
 use super::id::ExpectedId;
 use super::{Link, Routes};
@@ -20,7 +20,7 @@ type Key = (PeerKey, ExpectedId, &'static str);
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     known: Lock<BTreeMap<Key, Weak<Watched>>>,
-    /// Number of watches whose service is not serving. While it is 0, calls skip the watches.
+    /// Number of watches whose service is not serving. Calls skip the watches while the number is 0.
     not_serving: AtomicUsize,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Watched {
     task: Lock<Option<Setter<()>>>,
 }
 
-/// The work of the task that follows the health of a service during a session.
+/// Parameters of the task that watches the health of a service during a session.
 #[derive(Debug)]
 pub(crate) struct Following {
     pub(crate) link: Arc<Link>,
@@ -45,12 +45,12 @@ pub(crate) struct Following {
 }
 
 impl Watches {
-    /// Begins the watches of a node that has a new session or has proved its name.
+    /// Starts the watches at a node that has a new session or has proved its name.
     pub(super) fn begin(&self, peer: PeerKey) {
         let known = self.known.lock();
         let of_peer = known.range((peer, ExpectedId::ADDRESS, "")..).take_while(|((of, ..), _)| *of == peer);
         let of_peer = of_peer.filter_map(|(_, watched)| watched.upgrade()).collect::<Vec<_>>();
-        // Release the lock first: dropping the last channel takes it.
+        // Release the lock first, because dropping the last channel takes the lock.
         drop(known);
         of_peer.iter().for_each(Watched::begin);
     }
@@ -93,8 +93,8 @@ impl Watched {
         }
     }
 
-    /// Starts following the health in the current session, in place of an earlier one. The future completes when all channels
-    /// have dropped the watch, or a later session is followed.
+    /// Starts watching the health in the current session instead of an earlier one. The future completes when all channels
+    /// have dropped the watch, or when a later session is watched.
     pub(crate) fn follow(&self) -> Option<(Following, Getter<()>)> {
         let session = self.link.session()?.serial;
         self.set_serving(true);
@@ -127,7 +127,7 @@ impl Watched {
 }
 
 impl Following {
-    /// Returns true while the followed session is up.
+    /// Returns true while the watched session is up.
     pub(crate) fn is_current(&self) -> bool {
         self.link.session().is_some_and(|session| session.serial == self.session)
     }
