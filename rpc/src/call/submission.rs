@@ -201,8 +201,8 @@ impl AdmissionClass {
         }
     }
 
-    /// Returns the share of the message queue reserved for other classes: an eighth for replies, an eighth for handlers, and
-    /// an eighth for small calls.
+    /// Returns the share of the message queue reserved for other classes. An eighth each is reserved for replies, for calls
+    /// made by handlers, and for small calls.
     #[inline]
     pub(crate) fn leaves_queue(self, is_large: bool) -> Leaves {
         match (self, is_large) {

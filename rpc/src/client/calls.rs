@@ -63,7 +63,7 @@ pub(crate) struct Calls {
     most_decoded: usize,
     /// Maximum size of the metadata of one reply, in bytes.
     most_metadata: usize,
-    /// Memory that peers' items are charged to.
+    /// Memory to which peers' items are charged.
     memory: Rc<ArgumentMemory>,
     pending: Slab<PendingCall>,
     /// Lower bound of the deadlines of the calls in flight, and the time of the next search. Most calls end long before
@@ -170,7 +170,7 @@ impl Calls {
         }
     }
 
-    /// Holds or fails a call whose server accepts no more calls in this session. Returns false if the request is still to be
+    /// Holds or fails a call whose server accepts no more calls in this session. Returns false if the request must still be
     /// sent.
     #[cold]
     fn is_stopped(&mut self, peer: PeerKey, call: &mut Submission) -> bool {
@@ -198,7 +198,7 @@ impl Calls {
         self.drained.refuses(peer)
     }
 
-    /// Records that a peer drains, and refuses further calls in its session.
+    /// Records that a peer drains and refuses further calls in its session.
     pub(crate) fn drains(&mut self, from: Origin) {
         if self.session_of(from).is_some() {
             self.drained.insert(from.peer, None);
@@ -237,8 +237,8 @@ impl Calls {
         (call.deadline <= now).then(expired)
     }
 
-    /// Sends or queues the request of a call that has room. Takes the completion out of the call, and leaves only a buffer.
-    /// Returns true if the request is queued.
+    /// Sends or queues the request of a call, and takes the completion out of the call. Returns true if the request is
+    /// queued.
     ///
     /// # Errors
     /// Returns the limit that was reached, and leaves the call unchanged.
@@ -284,8 +284,8 @@ impl Calls {
         }
         let may_follow = submission.order.is_none() && !mutant!(numbers_are_used_after_their_session);
         let sent = if error == SendError::SessionOver && may_follow {
-            // Without a number the call may wait for the next session. An ordered call must not, because earlier calls may be
-            // lost.
+            // A request without a method number may wait for the next session, unless the call is ordered, because earlier
+            // calls may be lost.
             self.send(transport, peer, submission, MethodRef::from(submission.method), None, leaves)
         } else {
             Err(error)
@@ -325,13 +325,13 @@ impl Calls {
         let call = number(slot.key(), self.generation, one_way);
         let now = transport.now();
         let opens = method.streams.any();
-        // An ordered call must not move to another session. A balanced channel repeats other calls itself.
+        // An ordered call must not move to another session. A balanced channel repeats its calls itself, except streams.
         let waits = submission.connect == Connect::Wait || (is_chosen && opens);
         let may_repeat = waits && order.is_none();
         // The call waits for its route, not for this server.
         let connect = if is_chosen { Connect::FailFast } else { submission.connect };
         let again = may_repeat.then(|| Box::new(submission.copy(Encoded::default(), None)));
-        // Streams may be without a deadline.
+        // Streams may have no deadline.
         let is_timed = !opens || deadline != Time::MAX;
         let header = RequestHeader { call, one_way, opens, method_ref, metadata };
         let to = Joined {
@@ -604,7 +604,7 @@ impl Calls {
         self.finish(now, call, outcome);
     }
 
-    /// Refuses a reply whose item exceeds the memory of its peer's streams.
+    /// Refuses a reply whose item exceeds the memory limit for the peer's streams.
     fn admit_item(&mut self, from: PeerKey, call: u64, response: Response) -> Outcome {
         let Some(pending) = self.waiting(from, call) else { return Ok(response) };
         let method = pending.method;
@@ -1013,7 +1013,7 @@ impl Calls {
         true
     }
 
-    /// Fails a queued call. The caller adds the method name to the status.
+    /// Fails a call that is not in flight. Adds the method and the server to the status.
     fn end(&mut self, mut call: Submission, status: Status) {
         self.end_with(&mut call, status);
     }
@@ -1107,7 +1107,7 @@ fn send_alone(
     sent.inspect_err(|_| submission.body = mem::take(&mut out.body))
 }
 
-/// Always false without the `identity` feature.
+/// Names are not compared without the `identity` feature.
 #[cfg(not(feature = "identity"))]
 #[expect(clippy::unused_self, reason = "the same methods as with feature identity")]
 impl Calls {

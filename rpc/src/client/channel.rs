@@ -32,7 +32,7 @@ use trunkline_machine::mutant;
 use trunkline_machine::rings::cell::Getter;
 use trunkline_transport::{PeerKey, PollerChoice};
 
-/// A connection to one server, for generated clients.
+/// A connection to a server, used by generated clients.
 ///
 /// Created by [`Node::channel`](crate::Node::channel), or by [`NodeBuilder::channel`](crate::NodeBuilder::channel) before
 /// the node starts. Clones share the connection.
@@ -173,8 +173,8 @@ impl Channel {
         self.core.timeout = Some(timeout);
     }
 
-    /// Returns a channel to the same server whose calls arrive in the order in which they were made. Its clones
-    /// share that order. See `ordered` of the generated clients.
+    /// Returns a channel to the same server whose calls arrive in the order in which they were made. Clones of the returned
+    /// channel share this order. Generated clients provide this as `ordered`.
     #[must_use]
     pub fn ordered(&self) -> Self {
         let number = self.turn.fetch_add(1, Ordering::Relaxed);

@@ -143,7 +143,7 @@ impl ClientCall {
         if deadline == Time::MAX { Duration::MAX } else { deadline.saturating_duration_since(self.made) }
     }
 
-    /// Sets the time limit of the call. The deadline of the calling handler still caps it.
+    /// Sets the time limit of the call. The deadline of the calling handler still applies.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.options.set_timeout(timeout);
     }

@@ -1,4 +1,4 @@
-//! Calls from a poller's own tasks to one server.
+//! Calls from handlers and tasks on a poller.
 
 use super::interceptor::ClientInterceptor;
 use super::new_call::{CallKind, ChannelCore, NewCall};
@@ -21,7 +21,7 @@ use std::time::Duration;
 use trunkline_transport::PollerChoice;
 use trunkline_verbs::Clock;
 
-/// A channel of a generated local client, whose calls stay on a poller's thread. See [`PollerContext`].
+/// A channel for generated local clients. Its calls stay on a poller's thread. See [`PollerContext`].
 #[derive(Debug, Clone)]
 pub struct LocalChannel {
     core: ChannelCore,
@@ -65,8 +65,8 @@ impl LocalChannel {
         self.core.timeout = Some(timeout);
     }
 
-    /// Returns a channel to the same server whose calls arrive in the order in which they were made. Its clones
-    /// share that order. See `ordered` of the generated clients.
+    /// Returns a channel to the same server whose calls arrive in the order in which they were made. Clones of the returned
+    /// channel share this order. Generated clients provide this as `ordered`.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self { order: Some(self.queue.next_order()), ..self.clone() }
@@ -148,7 +148,7 @@ impl LocalChannel {
         (call, opened)
     }
 
-    /// Queues a call. `new_completion` returns the completion and the future that waits for it.
+    /// Queues a call. `new_completion` returns the completion and the future that waits for the outcome.
     // The compiler would not inline this function, because it has several callers. A function call costs as much as the
     // body.
     #[inline(always)]

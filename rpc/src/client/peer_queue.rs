@@ -20,7 +20,7 @@ pub(super) type Place = u64;
 /// Maximum number of small calls queued ahead of a waiting large call. Their total size is at most 1 MiB.
 const QUEUED: usize = 64;
 
-/// A part of the queue to one peer: small or large calls.
+/// A part of the queue, for small or large calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Small,
@@ -361,7 +361,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn both_sizes_have_turns_at_calls_in_flight() {
+    fn small_and_large_calls_alternate_under_call_limit() {
         let mut line = Line::new(0, 100);
         line.wait(5, true);
         line.wait(5, false);

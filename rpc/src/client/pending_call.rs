@@ -27,12 +27,12 @@ pub(super) struct PendingCall {
     pub(super) is_chosen: bool,
     /// Part of the call budget reserved for other classes; `None` if the call uses no budget.
     pub(super) leaves: Option<Leaves>,
-    /// Deadline, or the next time to check the limits of its stream; [`Time::MAX`] if there is none.
+    /// Deadline of the call, or next check of its stream's limits; [`Time::MAX`] if there is neither.
     pub(super) due: Time,
     /// The remote poller that owns the call.
     pub(super) choice: PollerChoice,
     pub(super) progress: Progress,
-    /// The call without its completion, kept if it may have to be repeated.
+    /// Copy of the call without its completion, kept if the call may have to be repeated.
     pub(super) again: Option<Box<Submission<()>>>,
     pub(super) completion: Completion,
 }
@@ -61,7 +61,7 @@ pub(super) struct Session {
     pub(super) number: SessionNumber,
     /// Incarnation of the peer.
     pub(super) epoch: u64,
-    /// Number of its pollers.
+    /// Number of pollers of the peer.
     pub(super) pollers: u16,
     /// Expected name that matched last, on a node that compares names.
     #[cfg(feature = "identity")]
@@ -77,7 +77,7 @@ pub(super) enum AcceptMode {
     None,
 }
 
-/// Flag of one-way calls in call numbers. It identifies a late refusal after the call has ended.
+/// Flag in the numbers of one-way calls. It identifies a refusal that arrives after the call has ended.
 const ONE_WAY: u32 = 1 << 31;
 
 /// Returns the number of a call on the wire. Slot numbers never reach the bit of [`ONE_WAY`], because memory is exhausted

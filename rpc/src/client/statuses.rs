@@ -71,7 +71,7 @@ pub(super) fn status_of(
     status.with_causes(causes).with_details(message.bytes_from(end))
 }
 
-/// Creates a status with this text.
+/// Creates the status of a failed call from the code and text of the reply.
 fn failed(method: &MethodName, server: PeerKey, code: Code, by: RepliedBy, text: &str) -> Status {
     let RepliedBy::Node { reason, ran } = by else { return Status::new(code, text) };
     let name = format_args!("{method} at {server}");
@@ -156,7 +156,7 @@ pub(super) fn gave_up() -> Status {
     Status::not_run(Code::Cancelled, GAVE_UP).because(Reason::Cancelled)
 }
 
-/// Returns the status of a call to a server that proved another name than the channel expects. `why` contains both names.
+/// Returns the status of a call to a server whose proved name differs from the expected one. `why` contains both names.
 #[cfg(feature = "identity")]
 pub(super) fn other_name(why: &str) -> Status {
     Status::not_run(Code::Unauthenticated, why).because(Reason::Unreachable)

@@ -104,7 +104,7 @@ impl Waiting {
         self.next_round.get_or_insert(now + PAUSE);
     }
 
-    /// Begins a round if one is due. Returns true if a round began.
+    /// Begins a round if there may be room, or the pause is over. Returns true if a round began.
     pub(super) fn begin_round(&mut self, now: Time) -> bool {
         let is_due = self.is_ready() || self.next_round.is_some_and(|due| due <= now);
         if is_due {
@@ -140,8 +140,8 @@ impl Waiting {
         self.end_turn(seat.peer);
     }
 
-    /// Records that a taken call no longer waits. `is_queued` is true if it waits to be sent, and `None` if it has
-    /// ended.
+    /// Records that a taken call no longer waits. `is_queued` is true if the request was queued, false if it was sent, and
+    /// `None` if the call has ended.
     pub(super) fn leave(&mut self, seat: Seat, is_queued: Option<bool>) {
         if let (Some(queue), Some(is_queued)) = (self.queues.get_mut(&seat.peer), is_queued) {
             queue.went(seat.part, is_queued);

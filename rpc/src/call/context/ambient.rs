@@ -1,4 +1,4 @@
-//! The context of the current thread: a poller's or a worker's turn, and the innermost scope of a call.
+//! The poller or worker that runs on the current thread, and the thread's innermost [`Context::scope`].
 //!
 //! Guards restore the previous values, so values are dropped by guards and never at the end of the thread.
 

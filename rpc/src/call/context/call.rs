@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn scope_is_current_context_within_its_polls() {
+    fn scope_sets_current_context_during_polls() {
         let (outer, inner) = (of_call(), Context::detached());
         let is_outer = || Context::current().is_some_and(|current| Arc::ptr_eq(&current.0, &outer.0));
         let mut task = task::Context::from_waker(Waker::noop());

@@ -46,14 +46,13 @@ const TOKEN: u32 = 100;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// Chooses the first server with a session, in the order of the target's addresses. All clients with the same list use
-    /// the same server. Other servers are not connected until they are needed.
+    /// The first server with a session, in the order of the target's addresses. All clients with the same list use the same
+    /// server. Other servers are not connected until they are needed.
     PickFirst,
-    /// Chooses the servers in turn, starting with a random one.
+    /// One server after the other, starting with a random server.
     RoundRobin,
-    /// Chooses two random servers, and of these the server with fewer calls of this channel in progress. A refused call
-    /// still counts as in progress for at least 400 ms. So does a call whose hedge had the first outcome, but only one per
-    /// server at a time.
+    /// The server with fewer calls of this channel in progress, of two random servers. A refused call still counts as in
+    /// progress for at least 400 ms. So does a call whose hedge had the first outcome, but only one per server at a time.
     #[default]
     PowerOfTwo,
 }
@@ -1140,7 +1139,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_hedges_of_healthy_servers_leave_their_calls_evenly_spread() {
+    fn hedging_leaves_calls_evenly_spread_over_healthy_servers() {
         let (_routes, balanced) = connected(Policy::PowerOfTwo);
         // A channel begins at a random server, which slightly affects the distribution of calls in a window.
         balanced.start.set(0).unwrap();

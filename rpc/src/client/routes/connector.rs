@@ -105,8 +105,8 @@ impl Sought {
         }
     }
 
-    /// Returns true if a call waits through failed rounds for this node: an attempt at it failed in the current round, or the
-    /// last round failed and the node belongs to the target.
+    /// Returns true if a call waits for this node through failed rounds, because an attempt at the node failed in the
+    /// current round, or the last round failed and the node belongs to the target.
     fn is_waited_at(&self, peer: PeerKey) -> bool {
         self.route.connect() == Connect::Wait
             && match (&self.round, &self.route.target.source) {

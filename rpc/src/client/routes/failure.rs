@@ -113,7 +113,7 @@ impl Failure {
         if self.is_final { status } else { status.with_next_attempt(due_in) }
     }
 
-    /// Returns the failure as one text.
+    /// Returns the failure as text.
     pub(super) fn text(&self) -> &str {
         &self.text
     }

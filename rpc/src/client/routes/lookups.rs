@@ -54,7 +54,7 @@ impl Lookup {
         Resolved { route: self.route.id, number: self.number, outcome }
     }
 
-    /// Runs the lookup on this thread, which it may block.
+    /// Runs the lookup on this thread, which the lookup may block.
     #[expect(clippy::disallowed_methods, reason = "a simulation runs lookups as tasks")]
     fn run_here(self, runtime_guard: &RuntimeGuard) -> Resolved {
         let (route, number) = (self.route.id, self.number);
@@ -117,7 +117,7 @@ struct LookupQueue {
     /// Routes of the running lookups. Each route has at most one running lookup, so that a blocking resolver occupies a
     /// single thread.
     running: Vec<RouteId>,
-    /// Waiting lookups, one per route at most.
+    /// Waiting lookups, at most one per route.
     waiting: VecDeque<Lookup>,
 }
 
@@ -136,7 +136,7 @@ impl Lookups {
     /// Queues a lookup, which replaces a queued lookup for the same route.
     pub(crate) fn begin(self: &Arc<Self>, lookup: Lookup) {
         let mut state = self.state.lock();
-        // The thread that runs the route's current lookup runs this one next.
+        // The thread that runs the route's current lookup then runs the new lookup.
         let has_thread = state.threads == THREADS || state.is_running(&lookup);
         state.waiting.retain(|other| other.route.id != lookup.route.id);
         state.waiting.push_back(lookup);

@@ -103,7 +103,7 @@ pub(crate) struct Started {
 struct Known {
     routes: BTreeMap<RouteId, Arc<Route>>,
     last: u32,
-    /// Nodes with a session to this one.
+    /// Nodes with a session to this node.
     up: BTreeMap<PeerKey, Session>,
     /// Number of sessions so far.
     sessions: u64,

@@ -33,7 +33,7 @@ pub type Resolving<'a> = Pin<Box<dyn Future<Output = Result<Vec<PeerKey>, Resolv
 /// use trunkline::report::PeerKey;
 /// use trunkline::{Resolve, Resolving, Target};
 ///
-/// /// Reads the addresses of a service from a file, one a line.
+/// /// Reads the addresses of a service from a file, one per line.
 /// #[derive(Debug)]
 /// struct Listed(std::path::PathBuf);
 ///
@@ -182,7 +182,7 @@ impl fmt::Debug for AddressWatcher {
 /// }
 ///
 /// let servers = ServerList::new("stock", ["10.0.0.1:7000".parse::<PeerKey>()?]);
-/// // Later, on the thread or in the task that watches.
+/// // Later, when the servers have changed.
 /// servers.set(["10.0.0.1:7000".parse::<PeerKey>()?, "10.0.0.2:7000/4792".parse()?]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -160,7 +160,7 @@ impl Target {
     }
 }
 
-/// Returns the reason why a server cannot have this address, if there is one.
+/// Returns the reason if a server cannot have this address.
 fn misuse(address: PeerKey) -> Option<String> {
     let ip = address.host();
     // Servers do not listen on port 0, which requests a free port.
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn first_distinct_addresses_with_port_are_used_and_omitted_ones_counted() {
+    fn distinct_valid_addresses_are_used_up_to_maximum() {
         let address = |port| PeerKey::new(([10, 0, 0, 1], port).into());
         let many = (0..100_000_u32).map(|at| address(u16::try_from(at % 2000).unwrap_or(0)));
         let Usable { addresses, omitted } = usable(many, 4791);
