@@ -81,7 +81,7 @@ mod node;
 mod observe;
 #[cfg(feature = "policy")]
 pub mod policy {
-    //! Authorization by rules in a file that state which peers may make which calls.
+    //! Authorization by rules in a file. The rules state which peers may make which calls.
     //!
     //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) sets the file of a node, which reloads the file when it
     //! changes. `trunkctl policy check` reports errors in a file and the decision on a given call. A policy consists of

@@ -60,7 +60,6 @@ impl<W> Call<W> {
         Self { made: Some(made), after: metadata.map(After::storing) }
     }
 
-    /// Adds the closures of interceptors.
     pub(crate) fn with_hooks(mut self, hooks: EndHooks) -> Self {
         if !hooks.is_empty() {
             self.after.get_or_insert_default().hooks = hooks;
@@ -121,14 +120,13 @@ fn not_made(status: Option<Status>, after: Option<Box<After>>) -> Outcome {
 pub struct After {
     /// Storage for the metadata of the response, if requested.
     metadata: Option<ResponseMetadata>,
-    /// Closures of interceptors.
     hooks: EndHooks,
 }
 
 impl After {
     #[cold]
     fn storing(place: &ResponseMetadata) -> Box<Self> {
-        // Clear the metadata of an earlier call, so that it is not mistaken for metadata of this call.
+        // Clear the metadata of an earlier call, which could be mistaken for metadata of this call.
         place.store(ReplyMetadata::default());
         Box::new(Self { metadata: Some(place.clone()), hooks: EndHooks::default() })
     }

@@ -93,7 +93,6 @@ impl LocalQueue {
         self.sweep.get() || !self.calls.borrow().is_empty()
     }
 
-    /// Returns the poller's reused buffers.
     #[inline]
     pub(crate) fn buffers(&self) -> &BufferPool {
         &self.buffers
@@ -126,7 +125,6 @@ impl LocalQueue {
         (self.calls.borrow().len() >= DEPTH && entry != AdmissionClass::Waits).then(|| too_many(DEPTH))
     }
 
-    /// Queues a call.
     #[inline(always)]
     pub(crate) fn push(&self, submission: Submission) {
         self.calls.borrow_mut().push_back(submission);

@@ -1,7 +1,7 @@
 //! The parts of a call shared by callers, inboxes and pollers.
 //!
-//! A caller fills a [`Submission`] and holds a [`Call`]. A poller takes the submission and completes its [`Completion`]. This
-//! module does no I/O.
+//! A caller creates a [`Submission`] and holds a [`Call`]. A poller takes the submission and completes its [`Completion`].
+//! This module does no I/O.
 
 mod completion;
 pub(crate) mod context;

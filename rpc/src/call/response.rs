@@ -47,7 +47,6 @@ impl Response {
         Self { metadata, ..self }
     }
 
-    /// Returns a copy of the metadata.
     pub(crate) fn metadata(&self) -> ReplyMetadata {
         let parsed = ReplyMetadata::parse(self.metadata, self.message.as_slice(), self.encoded.start);
         parsed.unwrap_or_default()
@@ -65,7 +64,7 @@ impl Response {
     /// Returns the raw bytes after the encoded part.
     ///
     /// # Errors
-    /// `Internal` if the server sent a typed error.
+    /// `Internal` if the handler failed with an error of its own type.
     #[inline(always)]
     pub fn bytes(self) -> Result<Bytes, Status> {
         self.refuse_error()?;
@@ -75,7 +74,7 @@ impl Response {
     /// Returns the raw bytes after the encoded part; `None` if the encoded part marks them as absent.
     ///
     /// # Errors
-    /// `Internal` if the encoded part is invalid, or if the server sent a typed error.
+    /// `Internal` if the encoded part is invalid, or if the handler failed with an error of its own type.
     pub fn optional_bytes(self) -> Result<Option<Bytes>, Status> {
         self.refuse_error()?;
         match self.encoded_part() {

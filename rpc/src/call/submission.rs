@@ -40,9 +40,8 @@ pub(crate) struct Submission<C = Completion> {
     pub(crate) connect: Connect,
     /// Number of an ordered channel, which selects the peer's poller.
     pub(crate) order: Option<PollerChoice>,
-    /// True for a call of a handler or task of this node, which continues while the node shuts down.
+    /// True for a call made by a handler or task of this node. Such a call continues while the node shuts down.
     pub(crate) nested: bool,
-    /// Admission class of the call.
     pub(crate) entry: AdmissionClass,
     /// Completion for the outcome; `None` once it has been taken.
     pub(crate) completion: Option<C>,
@@ -97,7 +96,6 @@ impl Submission {
 }
 
 impl<C> Submission<C> {
-    /// Replaces the completion.
     pub(crate) fn with_completion<D>(self, completion: Option<D>) -> Submission<D> {
         Submission {
             server: self.server,

@@ -203,7 +203,7 @@ impl Attempts {
         }
     }
 
-    /// Records a failed attempt of a call that continues. Returns true if the attempt may have run.
+    /// Records a failed attempt at a call that continues. Returns true if the attempt may have run.
     fn note(&mut self, status: Status) -> bool {
         self.has_failed |= is_failure(&status);
         let may_have_run = status.may_have_run();

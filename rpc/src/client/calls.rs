@@ -69,7 +69,6 @@ pub(crate) struct Calls {
     /// Lower bound of the deadlines of the calls in flight, and the time of the next search. Most calls end long before
     /// their deadline and are never searched.
     next_due: Time,
-    /// Time of the last search.
     searched: Time,
     /// Calls that wait for room.
     waiting: Waiting,
@@ -188,7 +187,6 @@ impl Calls {
         }
     }
 
-    /// Takes the calls to be repeated.
     pub(crate) fn take_again(&mut self) -> Vec<Submission> {
         self.held.take_ready()
     }
@@ -510,7 +508,7 @@ impl Calls {
                     let peer = pending.peer;
                     self.opened(now, token.0, self.compared_session(peer));
                 }
-                // The call may have waited in the message queue.
+                // The request may have occupied the message queue.
                 self.waiting.there_is_room();
             }
             SendOutcome::Failed(SendFailure { may_have_arrived, cause }) => {
@@ -561,7 +559,6 @@ impl Calls {
         self.finish(now, call, outcome);
     }
 
-    /// Handles a reply.
     pub(crate) fn reply(
         &mut self,
         now: Time,
@@ -720,7 +717,7 @@ impl Calls {
     pub(crate) fn tell_drained(&mut self, transport: &mut Transport, peer: PeerKey) {
         let pollers = self.sessions.get(peer).map_or(0, |session| session.pollers);
         for poller in (0..pollers).map(PollerIndex) {
-            // A peer that does not get the frame treats its calls as possibly run.
+            // Without the frame, the peer treats its unanswered calls as possibly run.
             let _ = send_control(
                 &mut self.scratch,
                 transport,
@@ -732,7 +729,6 @@ impl Calls {
         }
     }
 
-    /// Returns the peers with a session.
     pub(crate) fn peers(&self) -> Vec<PeerKey> {
         self.sessions.iter().map(|(peer, _)| peer).collect()
     }
@@ -786,8 +782,8 @@ impl Calls {
         self.budget.leave(peer);
     }
 
-    /// Adds what the calls await, by peer. This includes the end of a session that accepts no more calls, because a vanished
-    /// peer would otherwise never be called again.
+    /// Adds the events that calls wait for, by peer. They include the end of a session that accepts no more calls, because a
+    /// vanished peer would otherwise never be called again.
     pub(crate) fn awaited(&self, awaited: &mut BTreeMap<PeerKey, Awaited>) {
         awaited.extend(self.drained.peers().map(|peer| (peer, Awaited::Interest)));
         awaited.extend(self.held.servers().map(|peer| (peer, Awaited::Reply)));

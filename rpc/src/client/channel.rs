@@ -86,7 +86,7 @@ impl Channel {
         Self { core: ChannelCore::new(link), inboxes: Arc::clone(inboxes), turn, order: None, balance: None }
     }
 
-    /// Creates a channel to a server. `Channel::connect` is in `node`, because this module does not depend on nodes.
+    /// Creates a channel to a server. `Channel::connect` is defined in `node`, because this module does not depend on nodes.
     ///
     /// # Errors
     /// `InvalidArgument` if a server cannot listen at the target.
@@ -323,7 +323,6 @@ impl Channel {
         Ok(SharedWait { waiting: Waiting::Balanced(Box::new(attempts)), inbox })
     }
 
-    /// Encodes a call.
     #[inline]
     fn submission<A: EncodeArguments, T>(
         &self,

@@ -39,7 +39,6 @@ pub(crate) async fn follow_health(context: PollerContext, watched: Weak<Watched>
     .await;
 }
 
-/// Reads streams of statuses, one after the other.
 async fn read_streams(context: &PollerContext, watched: &Weak<Watched>, following: &Following) {
     let core = ChannelCore::new(Arc::clone(&following.link));
     let client = HealthLocal::from(LocalChannel::new(context, core));
@@ -66,7 +65,6 @@ async fn read_streams(context: &PollerContext, watched: &Weak<Watched>, followin
     }
 }
 
-/// Reads a stream of statuses to its end.
 async fn read(client: &HealthLocal, service: &str, set_serving: &impl Fn(bool)) -> Result<(), Status> {
     let mut statuses = client.with(&CallOptions::beyond_limits()).watch(service.to_owned()).await?;
     while let Some(status) = statuses.message().await? {

@@ -126,7 +126,7 @@ impl Held {
 
 /// Peers that run no more calls in their session, because they drain or have sent DRAINED. A poller that sent DRAINED has
 /// answered all calls from this poller and runs no further calls from it. Such pollers are stored with the arrival time of
-/// the frame. Each call looks up its peer, so the peers are stored in a map.
+/// the frame. The peers are stored in a map, because each call looks up its peer.
 #[derive(Debug, Default)]
 pub(super) struct DrainedPollers(BTreeMap<PeerKey, BTreeMap<PollerIndex, Time>>);
 
@@ -159,7 +159,6 @@ impl DrainedPollers {
         self.0.get(&peer)?.values().min().copied()
     }
 
-    /// Returns the draining peers.
     pub(super) fn peers(&self) -> impl Iterator<Item = PeerKey> {
         self.0.keys().copied()
     }

@@ -134,7 +134,6 @@ impl Counters {
         index
     }
 
-    /// Returns the counters at an index.
     #[inline]
     pub(super) fn at(&self, index: u32) -> Option<&MethodCounters> {
         self.all.get(index as usize).map(|counters| &**counters)
@@ -158,7 +157,6 @@ impl Counters {
         self.inbox.recorder().failed(counters, peer, failure, ns);
     }
 
-    /// Returns the counters of a method.
     pub(super) fn of(&mut self, method: &'static MethodName) -> Option<&MethodCounters> {
         let index = self.index(method);
         self.at(index)

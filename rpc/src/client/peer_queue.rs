@@ -102,7 +102,6 @@ impl PeerQueue {
         Ok(self.leaves(own, call))
     }
 
-    /// Adds a waiting call.
     pub(super) fn push(&mut self, place: Place, call: Submission, why: Backpressure) {
         let mut part = Part::of(&call);
         if let Some(order) = call.order {

@@ -159,7 +159,6 @@ impl Waiting {
         }
     }
 
-    /// Ends a round.
     pub(super) fn end_round(&mut self) {
         // Queues remain if the round reached the maximum number of calls.
         self.has_room |= !self.turns.is_empty();

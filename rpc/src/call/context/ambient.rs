@@ -107,7 +107,7 @@ impl Drop for Scope {
     }
 }
 
-/// Returns the values that calls on this thread inherit.
+/// Returns the properties that calls made on this thread inherit.
 #[inline]
 pub(crate) fn inherited() -> Inherited {
     let inherited = HERE.with(|here| match &**here.scope.borrow() {

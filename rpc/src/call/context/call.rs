@@ -39,7 +39,7 @@ impl Peer {
         self.key.address()
     }
 
-    /// Returns the UDP port of the node's software device; `None` if it equals the UDP port of the called node's device.
+    /// Returns the UDP port of the node's software device, or `None` if the called node's device has the same port.
     #[must_use]
     pub fn udp_port(&self) -> Option<u16> {
         self.key.udp_port()
@@ -219,7 +219,7 @@ impl Context {
         Self::with(Clock::monotonic(), None, None, None, metadata)
     }
 
-    /// Returns the call's deadline; `None` if it has no time limit, as in a detached context.
+    /// Returns the call's deadline, or `None` if the call has no time limit, as in a detached context.
     ///
     /// The request carries the remaining time, so the clocks of the two nodes need not agree. The value is meaningless in a
     /// simulation; use [`Context::time_left`] there.
@@ -235,7 +235,7 @@ impl Context {
         self.0.deadline.map(|deadline| deadline.saturating_duration_since(self.0.clock.now()))
     }
 
-    /// Returns the node that made the call; `None` if the context is detached.
+    /// Returns the node that made the call, or `None` if the context is detached.
     #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
         self.0.peer.as_ref()
@@ -271,7 +271,8 @@ impl Context {
         self.0.reply.lock().get_or_insert_default().initial = metadata;
     }
 
-    /// Sets the metadata for the end of the response, and replaces metadata set earlier. See [`Context::set_initial_metadata`].
+    /// Sets the metadata for the end of the response, and replaces metadata set earlier. See also
+    /// [`Context::set_initial_metadata`].
     ///
     /// A handler's stream can hold a clone of the context and set the metadata until the stream ends.
     ///
@@ -314,8 +315,8 @@ impl Context {
     /// Completes when the caller has dropped the call, the time limit has passed, the session has ended, the node has ended,
     /// or the handler has returned.
     ///
-    /// In the first four cases the handler itself is dropped. Use this in tasks and threads that the handler
-    /// started, and in `#[blocking]` methods, which keep running.
+    /// In the first four cases the handler itself is dropped. The future is for tasks and threads started by the handler,
+    /// and for `#[blocking]` methods, which keep running.
     pub fn cancelled(&self) -> Cancelled<'_> {
         Cancelled { context: self, key: None }
     }

@@ -121,7 +121,6 @@ impl CurrentCall {
         self.is_withdrawn.take()
     }
 
-    /// Returns the drain state of the node.
     pub(super) fn drain(&self) -> &Drain {
         &self.drain
     }
@@ -131,7 +130,7 @@ impl CurrentCall {
         self.peer.get()
     }
 
-    /// Returns the values that nested calls inherit.
+    /// Returns the properties that nested calls inherit.
     #[inline]
     pub(super) fn inherited(&self) -> Inherited {
         match self.peer.get() {

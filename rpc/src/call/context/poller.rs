@@ -142,7 +142,6 @@ impl PollerContext {
         &self.0.owner
     }
 
-    /// Returns the routes of the node.
     pub(crate) fn routes(&self) -> &Arc<Routes> {
         &self.0.routes
     }
@@ -168,7 +167,6 @@ impl PollerContext {
         !self.0.spawned.borrow().is_empty()
     }
 
-    /// Takes the spawned tasks.
     pub(crate) fn take_spawned(&self) -> Vec<Task> {
         self.0.spawned.take()
     }

@@ -71,7 +71,7 @@ pub enum Policy {
 /// }
 /// ```
 ///
-/// `docs/book/src/guide/balancing.md` describes balancing in detail.
+/// See `docs/book/src/guide/balancing.md`, and `retries.md` and `hedging.md` in the same folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Balance {
     policy: Policy,
@@ -112,13 +112,12 @@ impl Balance {
     /// Sets whether the channel leaves out servers whose calls fail or lag in comparison with most other servers. The
     /// default is `true`.
     ///
-    /// Such a server gets no calls for 400 ms. Then one call probes the server, and each failure doubles the time, up to 6.4
-    /// s. At most a third of the servers, or one of two servers, are left out. Servers that are left out still get calls if
-    /// no other server has a session.
+    /// Such a server gets no calls for 400 ms. Then one call probes the server. Each failure doubles the time, to at most
+    /// 6.4 s. At most a third of the servers, or one of two servers, are left out. Servers that are left out still get calls
+    /// if no other server has a session.
     ///
     /// `ServerReport::state` of such a server is `left out: fails` or `left out: slow`. The counter `servers_left_out`
-    /// counts how often servers were left out. The section *Servers that fail or lag* in `docs/book/src/guide/balancing.md`
-    /// describes the conditions.
+    /// counts how often servers were left out. `docs/book/src/guide/outliers.md` describes the conditions.
     #[must_use]
     pub fn leave_out_failing(mut self, leaves_out: bool) -> Self {
         self.leaves_out_failing = leaves_out;
@@ -197,7 +196,7 @@ struct Servers {
     /// Addresses from which the list was built; `None` until they are known.
     found: Option<Arc<[PeerKey]>>,
     list: Arc<[Arc<Server>]>,
-    /// Services called so far, whose health is watched.
+    /// Services called so far. Their health is watched.
     services: Vec<&'static str>,
 }
 
@@ -292,7 +291,6 @@ pub(crate) struct Tried {
 /// The worst refusal of a call by servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Refused {
-    /// No refusal.
     #[default]
     Never,
     /// A draining server refused the call. The call may wait for a server that is being connected.
@@ -391,7 +389,7 @@ impl Balanced {
                 self.target.look_again();
             }
         }
-        // A server whose probe was taken by another thread is left out in the next pass.
+        // If another thread has taken the probe of a server, the next pass leaves out the server.
         for _ in 0..=servers.len() {
             let chosen = self.choose_once(&servers, tried, now)?;
             let Some(server) = chosen else {
@@ -736,7 +734,6 @@ impl Balanced {
         self.budget.add(TOKEN);
     }
 
-    /// Returns the state of each server.
     pub(super) fn report(&self, now: Time) -> Vec<ServerReport> {
         let one = |server: &Arc<Server>| ServerReport {
             target: self.target.to_string(),
@@ -819,7 +816,6 @@ impl Server {
         server
     }
 
-    /// Watches the health of a service.
     fn watch(&self, service: &'static str) {
         let watched = self.link.routes().watch(&self.link, service);
         self.watches.lock().push(watched);

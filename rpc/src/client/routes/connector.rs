@@ -34,8 +34,8 @@ const REFRESH: Duration = Duration::from_millis(100);
 /// longer.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Returns a predicate that is true if a node has a session, accepts calls and has proved the expected name. The transport is
-/// the first to detect a dead node.
+/// Returns a predicate that is true if a node has a session, accepts calls and has proved the expected name. The transport
+/// is also asked for the session, because it detects a dead node first.
 fn serves<'a>(
     transport: &'a Transport,
     routes: &'a Routes,

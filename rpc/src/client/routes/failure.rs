@@ -19,7 +19,7 @@ pub(super) struct Failure {
     causes: Vec<String>,
     /// True if another round cannot succeed.
     pub(super) is_final: bool,
-    /// True if every address was paused, so that the round tried none of them.
+    /// True if every address was paused and the round tried none of them.
     has_tried_none: bool,
 }
 

@@ -40,9 +40,7 @@ impl ExpectedId {
 /// The result of a lookup.
 #[derive(Debug)]
 pub(crate) struct Resolved {
-    /// The route that was looked up.
     pub(crate) route: RouteId,
-    /// Number of the lookup.
     pub(crate) number: u64,
     /// The usable addresses, or the texts of an error and its sources.
     pub(crate) outcome: Result<Vec<PeerKey>, Vec<String>>,

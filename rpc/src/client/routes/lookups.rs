@@ -25,7 +25,6 @@ const THREADS: usize = 1024;
 /// Maximum number of errors kept from a chain of sources.
 const CAUSES: usize = 4;
 
-/// A lookup to run.
 #[derive(Debug)]
 pub(crate) struct Lookup {
     route: Arc<Route>,
@@ -39,7 +38,6 @@ impl Lookup {
         Self { route, number, udp_port }
     }
 
-    /// Runs the lookup.
     pub(crate) async fn run(self) -> Resolved {
         let outcome = match &self.route.target.source {
             Source::Resolver(resolver, _) => match resolver.resolve().await {

@@ -9,7 +9,7 @@
 //!               Parked (each poller)      Connector (the node's first poller) ──► Lookups: threads, or tasks of a simulation
 //! ```
 //!
-//! While a route is up, each poller has its address in a table, so a call costs no more than a call to a fixed address.
+//! While a route is up, a poller finds its address in a table, so a call costs no more than a call to a fixed address.
 //! Otherwise the call waits in its poller, and the first poller runs a *round*, which looks up the addresses and tries them
 //! in turn until a session is up. Only lookup threads block.
 
@@ -151,7 +151,7 @@ impl Routes {
         })
     }
 
-    /// Sets the UDP port of the node's software device, before there are channels.
+    /// Sets the UDP port of the node's software device. Must be called before channels are created.
     pub(crate) fn set_udp_port(&self, udp_port: u16) {
         self.udp_port.store(udp_port, Ordering::Relaxed);
     }
@@ -166,7 +166,7 @@ impl Routes {
         let _opened_before = self.started.set(started);
     }
 
-    /// Returns the node's properties, or `None` before it starts.
+    /// Returns the node's properties, or `None` before the node starts.
     #[inline]
     pub(crate) fn started(&self) -> Option<&Started> {
         self.started.get()
@@ -176,7 +176,6 @@ impl Routes {
         &self.pollers
     }
 
-    /// Adds a balanced channel.
     fn add_balanced(&self, balanced: &Arc<Balanced>) {
         if !self.is_forked() {
             self.balanced.add(balanced);
@@ -325,7 +324,6 @@ impl Routes {
         self.session(peer).is_some_and(|session| session.drains)
     }
 
-    /// Returns the session with a node.
     pub(crate) fn session(&self, peer: PeerKey) -> Option<Session> {
         self.known.lock().up.get(&peer).copied()
     }
@@ -444,7 +442,6 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Creates a link to a target.
     pub(crate) fn new(routes: &Arc<Routes>, target: Target) -> Arc<Self> {
         Self::with_usage(routes, target, Usage::Sticky)
     }

@@ -24,7 +24,7 @@ const IN_A_ROW: u32 = 5;
 /// Share of failed calls, in thousandths, at which a server is left out, and the maximum share at the other servers.
 const FAILING: u64 = 500;
 const HEALTHY: u64 = 200;
-/// Maximum share of failed calls at the other servers, for a server with [`IN_A_ROW`] failures. Such rows are common if a
+/// Maximum share of failed calls at the other servers, for a server with [`IN_A_ROW`] failures. Such series are common if a
 /// fifth of all calls fail.
 const HEALTHY_AT_ONCE: u64 = 50;
 /// Minimum ratio and difference between the latencies of a slow server and the other servers.
@@ -118,14 +118,12 @@ impl Record {
         })
     }
 
-    /// Begins a period.
     pub(super) fn begin_period(&self) {
         for (current, last) in self.current.each().into_iter().zip(self.last.each()) {
             last.store(current.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
-    /// Forgets all outcomes.
     pub(super) fn clear(&self) {
         let all = self.current.each().into_iter().chain(self.last.each());
         all.for_each(|count| count.store(0, Ordering::Relaxed));
@@ -196,7 +194,7 @@ pub(super) fn most_succeed(others: impl Iterator<Item = Recent>) -> bool {
     upper_median(failed.len(), failed).is_some_and(|failed| failed <= HEALTHY_AT_ONCE)
 }
 
-/// Returns the median of `count` values, or the larger of the two middle values. Values missing from `values` count as larger
+/// Returns the median of `count` values, or the larger of two middle values. Values missing from `values` count as larger
 /// than all others.
 fn upper_median(count: usize, mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();

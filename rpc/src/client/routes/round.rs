@@ -2,7 +2,7 @@
 //!
 //! | stage | ends with |
 //! |---|---|
-//! | the addresses are looked up, if they are not fixed | a result, or after [`LOOKUP`]; a failed lookup leaves the addresses of the last round in use |
+//! | the addresses are looked up, if they are not fixed | a result, or the time limit [`LOOKUP`]; after a failure the addresses of the last lookup are used |
 //! | the addresses are tried, in order | the first session, or the end of every attempt |
 //!
 //! The next address is tried when an attempt fails, or has no outcome after [`PATIENCE`], because an attempt at a host that
@@ -122,8 +122,7 @@ impl Round {
         (&self.tried, &self.lookup)
     }
 
-    /// Handles the end of the lookup. `addresses` are the addresses found or, if the lookup failed with `error`, the addresses
-    /// of an earlier lookup.
+    /// Handles the end of the lookup. If the lookup failed with `error`, `addresses` are the addresses of an earlier lookup.
     pub(super) fn looked_up(&mut self, addresses: &[PeerKey], error: Vec<String>) {
         self.is_looking_up = false;
         self.left = addresses.iter().copied().collect();
@@ -215,7 +214,7 @@ impl Round {
     ) -> Step {
         let has_failed = self.tried.iter().any(|(tried, _)| *tried == peer);
         if self.is_looking_up || has_failed || self.left.contains(&peer) {
-            // The node is not being tried now.
+            // No attempt at the node is in progress.
             return Step::Waits(self.due);
         }
         self.open.retain(|open| *open != peer);

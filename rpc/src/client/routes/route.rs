@@ -333,13 +333,11 @@ impl Route {
         outcome
     }
 
-    /// Removes a waiting future.
     pub(super) fn leave(&self, future: WaitingFuture) {
         let removed = self.state.lock().waiting.try_remove(future.key);
         drop(removed);
     }
 
-    /// Begins a round.
     pub(super) fn begin(&self) {
         let mut state = self.state.lock();
         state.phase = Phase::Seeking;

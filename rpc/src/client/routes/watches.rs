@@ -104,7 +104,6 @@ impl Watched {
         Some((Following { link: Arc::clone(&self.link), service: self.service, session }, over))
     }
 
-    /// Records a reported status.
     pub(crate) fn set_serving(&self, is_serving: bool) {
         if self.is_not_serving.swap(!is_serving, Ordering::Relaxed) != is_serving {
             return;
