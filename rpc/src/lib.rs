@@ -53,7 +53,7 @@
 //! | `policy` | with `identity` | `policy`, which authorizes calls by rules in a file | |
 //! | `rdma-core` | no | support for NICs | libibverbs, librdmacm, their headers, libclang |
 //! | `message-pack` | no | `codec::MessagePack`, which allows adding fields and variants | |
-//! | `anyhow`, `eyre` | no | the crate's `Result` as return type of methods, and conversion of its error to [`Status`] | |
+//! | `anyhow`, `eyre` | no | the crate's `Result` as a return type of methods, and conversion of its error to [`Status`] | |
 //! | `opentelemetry` | no | `OpenTelemetry`, which links spans across nodes | a layer of `tracing-opentelemetry` |
 //! | `metrics` | no | call metrics through the `metrics` facade | a recorder |
 //! | `clap` | no | `device::DeviceFlags`, command-line flags that choose a device | |

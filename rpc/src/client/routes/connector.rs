@@ -35,7 +35,7 @@ const REFRESH: Duration = Duration::from_millis(100);
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// Returns a predicate that is true if a node has a session, accepts calls and has proved the expected name. The transport
-/// is also asked for the session, because it detects a dead node first.
+/// is checked too, because it is the first to detect a dead node.
 fn serves<'a>(
     transport: &'a Transport,
     routes: &'a Routes,
