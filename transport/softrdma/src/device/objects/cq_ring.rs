@@ -167,8 +167,7 @@ impl CqRing {
         }
     }
 
-    /// Moves completions of other shards into the queue while there is room. The others stay in their rings,
-    /// and are not lost.
+    /// Moves completions of other shards into the queue while there is room. The others stay in their rings.
     fn move_crossed(&self, state: &mut CqEntries) {
         let room = state.capacity - state.entries.len();
         self.crossing.receive(room, |_, (completion, solicited)| {

@@ -25,7 +25,7 @@ pub(in crate::device) struct ReceiveQueue {
     broken: bool,
 }
 
-/// A receive that was taken for a message. The QP keeps the buffer for the next message.
+/// A receive that was taken for a message. The QP reuses the buffer for the next message.
 #[derive(Debug, Default)]
 pub(in crate::device) struct Taken {
     pub(in crate::device) wr_id: u64,
@@ -55,7 +55,7 @@ impl ReceiveQueue {
         if self.broken { 0 } else { self.length }
     }
 
-    /// Stops handing out requests (contract G10).
+    /// Marks the queue as broken, so that requests are no longer taken (contract G10).
     pub(in crate::device) fn break_off(&mut self) {
         self.broken = true;
     }

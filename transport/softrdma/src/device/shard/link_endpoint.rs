@@ -1,7 +1,6 @@
-//! The shard's end of the link: datagrams in and out.
+//! The shard's end of the link, which sends and receives datagrams.
 //!
-//! Owns the link, the outgoing and incoming batches, and the list of open addresses. It must never look into
-//! a packet.
+//! Owns the link, the outgoing and incoming batches, and the list of open addresses. It must never inspect a packet.
 
 use super::no_link::NoLink;
 use super::qp::route::Route;
@@ -17,8 +16,7 @@ use trunkline_verbs::{Counter, Mtu, PeerView, Psn, Time, VerbsError};
 const RECEIVE_SLOTS: usize = 64;
 /// Maximum number of batches that a process forwards before it exits.
 const LAST_BATCHES: usize = 64;
-/// Interval at which a thread polls the link while packets arrive through memory. Polling the link is a
-/// system call.
+/// Minimum interval between polls of the link while packets arrive through memory. A poll takes a system call.
 const INTERVAL_NS: u64 = 4_000;
 /// Maximum poll interval of an unused link. The interval is an eighth of the time since the last use, so that
 /// the delay of a peer's packets is small in relation to the peer's pauses.
@@ -37,14 +35,14 @@ pub(in crate::device) struct LinkEndpoint {
     opened: Vec<IpAddr>,
     /// Incremented when the link's descriptors change.
     descriptors_changed: u64,
-    /// Time at which the link was polled last.
+    /// Time of the last poll.
     polled: Time,
-    /// Time at which something was sent or has arrived last.
+    /// Time of the last send or arrival.
     used: Time,
-    /// True if the sockets were empty when the shard's poller last went to sleep, and no wake-up by a
-    /// descriptor followed. The poller watches edge-triggered, so later datagrams wake it.
+    /// True if the sockets were empty when the shard's poller last went to sleep, and no descriptor has woken it since.
+    /// The poller watches the descriptors edge-triggered, so later datagrams wake it.
     is_watched: bool,
-    /// True from a wake-up that did not come from a descriptor until the next poll.
+    /// True after a wake-up that no descriptor caused, until the next poll.
     woke_quietly: bool,
 }
 
@@ -69,7 +67,7 @@ impl LinkEndpoint {
         self.tap.wire.link.name()
     }
 
-    /// Returns true if datagrams between these addresses pass a network.
+    /// Returns true if datagrams between these addresses cross a network.
     pub(super) fn is_between_hosts(&self, from: IpAddr, to: IpAddr) -> bool {
         self.tap.wire.link.is_between_hosts(from, to)
     }
@@ -109,8 +107,7 @@ impl LinkEndpoint {
         self.tap.wire.link.source(address)
     }
 
-    /// Returns a source for packets from an open address whose port differs from the port at which the device
-    /// receives.
+    /// Returns a source for packets from an open address, with another port than the one at which the device receives.
     pub(super) fn other_source(&mut self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.other_source(address)
     }
@@ -144,7 +141,7 @@ impl LinkEndpoint {
         now.since(self.polled) >= interval
     }
 
-    /// Records that something was sent or has arrived.
+    /// Records a send or an arrival.
     pub(super) fn note_use(&mut self, now: Time) {
         self.used = now;
     }
@@ -162,7 +159,7 @@ impl LinkEndpoint {
         self.tap.next_timeout()
     }
 
-    /// Receives a batch; the flag is true if more datagrams may wait. Return the batch with
+    /// Receives a batch. The flag is true if more datagrams may be waiting. The caller returns the batch to
     /// [`LinkEndpoint::recycle`].
     pub(super) fn receive(&mut self, judge: &mut dyn Judge) -> Option<(ReceiveBatch, bool)> {
         let mut batch = self.received.take()?;
@@ -201,7 +198,7 @@ impl LinkEndpoint {
         &mut self.outgoing
     }
 
-    /// Returns true if no outgoing packet is queued.
+    /// Returns true if the queue of outgoing packets is empty.
     pub(super) fn is_idle(&self) -> bool {
         self.outgoing.len() == 0
     }
@@ -270,7 +267,7 @@ impl LinkEndpoint {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     batch: SendBatch,
-    /// Flow of the packets added last.
+    /// Flow of the last added packets.
     flow: Option<Flow>,
 }
 

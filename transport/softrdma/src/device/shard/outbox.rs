@@ -29,7 +29,7 @@ pub(in crate::device) enum ControlEvent {
     Mad {
         /// Sender's address and UDP port.
         from: SocketAddr,
-        /// True if a member of this host's registry has that port.
+        /// True if the port belongs to a member of this host's registry.
         is_member: bool,
         /// Local address and UDP port of the datagram.
         to: SocketAddr,
@@ -204,7 +204,7 @@ impl MemberOutbox {
         }
     }
 
-    /// Returns kind and body of the queued messages.
+    /// Returns the kind and body of each queued message.
     #[cfg(test)]
     pub(super) fn waiting_for_tests(&self) -> impl Iterator<Item = (u8, &[u8])> {
         self.waiting.iter().map(|waiting| (waiting.kind, &*waiting.bytes))

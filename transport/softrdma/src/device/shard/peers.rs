@@ -1,13 +1,13 @@
 //! Recognition of peers that are not software devices, and of the IPv4 identifications of their packets.
 //!
-//! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show (contract
-//! rocev2 5.7). Software devices send 0, so 0 is tried first, or segments with 0 to 63. For other senders, a
-//! NIC or the kernel's rxe, any identification is solved for. This is done only for addresses that never sent
-//! a packet of a software device, and a solution is believed only if it is close to the identification of
-//! another packet. Owns the state of each sender, separately for each local address: a kernel counts one
-//! identification for all its packets between two addresses. The link has each packet judged on arrival,
-//! including packets that it forwards to other processes at the address. So the process with port 4791, to
-//! which foreign peers send all packets, observes the complete count; the others inherit its judgement.
+//! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not report (contract rocev2
+//! 5.7). Software devices send 0, or 0 to 63 in segments, so these values are tried first. For other senders, such as a
+//! NIC or the kernel's rxe, the identification is computed from the ICRC. This is done only for addresses that never
+//! sent a packet of a software device, and the result is accepted only if it is close to the identification of another
+//! packet. Owns the state of each sender, separately for each local address, since a kernel uses one counter for all
+//! its packets between two addresses. The link has each packet judged on arrival, including packets that it forwards to
+//! other processes at the address. The process with port 4791, to which foreign peers send all packets, therefore
+//! observes all identifications. The other processes use its verdicts.
 //!
 //! | known as | packet with identification 0 | packet that solves |
 //! |---|---|---|
@@ -28,11 +28,11 @@
 //! acknowledgement that is unsure is taken once in 65,536 if the corruption spares the fields that make it
 //! plausible: addresses, QP and PSN. None of this is proof against forgers, who can compute the ICRC.
 //!
-//! Soft is permanent by choice. An attacker that forges one packet with identification 0 in the name of a NIC
-//! or of rxe, before that peer's own first packets, keeps the device from solving for that address until it
-//! is opened again, or until the table is full. With the opposite choice, a forger could make a soft peer
-//! foreign and so weaken the check of its packets. A failed connection is the lesser harm, and it is counted
-//! (`drop_bad_icrc`). An address that is foreign stays foreign.
+//! The soft state is permanent by design. An attacker that forges one packet with identification 0 from a NIC or rxe,
+//! before that peer's own first packets, makes the device reject the peer's packets until the device is opened again,
+//! or until the table is full. With the opposite choice, a forger could make a soft peer foreign and so weaken the
+//! check of its packets. A failed connection is less harmful, and is counted (`drop_bad_icrc`). An address that is
+//! foreign stays foreign.
 
 use crate::device::tables::guid::is_soft;
 use crate::link::{Datagram, Judge, Verdict};
@@ -91,7 +91,7 @@ impl Judge for Checker<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<AddressPair, SenderKind>,
-    /// Cached data of the soft peer whose packet came last, so that its next packet needs no look-up.
+    /// Data of the soft peer that sent the last packet, cached so that its next packet needs no look-up.
     last_soft: Option<LastSoft>,
 }
 
@@ -147,8 +147,8 @@ impl LastSoft {
 }
 
 impl Peers {
-    /// Returns true if the sender is known to be a software device, of which only identifications of segments
-    /// are accepted.
+    /// Returns true if the sender is known to be a software device. Only the identifications of segments are accepted
+    /// from it.
     pub(super) fn is_soft(&self, pair: AddressPair) -> bool {
         let is_last =
             self.last_soft.as_ref().is_some_and(|last| (last.source.ip(), last.destination.ip()) == pair);

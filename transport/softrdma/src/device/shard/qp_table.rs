@@ -1,4 +1,4 @@
-//! The QPs of a shard: by number, by order of service, by deadline.
+//! The QPs of a shard, by number, by order of service and by deadline.
 //!
 //! Owns the QPs, their timers, and the list of ready QPs, which contains a QP at most once. Updates the
 //! device's directory of QPs.
@@ -35,7 +35,7 @@ pub(super) struct ReadyMark<'a> {
 }
 
 impl ReadyMark<'_> {
-    /// Adds the QP to the list unless it is in the list.
+    /// Adds the QP to the list unless it is already in it.
     pub(super) fn set(self) {
         if !std::mem::replace(self.is_ready, true) {
             self.ready.push_back(self.slot);

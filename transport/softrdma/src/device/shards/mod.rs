@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// An index in a message of another process may be wrong.
+    /// An index in a message from another process may be wrong.
     #[test]
     fn unknown_shard_index_is_refused() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());

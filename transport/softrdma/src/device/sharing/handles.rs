@@ -117,7 +117,7 @@ impl Sharing {
         true
     }
 
-    /// Closes all handles. Other processes continue with the TGTs.
+    /// Closes all handles. The TGTs continue in other processes.
     pub(in crate::device) fn close_all(&mut self, shard: &mut Shard) {
         for (number, _) in self.handles.records() {
             while self.close(shard, number) {}

@@ -1,7 +1,7 @@
 //! Messages between the members that share a TGT.
 //!
-//! Owns the encoding of the messages. Integers are little-endian and of fixed width. A message is read as a
-//! whole. Reading checks only the format: the values may be arbitrary.
+//! Owns the encoding of the messages. Integers are little-endian and of fixed width. A message is read as a whole.
+//! Reading checks its format, but not its values.
 //!
 //! | kind | from, to | body |
 //! |---|---|---|
@@ -326,7 +326,7 @@ fn put_change(out: &mut Vec<u8>, change: &QpModify) {
     }
 }
 
-/// Reads a change. The executor checks later if it is valid.
+/// Reads a change. The executor checks later whether it is valid.
 fn take_change(from: &mut Reader<'_>) -> Option<QpModify> {
     fn byte(value: u32) -> Option<u8> {
         u8::try_from(value).ok()

@@ -1,9 +1,9 @@
-//! TGTs that several processes of the host share through an XRC domain that a file names.
+//! TGTs that several processes of the host share through an XRC domain identified by a file.
 //!
-//! Owns the state of this process, a *member* of the host, for shared TGTs: the TGTs that it executes (as
-//! their *executor*), the TGTs on which it has handles, and the receives that messages of other executors
-//! hold in its SRQs. Other modules use this one in two places only, so readers can skip it if they are not
-//! interested in devices that several processes use:
+//! Owns the state of this process, a *member* of the host, for shared TGTs: the TGTs that it executes (as their
+//! *executor*), the TGTs on which it has handles, and the receives that messages of other executors hold in its SRQs.
+//! Other modules use this one only through two interfaces, so readers can skip it if they are not interested in devices
+//! that several processes use:
 //!
 //! | interface | caller |
 //! |---|---|
@@ -104,8 +104,8 @@ impl Sharing {
         self.members = None;
     }
 
-    /// Handles a message from another process. If the message requests a change, returns it: the caller
-    /// applies the change and calls [`Sharing::modified`].
+    /// Handles a message from another process. Returns the change that the message requests, if any. The caller applies
+    /// the change and calls [`Sharing::modified`].
     pub(super) fn handle_message(
         &mut self,
         shard: &mut Shard,
@@ -149,15 +149,15 @@ impl Sharing {
         self.takeovers.note_disconnect(member, now);
     }
 
-    /// Returns the other process of this host that owns the QP of this number at an address. A shared TGT is
-    /// owned by its executor.
+    /// Returns the other process of this host that owns the QP with this number at an address. A shared TGT is owned by
+    /// its executor.
     pub(super) fn member_of(&self, qp: QpNumber, at: IpAddr) -> Option<MemberId> {
         let host = self.targets.host();
         let member = self.process_with(qp)?;
         (member != host.me() && host.has_port_at(member, at)).then_some(member)
     }
 
-    /// Returns the uid of the process of this host that has a QP and a port, if it is proven.
+    /// Returns the uid of the process of this host that owns a QP and a port, if it is proven.
     pub(super) fn user_of(&self, qp: QpNumber, from: SocketAddr) -> Option<u32> {
         let host = self.targets.host();
         let member = self.process_with(qp).filter(|member| host.has_port(*member, from))?;
@@ -180,8 +180,8 @@ impl Sharing {
         member == host.me() || members.connect(member) || !host.is_alive(member) && members.watch(member)
     }
 
-    /// Takes over TGTs from processes that have died. Returns the dead processes, and the processes that live
-    /// although their connections ended.
+    /// Takes over TGTs from processes that have died. Returns the dead processes, and the live processes whose
+    /// connections ended.
     pub(super) fn work(&mut self, shard: &mut Shard, gids: &mut GidTable, now: Time) -> Due {
         let targets = Arc::clone(&self.targets);
         let due = self.takeovers.due(now, |member| targets.host().is_alive(member));

@@ -1,7 +1,7 @@
 //! Consequences of a member's death.
 //!
-//! Owns the members whose connection ended and that may be alive or dead: a process that dies closes its
-//! sockets and releases its lock at different times. A member is dead only if its lock is free.
+//! Owns the list of members whose connections ended. Such a member may be alive or dead, since a process that dies
+//! closes its sockets and releases its lock at different times. A member is dead only if its lock is free.
 //! The consequences of a death are:
 //!
 //! | role of the dead member | consequence |
@@ -25,7 +25,7 @@ use trunkline_verbs::{QpAttributes, QpType, Time, VerbsError};
 
 /// Interval at which the lock of a member that may have died is checked.
 const EVERY: Duration = Duration::from_millis(2);
-/// Delay before connecting again to an executor for which there was no room for a connection.
+/// Delay before another attempt to connect to an executor, if there was no room for the connection.
 const WATCH_AGAIN: Duration = Duration::from_millis(20);
 /// Number of checks after which a member whose connection ended counts as alive.
 const TRIES: u32 = 250;
@@ -46,7 +46,7 @@ pub(super) struct Takeovers {
     watch_again: Option<Time>,
 }
 
-/// Result of checking the members whose connection ended, and pending connections to executors.
+/// Result of [`Takeovers::due`].
 #[derive(Debug, Default)]
 pub(in crate::device) struct Due {
     /// Members that have died.
@@ -127,7 +127,7 @@ impl Sharing {
         }
     }
 
-    /// Connects to the executor of each TGT on which this process has a handle, so that its death is
+    /// Connects to the executor of each TGT on which this process has a handle, so that the executor's death is
     /// detected.
     pub(super) fn watch_executors(&mut self, now: Time) {
         let Some(members) = &self.members else { return };

@@ -46,7 +46,7 @@ struct Region {
 
 /// Number of bits of a key's index for its slot. The other bits are the slot's generation.
 const SLOT_BITS: u32 = MAX_REGIONS.ilog2();
-/// Number of freed slots that are kept unused while there are unused fresh slots.
+/// Number of freed slots that are kept unused as long as fresh slots are left.
 const REST: usize = 64;
 
 /// The table of registered memory.
@@ -75,7 +75,7 @@ struct Slots {
     is_closed: bool,
 }
 
-/// The regions, valid during a read.
+/// View of the regions during a read.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device) struct KeyView<'a> {
     table: &'a Keyed<Region>,
@@ -83,7 +83,7 @@ pub(in crate::device) struct KeyView<'a> {
 }
 
 impl Keys {
-    /// Creates a table of at most `most` regions, limited to [`MAX_REGIONS`].
+    /// Creates a table for at most `most` regions, but never more than [`MAX_REGIONS`].
     pub(in crate::device) fn new(readers: &Arc<Readers>, random: &mut Random, most: u32) -> Self {
         let slots = Slots {
             generations: Vec::new(),
@@ -145,8 +145,8 @@ impl Keys {
 }
 
 impl Slots {
-    /// Takes a slot for a new key. A freed slot is reused only after others were freed, so that, with the
-    /// generation, a key does not return soon.
+    /// Takes a slot for a new key. A freed slot is reused only after others were freed, so that, together with the
+    /// generation, a key is not reused soon.
     fn take(&mut self) -> Result<u32, VerbsError> {
         let fresh = u32::try_from(self.generations.len()).ok().filter(|slot| *slot < self.most);
         if let Some(slot) = fresh.filter(|_| self.free.len() <= REST) {

@@ -61,7 +61,7 @@ pub(in crate::device) trait Counted {
     fn use_count(&self) -> &UseCount;
 }
 
-/// One use of an object, which is kept alive for its duration.
+/// Use of an object, which keeps the object alive.
 #[derive(Debug)]
 pub(in crate::device) struct UseGuard<T: Counted>(Arc<T>);
 

@@ -35,8 +35,8 @@ use trunkline_verbs::descriptors::above_stdio;
 /// Minimum time without a poll after which the background machine takes over. It is longer than a slice of
 /// the scheduler, usually 4 ms, so that a poller that waits for its core keeps the work.
 const TICK: Duration = Duration::from_millis(8);
-/// Longest tick, reached by doubling while a poller sleeps for the shard. If the poller wakes and then stops
-/// polling, the machine takes over after at most two such ticks, while its peers still retry.
+/// Longest tick, reached by doubling while a poller sleeps for the shard. If the poller wakes and then stops polling,
+/// the machine takes over after at most two such ticks, while peers still retry.
 const LONGEST_TICK: Duration = Duration::from_millis(256);
 const WAKER: Token = Token(0);
 
@@ -102,7 +102,7 @@ struct ShardMachine {
     lock: Arc<ShardLock>,
     means: SleepMeans,
     step: Step,
-    /// Time at which the machine wakes without a notification from its last [`Step::Sleep`].
+    /// Time at which the last [`Step::Sleep`] ends without a notification.
     until: Option<Time>,
     /// Length of the last [`Step::Tick`].
     tick: Duration,

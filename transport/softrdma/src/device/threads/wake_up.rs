@@ -17,7 +17,7 @@ use trunkline_machine::{Runtime, Sleeper, Waker};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::device) enum Watcher {
-    /// Neither machine.
+    /// Neither of the two.
     Nobody,
     /// The background machine.
     Background,

@@ -14,7 +14,7 @@ pub(in crate::device::shard) struct QpMemory<'a> {
     pub(in crate::device::shard) pd: PdNumber,
     /// Destination for the payload of the packet being written, if the packet goes through a ring.
     pub(in crate::device::shard) ring: Option<&'a RingPayload<'a>>,
-    /// Payload in a ring of the packet being read. The engine then sees only the payload's length.
+    /// Payload, in a ring, of the packet being read. The engine then sees only the payload's length.
     pub(in crate::device::shard) arrived: Option<ArrivedPayload<'a>>,
 }
 

@@ -1,7 +1,7 @@
 //! A queue pair of a shard.
 //!
-//! Owns the QP's requester and responder, its attributes, its route and its reception. The shard calls it
-//! with the shard's resources. A QP must never access another QP.
+//! Owns the QP's requester and responder, its attributes, its route and its reception. Called by the shard, with the
+//! shard's resources. A QP must never access another QP.
 //!
 //! | part | what it owns |
 //! |---|---|
@@ -66,7 +66,7 @@ pub(in crate::device) struct QpParts {
     pub(in crate::device) signal_all: bool,
 }
 
-/// The state left of a TGT that another process executed.
+/// Remaining state of a TGT that another process executed.
 #[derive(Debug)]
 pub(in crate::device) struct TgtRemains<'a> {
     pub(in crate::device) attributes: QpAttributes,
@@ -236,7 +236,7 @@ impl Qp {
         self.responder.as_ref()?.message_srq()
     }
 
-    /// Applies attributes, which the caller has checked, and the route, if it is given.
+    /// Applies the attributes, which the caller has checked, and the route, if any.
     pub(super) fn apply(&mut self, after: &QpAttributes, route: Option<Route>, resources: &mut Resources) {
         let state = after.state;
         let entered = self.attributes.state != state;
@@ -326,8 +326,8 @@ impl Qp {
         }
     }
 
-    /// Requests that another process complete with an error, or release, the receive of the message in
-    /// progress.
+    /// Requests that another process end the message in progress. Its receive completes with an error if `is_error` is
+    /// true, and is released otherwise.
     pub(super) fn end_remote_message(&mut self, is_error: bool, resources: &mut Resources) {
         if let Some(shared) = &mut self.shared {
             shared.end_message(self.number, is_error, &mut resources.outbox);

@@ -28,7 +28,7 @@ enum Queue<'a> {
 }
 
 impl<'a> Receives<'a> {
-    /// Wraps the own queue of a QP.
+    /// Wraps a QP's own queue.
     pub(in crate::device::shard) fn own(queue: &'a mut ReceiveQueue, pd: PdNumber, cq: &'a CqRing) -> Self {
         Self { queue: Queue::Own(queue), lkey_pd: pd, rkey_pd: pd, cq }
     }
