@@ -147,8 +147,8 @@ impl Addresses {
     }
 
     /// Opens the address, or all free addresses that a wildcard covers. Like `cma_listen_on_all` of Linux
-    /// (drivers/infiniband/core/cma.c), succeeds if a wildcard covers no address. The listener then receives requests
-    /// after an address appears.
+    /// (drivers/infiniband/core/cma.c), also succeeds if a wildcard does not cover any address. The listener then
+    /// receives requests after an address appears.
     pub(super) fn open_for_listener(
         &mut self,
         shards: &mut Reach<'_>,
@@ -443,7 +443,7 @@ fn is_confined(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || is_nowhere(error)
 }
 
-/// Returns true if an error means that the host has no route to a peer, or a route that prohibits packets.
+/// Returns true if an error means that the host does not have a route to a peer, or that the route prohibits packets.
 fn is_nowhere(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
     matches!(error.kind(), NetworkUnreachable | HostUnreachable | PermissionDenied)

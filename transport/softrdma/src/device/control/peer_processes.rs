@@ -114,8 +114,8 @@ impl Control {
         }
     }
 
-    /// Ends connections with processes of this host that have died. `lost` lists the dead processes, and the
-    /// live processes whose connection with this one ended.
+    /// Ends connections with processes of this host that have died. `lost` lists the dead processes, and the live
+    /// processes whose connection with this process ended.
     pub(super) fn serve_peer_processes(&mut self, shards: &mut Reach<'_>, lost: &Due, now: Time) {
         let processes = self.connections.processes();
         lost.dead.iter().for_each(|member| processes.died(*member));

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_addresses_of_other_programs_are_one_host() {
+    fn loopback_addresses_of_other_programs_count_as_one_host() {
         let from = |last, is_member| Received {
             from: SocketAddr::from(([127, 0, 0, last], 4791)),
             is_member,

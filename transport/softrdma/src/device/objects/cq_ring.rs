@@ -24,7 +24,7 @@ const MAX_CROSSING: usize = 64;
 #[derive(Debug)]
 pub(in crate::device) struct CqRing {
     state: Mutex<CqEntries>,
-    /// Number of completions in the queue, so that an empty poll takes no lock.
+    /// Number of completions in the queue, so that an empty poll does not take a lock.
     waiting: AtomicUsize,
     armed: AtomicBool,
     /// The shard of the CQ's group.

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn message_is_spread_over_list() {
+    fn message_is_scattered_over_sges() {
         let memory = Memory::zeroed(16).unwrap();
         let readers = Readers::new();
         let keys = Keys::new(&readers, &mut Random::new(1), 64);

@@ -42,7 +42,7 @@ pub(in crate::device) struct LinkEndpoint {
     /// True if the sockets were empty when the shard's poller last went to sleep, and no descriptor has woken it since.
     /// The poller watches the descriptors edge-triggered, so later datagrams wake it.
     is_watched: bool,
-    /// True after a wake-up that no descriptor caused, until the next poll.
+    /// True after a wake-up not caused by a descriptor, until the next poll.
     woke_quietly: bool,
 }
 
@@ -181,8 +181,8 @@ impl LinkEndpoint {
         self.received = Some(batch);
     }
 
-    /// Forwards the received datagrams of other processes, and drops those of this process. Called before
-    /// this process exits and its sockets close.
+    /// Forwards received datagrams for other processes, and drops datagrams for this process. Called before this
+    /// process exits and its sockets close.
     pub(in crate::device) fn forward_last(&mut self) {
         let Some(mut batch) = self.received.take() else { return };
         for _ in 0..LAST_BATCHES {
@@ -254,7 +254,7 @@ impl LinkEndpoint {
         self.tap.counters(into);
     }
 
-    /// Replaces the link by one that neither sends nor receives.
+    /// Replaces the link with a [`NoLink`].
     pub(super) fn cut(&mut self) {
         self.tap = Tap::new(Box::new(NoLink::after(&self.tap)));
         self.descriptors_changed += 1;
@@ -277,8 +277,8 @@ impl Outgoing {
         self.batch.len()
     }
 
-    /// Appends packets from `write` until it returns none or `most` packets are added. Returns the number of
-    /// packets added.
+    /// Appends packets from `write` until it returns `None`, or `most` packets are added. Returns the number of packets
+    /// added.
     pub(super) fn push_run(
         &mut self,
         route: &Route,

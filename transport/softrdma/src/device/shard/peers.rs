@@ -9,7 +9,7 @@
 //! other processes at the address. The process with port 4791, to which foreign peers send all packets, therefore
 //! observes all identifications. The other processes use its verdicts.
 //!
-//! | known as | packet with identification 0 | packet that solves |
+//! | known as | packet with identification 0 | packet with another identification |
 //! |---|---|---|
 //! | nothing | taken; soft from now on | a candidate; unsure |
 //! | candidate | taken; soft from now on | close to the candidate's last: taken, and foreign from now on; else unsure |
@@ -91,7 +91,7 @@ impl Judge for Checker<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<AddressPair, SenderKind>,
-    /// Data of the soft peer that sent the last packet, cached so that its next packet needs no look-up.
+    /// Data of the soft peer that sent the last packet, cached to avoid a look-up for its next packet.
     last_soft: Option<LastSoft>,
 }
 
@@ -254,9 +254,9 @@ impl Identification {
         }
     }
 
-    /// Returns true if this identification closely follows `last`, or precedes it because of reordering.
-    /// Close means a distance of at most 64. If this one is ahead, each millisecond in between adds 1, since
-    /// the sender may have served other peers.
+    /// Returns true if this identification closely follows `last`, or precedes it because of reordering. Close means a
+    /// distance of at most 64. If `self` is ahead, each millisecond between the packets adds 1, since the sender may
+    /// have served other peers.
     fn follows(self, last: Self) -> bool {
         let waited_ms = self.at.saturating_duration_since(last.at).as_millis();
         let window = WINDOW.saturating_add(u64::try_from(waited_ms).unwrap_or(u64::MAX));

@@ -30,7 +30,7 @@ impl Shard {
         }
     }
 
-    // Not inlined into `flush`, which usually returns at once.
+    // Not inlined into `flush`, which usually returns immediately.
     #[inline(never)]
     fn flush_some(&mut self, now: Time) {
         let turns = self.qps.ready() + 4;
@@ -79,9 +79,9 @@ impl Shard {
         self.link.outgoing().push_mad(source, SocketAddr::new(to, ports.peer), ports.view, psn, mad);
     }
 
-    /// Repeats the last acknowledgement of a QP that is about to stop receiving. If that acknowledgement was
-    /// lost, the peer would retransmit to a QP that no longer exists until its retries run out. Several
-    /// copies are sent, since each can be lost.
+    /// Repeats the last acknowledgement of a QP that is about to stop receiving. If that acknowledgement was lost, the
+    /// peer would retransmit until its retries run out, since the QP no longer exists. Several copies are sent, since
+    /// each can be lost.
     pub(super) fn send_final_ack(&mut self, number: u32) {
         let Self { qps, link, local, resources, packet, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };

@@ -145,8 +145,7 @@ mod tests {
     /// Time limit for waits, long enough for a loaded machine.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// Each shard is a separate allocation, so two shards have no line in common if the type fills whole
-    /// lines.
+    /// Shards are separate allocations, so they do not share a cache line if the type fills whole lines.
     #[test]
     fn two_shards_do_not_share_cache_line() {
         assert!(align_of::<ShardLock>().is_multiple_of(LINES), "{}", align_of::<ShardLock>());
@@ -219,7 +218,7 @@ mod tests {
 
     /// A shard works while everything that it shares is locked by another thread.
     #[test]
-    fn shard_takes_no_locks_of_device_tables_or_other_shards() {
+    fn shard_does_not_lock_device_tables_or_other_shards() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let device =
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();

@@ -10,7 +10,7 @@
 //! | [`Sharing`]: open, close, query or change a TGT; handle a message; handle the possible death of a member | control |
 //! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that are shared |
 //!
-//! It must never be called for a TGT of a private domain, so that sharing costs such a TGT nothing.
+//! It must never be called for a TGT of a private domain, so that sharing does not slow down such a TGT.
 //!
 //! ```text
 //! peer --packet--> executor: responder --place (serial)--> owner of the SRQ: places, remembers the serial
@@ -37,9 +37,9 @@
 //! outcome, returns the outcome and does not place the packet again. This also holds for atomics. Serial
 //! numbers are not reused, even after a reset.
 //!
-//! The owner may have exited, too. A process that places a SEND or a WRITE records the serial number in the
-//! shared table before the message is visible to its program. The next executor then acknowledges the packet
-//! instead of reporting an unknown SRQ.
+//! The owner may also have exited. A process that places a SEND or a WRITE records the serial number in the shared
+//! table before the message is visible to its program. The next executor then acknowledges the packet instead of
+//! reporting an unknown SRQ.
 #![forbid(unsafe_code)]
 
 mod attributes;

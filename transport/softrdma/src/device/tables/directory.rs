@@ -1,8 +1,8 @@
 //! The shard of each QP.
 //!
-//! Owns the numbers of QPs, and the shard of each existing QP. Control looks up the shard of a QP here, and
-//! so does a shard that receives a packet for a QP of another shard. Packets that arrive at the shard of
-//! their QP need no look-up.
+//! Owns the numbers of QPs, and the shard of each existing QP. Control looks up the shard of a QP here, and so does a
+//! shard that receives a packet for a QP of another shard. Packets that arrive at the shard of their QP do not need a
+//! look-up.
 #![forbid(unsafe_code)]
 
 use super::numbers::{NumberMap, Numbers};

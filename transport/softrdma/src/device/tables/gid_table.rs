@@ -170,7 +170,7 @@ impl GidTable {
         self.named.is_some()
     }
 
-    /// Returns true if the user named the addresses, and this one is not among them.
+    /// Returns true if the user named the addresses, and `address` is not among them.
     pub(in crate::device) fn is_named_without(&self, address: IpAddr) -> bool {
         self.named.is_some_and(|count| !self.addresses.iter().take(count).any(|known| *known == address))
     }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn gid_table_of_host_has_loopback() {
+    fn gid_table_of_host_contains_loopback() {
         let table = GidTable::of_host().unwrap();
         assert!(table.addresses().contains(&"127.0.0.1".parse().unwrap()), "{table:?}");
     }

@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 
-/// First three bytes of the GUIDs of software devices: a locally administered EUI-64, "T" and "L".
+/// First three bytes of a software device's GUID: 0x02 for a locally administered EUI-64, then "TL".
 const PREFIX: u64 = 0x0254_4c00_0000_0000;
 const HASH_BITS: u64 = 0x0000_00ff_ffff_ffff;
 

@@ -51,10 +51,9 @@ const REST: usize = 64;
 
 /// The table of registered memory.
 ///
-/// A key encodes a slot and its generation, permuted with a secret of the device. Each registration in a slot
-/// has another generation, so a key becomes invalid with its region, and peers cannot derive other keys from
-/// the ones they have. The permutation is computed at registration only: accesses look up the region by its
-/// key.
+/// A key encodes a slot and its generation, permuted with a secret of the device. Each registration in a slot has
+/// another generation, so a key becomes invalid with its region, and peers cannot derive other keys from their keys.
+/// The permutation is computed only at registration, since accesses look up regions by key.
 #[derive(Debug)]
 pub(in crate::device) struct Keys {
     table: Keyed<Region>,
@@ -156,8 +155,8 @@ impl Slots {
         self.free.pop_front().ok_or(VerbsError::OutOfResources("the device holds no more memory regions"))
     }
 
-    /// Returns the key of a slot's next generation. The key is never 0 or `u32::MAX`, which programs and
-    /// devices treat as no key.
+    /// Returns the key of a slot's next generation. The key is never 0 or `u32::MAX`, which programs and devices treat
+    /// as invalid.
     fn next_key(&mut self, slot: u32) -> u32 {
         let generation = &mut self.generations[slot as usize];
         loop {
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_refuses_and_has_room_again() {
+    fn full_table_refuses_keys_until_key_is_removed() {
         let keys = Table::of(3);
         let memory = Memory::zeroed(64).unwrap();
         let insert = |keys: &Table| keys.keys.insert(all(&memory), IoAddress(0), PD, Access::empty());
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn seen_keys_do_not_predict_next() {
+    fn known_keys_do_not_predict_next_key() {
         const COUNT: usize = 4096;
         for reuses in [false, true] {
             let keys = table();

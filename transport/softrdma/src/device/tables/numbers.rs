@@ -62,8 +62,8 @@ impl Numbers {
         }
     }
 
-    /// Takes the next number for a shard, and skips numbers for which `taken` returns true. 0 and 1 are the
-    /// special QPs, and all ones is multicast.
+    /// Takes the next number for a shard. Skips 0 and 1, the special QPs, and all ones, which is multicast. A device
+    /// that uses all numbers also skips numbers for which `taken` returns true.
     pub(in crate::device) fn take(
         &mut self,
         shard: u8,
@@ -218,7 +218,7 @@ mod tests {
     use crate::host::testing::hosts;
 
     #[test]
-    fn numbers_wrap_past_special_ones() {
+    fn numbers_wrap_and_skip_special_numbers() {
         for special in [0, 1, MASK] {
             let permutation = Permutation::new(24, [u64::from(special), 7]);
             let next = permutation.index_of(special);

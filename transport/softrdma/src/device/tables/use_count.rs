@@ -12,7 +12,7 @@ use trunkline_verbs::VerbsError;
 /// Value of the count after the object was destroyed.
 const DESTROYED: usize = usize::MAX;
 
-/// Number of other objects that use this one.
+/// Number of other objects that use an object.
 #[derive(Debug, Default)]
 pub(in crate::device) struct UseCount(AtomicUsize);
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn object_in_use_is_busy_and_destroyed_one_cannot_be_used() {
+    fn used_object_is_busy_and_destroyed_object_is_gone() {
         let thing = Arc::new(Thing::default());
         let guard = UseGuard::new(Arc::clone(&thing)).unwrap();
         assert_eq!(thing.0.retire("in use"), Err(VerbsError::Busy("in use")));

@@ -345,7 +345,7 @@ mod tests {
     /// Without the reset, the QPs of a process that was stopped, or that ended some pairs, would stay on
     /// the network after the next lost message.
     #[test]
-    fn answered_offer_restarts_number_of_repeats() {
+    fn answered_offer_resets_repeat_count() {
         let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();
@@ -470,7 +470,7 @@ mod tests {
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let reason = Refusal::AsksForUdp;
         assert!(scene.receive(0, Message::Refuse { reason }, None) && scene.is_final());
-        // Another partner with a reason of the same text, which is not final.
+        // Another partner's reason has the same text, but is not final.
         let silent = Partner { shard: 1, ..scene.partner() };
         scene.local.remember(silent, reason.theirs(), Time::default());
         let choice = scene.choose(silent);

@@ -66,8 +66,8 @@ use trunkline_verbs::{Counter, QpNumber, Time};
 
 /// Time without packets after which a ring is parked.
 const IDLE_NS: u64 = 1_000_000;
-/// Time after which the receiver of a ring counts as stopped if it takes no packets while QPs wait for space
-/// or for a response. The QPs then return to the network.
+/// Time after which the receiver of a ring counts as stopped if it does not take packets while QPs wait for space or
+/// for a response. The QPs then return to the network.
 const STALLED_NS: u64 = 100_000_000;
 /// Delay before a pair is offered again after it ended or could not be created. Doubled each time, up to
 /// [`AGAIN_DOUBLINGS`] times.
@@ -628,7 +628,7 @@ impl LocalPaths {
         } else if !pair.bell.as_ref().is_some_and(ShardBell::ring)
             && !self.send(pair.partner(), Message::Wake, outbox)
         {
-            // The next packet, or a retransmission of this one, wakes the other side.
+            // The next packet, or a retransmission of this packet, wakes the other side.
             self.pairs[index].was_not_woken();
         }
     }

@@ -88,7 +88,7 @@ pub(super) struct MemoryPair {
     pub(super) gave_bell: bool,
     /// Numbers of the QPs that wait for room.
     pub(super) waiting: Vec<u32>,
-    /// Time at which the peer was first seen to take no packets, and its position in the ring at that time. Set only
+    /// Time at which the peer was first found not to take packets, and its position in the ring at that time. Set only
     /// while QPs wait for room or responses.
     full: Option<(Time, u64)>,
     /// True if the peer counts as stopped. It counts as running again when it has emptied the ring.
@@ -286,7 +286,7 @@ impl MemoryPair {
         self.is_stalled
     }
 
-    /// Returns true if the pair needs no check until a QP waits for room or a response.
+    /// Returns true if the pair does not need checks until a QP waits for room or a response.
     pub(super) fn is_settled(&self) -> bool {
         self.has_other() && self.is_attached && !self.is_stalled && self.waiting.is_empty()
     }
@@ -495,12 +495,12 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_reads_arrive_in_order_around_end_of_ring() {
+    fn read_responses_arrive_in_order_across_end_of_ring() {
         answers_arrive(false);
     }
 
     #[test]
-    fn sender_overwriting_answer_changes_only_its_target() {
+    fn overwritten_read_response_changes_only_its_target() {
         answers_arrive(true);
     }
 }

@@ -78,8 +78,7 @@ impl<'a> Receives<'a> {
         self.cq
     }
 
-    /// Returns true if a receive is posted. Another shard may take the last receive of an SRQ before this one
-    /// does.
+    /// Returns true if a receive is posted. Another shard may take the last receive of an SRQ before this shard does.
     pub(in crate::device::shard) fn has_some(&self) -> bool {
         match &self.queue {
             Queue::Own(queue) => queue.len() > 0,
