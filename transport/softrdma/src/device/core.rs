@@ -64,7 +64,7 @@ impl Core {
             maker,
             events,
             domains: DomainTable::new(host),
-            // 0 is the PD of TGTs, which has no regions.
+            // 0 is the PD of TGTs, which does not contain regions.
             next_pd: AtomicU32::new(1),
             backgrounds: Mutex::new(vec![background]),
             slot_guard: OnceLock::new(),

@@ -184,8 +184,8 @@ fn make_link(
     tapped(options, link, capture_has_ended)
 }
 
-/// Returns the function that creates the links of further shards, each with its own ports. A network in
-/// process has no ports, so its devices have one shard.
+/// Returns the function that creates the links of further shards, each with its own ports. A network in process does
+/// not use ports, so its devices have one shard.
 fn link_maker(
     options: SoftOptions,
     members: Option<&Arc<Members>>,

@@ -54,7 +54,7 @@ impl Notifications {
 /// Schedule and state of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Following {
-    /// Time of the next check; `None` if there is no wildcard listener.
+    /// Time of the next check; `None` without a wildcard listener.
     next: Option<Time>,
     /// `None` if the kernel refuses notifications. Each check then reads the addresses.
     notifications: Option<Notifications>,

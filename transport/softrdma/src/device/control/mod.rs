@@ -164,7 +164,7 @@ impl Control {
         of_connections.into_iter().chain([self.qps.next_timeout()]).chain(own).flatten().min()
     }
 
-    /// Handles the events of the shards.
+    /// Handles the events from the shards.
     fn take_control_events(&mut self, shards: &mut Reach<'_>, now: Time) {
         for event in shards.take_control_events() {
             match event {

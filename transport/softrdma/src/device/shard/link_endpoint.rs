@@ -130,7 +130,7 @@ impl LinkEndpoint {
         self.woke_quietly = self.is_watched;
     }
 
-    /// Returns true once after a wake-up without arrivals.
+    /// Returns true once after a wake-up not caused by a descriptor, if the link is drained.
     pub(super) fn take_quiet_wake(&mut self) -> bool {
         std::mem::take(&mut self.woke_quietly) && self.tap.wire.link.is_drained()
     }

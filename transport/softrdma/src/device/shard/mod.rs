@@ -214,7 +214,7 @@ impl Shard {
         !self.resources.control_events.is_empty()
     }
 
-    /// Returns true if a message of another process is waiting for control.
+    /// Returns true if a message from another process is waiting for control.
     pub(super) fn has_messages(&self) -> bool {
         self.resources.outbox.has_messages()
     }

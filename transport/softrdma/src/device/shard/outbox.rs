@@ -118,8 +118,8 @@ impl MemberOutbox {
         Self { members, waiting: VecDeque::new(), spare: Vec::new() }
     }
 
-    /// Queues a message for another member. `write` appends the body and returns the kind. Returns false if
-    /// there is no room.
+    /// Queues a message for another member. `write` appends the body and returns the kind. Returns false if the queue
+    /// is full.
     pub(in crate::device) fn push(&mut self, to: MemberId, write: impl FnOnce(&mut Vec<u8>) -> u8) -> bool {
         self.push_with(to, None, write)
     }

@@ -242,8 +242,7 @@ impl Paths {
         }
     }
 
-    /// Updates the path with the packets of a QP that were acknowledged, and with the sent packets if it
-    /// `was_served`.
+    /// Updates the path with a QP's acknowledged packets, and also with its sent packets if it `was_served`.
     #[inline]
     pub(super) fn observe(
         &mut self,

@@ -16,17 +16,17 @@
 //! | soft | taken | a segment's, below 64: taken; else refused |
 //! | foreign | as any other | within the window, or close to the last one outside it: taken; else unsure |
 //!
-//! A foreign peer that has left its window is recognised again by the second of two packets that are close to
-//! each other. An unsure packet is dropped, unless its content is proof in itself: management datagrams, and
-//! acknowledgements of a PSN that is outstanding at the QP that they name. An acknowledgement may be a fatal
-//! NAK, which is sent only once. All other packets are retransmitted.
+//! A foreign peer that has left its window is recognised again by the second of two packets that are close to each
+//! other. An unsure packet is dropped, unless it is a management datagram, or an acknowledgement of a PSN that is
+//! outstanding at the named QP. An acknowledgement may be a fatal NAK, which is sent only once. All other packets are
+//! retransmitted.
 //!
 //! # Odds
 //! One of the 65,536 identifications makes the ICRC of a corrupted packet right once in 65,536 packets. That
-//! identification must be within 64 of one of two others, plus one for each millisecond in between. So a
-//! corrupted packet of a foreign peer is taken once in 65,536 * 65,536 / 258, or 16 million. A corrupted
-//! acknowledgement that is unsure is taken once in 65,536 if the corruption spares the fields that make it
-//! plausible: addresses, QP and PSN. None of this is proof against forgers, who can compute the ICRC.
+//! identification must also be within 64 of one of two earlier identifications, plus one for each millisecond in
+//! between. A corrupted packet of a foreign peer is therefore taken once in 65,536 * 65,536 / 258, or 16 million. A
+//! corrupted acknowledgement that is unsure is taken once in 65,536 if the corruption spares the fields that make it
+//! plausible: addresses, QP and PSN. These checks do not protect against forgers, who can compute the ICRC.
 //!
 //! The soft state is permanent by design. An attacker that forges one packet with identification 0 from a NIC or rxe,
 //! before that peer's own first packets, makes the device reject the peer's packets until the device is opened again,

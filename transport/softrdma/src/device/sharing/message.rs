@@ -41,8 +41,8 @@ pub(super) enum Message<'a> {
     ReadBytes { tgt: u32, psn: Psn, offset: u32, bytes: Result<&'a [u8], RemoteOutcome> },
     /// Drops the message in progress. Its receive completes with an error if `is_error` is true.
     Flush { tgt: u32, is_error: bool },
-    /// Requests a change of the TGT. The GID index of the address vector has no meaning in another process,
-    /// so the address itself is sent.
+    /// Requests a change of the TGT. The address itself is sent, since the GID index of the address vector is valid
+    /// only in this process.
     Modify { tgt: u32, ticket: u64, source: Option<IpAddr>, change: QpModify },
     /// Outcome of a change: 0, or the errno of the refusal.
     Modified { ticket: u64, errno: i32 },
@@ -81,7 +81,7 @@ const EVENTS: [AsyncEventKind; 7] = [
 ];
 
 impl<'a> Message<'a> {
-    /// Queues the message in the outbox; returns false if there is no room.
+    /// Queues the message in the outbox; returns false if the outbox is full.
     pub(super) fn send(&self, outbox: &mut MemberOutbox, to: MemberId) -> bool {
         outbox.push(to, |out| self.write(out))
     }

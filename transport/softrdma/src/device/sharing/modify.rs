@@ -37,7 +37,7 @@ pub(in crate::device) enum ModifyProgress {
     Pending,
     /// The change was applied or refused.
     Done(Result<(), VerbsError>),
-    /// Another process has taken over the TGT, so the outcome is unknown. The caller has to query the state.
+    /// Another process has taken over the TGT, so the outcome is unknown. The caller repeats the request.
     ExecutorGone,
 }
 

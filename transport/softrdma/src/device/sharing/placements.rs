@@ -1,4 +1,4 @@
-//! Answers of other processes to the requests of an executor in this process.
+//! Answers from other processes to requests of an executor in this process.
 //!
 //! Passes the answers to the shard, which executes the TGT.
 #![forbid(unsafe_code)]

@@ -96,7 +96,8 @@ impl Takeovers {
 }
 
 impl Sharing {
-    /// Takes over the TGTs of a dead member, completes the placements pending at it, and closes its handles.
+    /// Takes over the TGTs of a dead member, completes the placements that the member has not answered, and closes its
+    /// handles.
     pub(super) fn take_over_from(
         &mut self,
         shard: &mut Shard,

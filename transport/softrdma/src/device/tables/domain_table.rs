@@ -1,9 +1,9 @@
 //! XRC domains by inode.
 //!
-//! Owns the mapping of files to domains (contract A1 to A7). For UDP, the registry of the host holds the
-//! mapping for all processes of one user in one network namespace, since their devices act as the one device
-//! `trunkline0` (contract A2). A device on a network in process has a separate table. A domain exists while
-//! an open handle, an SRQ or a TGT holds its `Arc`.
+//! Owns the mapping from files to domains (contract A1 to A7). For UDP, the registry of the host holds the mapping for
+//! all processes of one user in one network namespace, since their devices act as the one device `trunkline0` (contract
+//! A2). A device on a network in process has a separate table. A domain exists while an open handle, an SRQ or a TGT
+//! holds its `Arc`.
 #![forbid(unsafe_code)]
 
 use crate::device::threads::signal::lock;

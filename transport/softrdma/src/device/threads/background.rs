@@ -1,9 +1,8 @@
 //! The background machine of a shard, which does the shard's work while no poller does.
 //!
-//! Owns the machine's steps, and the descriptors on which it sleeps. Outside of simulations it is a thread.
-//! It starts with the shard. It holds the shard's turn for one round of work, and never while it sleeps. The
-//! machine of the first shard also does the work of control, and checks for stopped holders of port 4791
-//! before it sleeps.
+//! Owns the machine's steps, and the descriptors on which it sleeps. Outside of simulations, the machine is a thread,
+//! which starts with the shard. It holds the shard's turn for one round of work, and never while it sleeps. The machine
+//! of the first shard also does the work of control, and checks for stopped holders of port 4791 before it sleeps.
 //!
 //! | the machine | sleeps on | [`Watcher`] |
 //! |---|---|---|
@@ -80,7 +79,7 @@ impl Background {
         Arc::ptr_eq(&self.lock, lock)
     }
 
-    /// Ends the machine. Does nothing in the child of a fork, which has no machine.
+    /// Ends the machine. Does nothing in the child of a fork, where the machine does not exist.
     pub(in crate::device) fn stop(self) {
         if self.lock.progress.is_orphan() {
             return self.forget();
@@ -115,7 +114,7 @@ struct ShardMachine {
 enum Step {
     /// Determines whether the machine or a poller has to do the work.
     Check,
-    /// The machine does the work.
+    /// Does the shard's work.
     Work,
     /// Sleeps until the next tick, even if packets arrive.
     Tick,

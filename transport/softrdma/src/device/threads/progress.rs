@@ -155,8 +155,8 @@ impl Progress {
         self.handover.is_background()
     }
 
-    /// Starts the check of whether the machine has to do the work. The machine does not watch from then on. The flag is
-    /// true if no poller watches either.
+    /// Determines whether the machine has to do the work, and records that the machine is awake. The flag is true if
+    /// the machine was recorded as asleep.
     pub(in crate::device) fn check(&self) -> (Duty, bool) {
         let is_unwatched = self.waker.release(Watcher::Background);
         (self.handover.background_check(|| self.waker.is(Watcher::Poller)), is_unwatched)

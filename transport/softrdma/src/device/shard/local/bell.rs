@@ -17,8 +17,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 pub(super) struct ShardBell(File);
 
 impl ShardBell {
-    /// Creates the bell of a shard; returns `None` if the process has no free descriptor. The shard is then
-    /// woken by messages.
+    /// Creates the bell of a shard; returns `None` if the process is out of descriptors. The shard is then woken by
+    /// messages.
     pub(super) fn new() -> Option<Self> {
         Some(Self(OwnedFd::from(event_fd().ok()?).into()))
     }

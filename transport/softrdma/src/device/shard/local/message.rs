@@ -49,7 +49,7 @@ pub(in crate::device) enum Refusal {
     Observed,
     /// The member uses another format of areas.
     OtherVersion,
-    /// The member has no memory, descriptor or table space for more areas.
+    /// The member lacks memory, descriptors or table space for more areas.
     NoRoom,
     /// The member is the child of a fork.
     Forked,

@@ -101,7 +101,7 @@ struct Known {
     why: &'static str,
     /// Time from which a pair may be offered again; `None` means never.
     again: Option<Time>,
-    /// Number of pairs with the partner that ended.
+    /// Number of times that a pair with the partner ended or could not be created.
     ended: u32,
     /// Number of offers without an answer since the last answer.
     unanswered: u32,
@@ -144,7 +144,8 @@ pub(in crate::device) struct LocalPaths {
     again: Option<Time>,
     last_number: u64,
     lingers: bool,
-    /// Bell that wakes the thread that sleeps for this shard. `None` in a simulation, which has no descriptors.
+    /// Bell that wakes the thread that sleeps for this shard. `None` if the shard does not share memory, in a
+    /// simulation, or without a free descriptor.
     bell: Option<ShardBell>,
     /// Packets that must wake the thread that last went to sleep.
     wanted: Wanted,
@@ -226,9 +227,9 @@ impl LocalPaths {
         Some(Partner { member, shard })
     }
 
-    /// Chooses the path to the QP with number `peer` at the address `at`. `before` is the last choice for the
-    /// peer. It is used if the peer's member died: numbers and ports of a dead member have no owner, but its
-    /// last packets stay in the pair until the pair is dropped.
+    /// Chooses the path to the QP with number `peer` at the address `at`. `before` is the last choice for the peer. Its
+    /// pair is chosen again if the peer's number and port no longer have an owner: when a member has died, its last
+    /// packets stay in the pair until the pair is dropped.
     pub(super) fn choose(
         &mut self,
         peer: QpNumber,
@@ -308,8 +309,7 @@ impl LocalPaths {
         index
     }
 
-    /// Returns the number of pairs with a partner that ended, and the number of offers that it has not
-    /// answered.
+    /// Returns [`Known::ended`] and [`Known::unanswered`] of a partner.
     fn past(&self, partner: Partner) -> (u32, u32) {
         self.partners.get(&partner).map_or((0, 0), |known| (known.ended, known.unanswered))
     }
@@ -324,7 +324,7 @@ impl LocalPaths {
         Choice::network(why)
     }
 
-    /// Sends a message; returns false if the outbox has no room.
+    /// Sends a message; returns false if the outbox is full.
     fn send(&self, to: Partner, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.push(to.member, |out| message.write(ends, out))
@@ -427,7 +427,7 @@ impl LocalPaths {
         is_own
     }
 
-    /// Returns true if there are no pairs, no planned offers, and no changes to report to QPs.
+    /// Returns true without pairs, planned offers, and changes to report to QPs.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.pairs.is_empty() && self.again.is_none() && !self.has_changed
@@ -598,7 +598,7 @@ impl LocalPaths {
         self.pairs.get(index).map(MemoryPair::payload)
     }
 
-    /// Writes and publishes a packet; returns false if there is no room.
+    /// Writes and publishes a packet; returns false if the ring does not have room for it.
     pub(super) fn push_if_room(&mut self, index: usize, packet: &[u8], outbox: &mut MemberOutbox) -> bool {
         let has_room = self.is_own_process()
             && self.pairs.get_mut(index).is_some_and(|pair| pair.has_room() == Ok(true));

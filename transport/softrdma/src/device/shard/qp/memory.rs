@@ -21,7 +21,7 @@ pub(in crate::device::shard) struct QpMemory<'a> {
 impl LocalMemory for QpMemory<'_> {
     fn read(&self, piece: Sge, out: &mut Vec<u8>) -> Result<(), LocalFault> {
         let (key, length) = (piece.lkey.0, piece.length as usize);
-        // An empty piece needs no key.
+        // An empty piece does not need a key.
         if length == 0 {
             return Ok(());
         }

@@ -111,7 +111,7 @@ impl Qp {
     /// Creates a QP in RESET.
     pub(super) fn new(number: QpNumber, parts: QpParts, shared: Option<Box<dyn SharedTgt>>) -> Self {
         let qp_type = parts.qp_type;
-        // A TGT has no PD (contract C3) and uses the keys of SRQs.
+        // A TGT does not have a PD (contract C3), and uses the keys of SRQs.
         let pd = parts.pd.unwrap_or(PdNumber(0));
         let mut domain = None;
         let source = match parts.receive {
