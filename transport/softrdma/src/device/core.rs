@@ -97,7 +97,6 @@ impl Core {
         action(self.parts.shards());
     }
 
-    /// Returns all shards.
     pub(super) fn shards(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
         self.parts.shards().all()
     }

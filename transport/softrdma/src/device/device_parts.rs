@@ -64,7 +64,6 @@ impl DeviceParts {
         self.runtime.clock().now()
     }
 
-    /// Returns the shards.
     pub(super) fn shards(&self) -> &Shards {
         &self.shards
     }

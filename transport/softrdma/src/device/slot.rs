@@ -66,7 +66,7 @@ impl Slot {
         lock(&self.0).is_empty
     }
 
-    /// Adds an opened device. Returns false if the slot is empty: the device was removed while it was being
+    /// Adds an opened device. Returns false if the slot is empty, because the device was removed while it was being
     /// opened.
     pub(super) fn fill(&self, core: &Arc<Core>) -> bool {
         let mut state = lock(&self.0);

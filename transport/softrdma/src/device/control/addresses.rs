@@ -91,7 +91,6 @@ impl Addresses {
         }
     }
 
-    /// Returns the GID table.
     pub(super) fn gids(&self) -> &GidTable {
         &self.gids
     }

@@ -51,7 +51,6 @@ impl Connections {
         }
     }
 
-    /// Returns the connection machine.
     pub(super) fn machine(&mut self) -> &mut CmMachine {
         &mut self.machine
     }
@@ -323,7 +322,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Returns a random port for an active endpoint. Nothing listens on the port.
+    /// Returns a random local port for an active endpoint. Nothing listens on the port.
     pub(super) fn client_port(&mut self) -> u16 {
         u16::try_from(0xc000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0xc000)
     }

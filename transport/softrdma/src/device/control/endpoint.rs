@@ -41,7 +41,6 @@ pub(super) enum Role {
     Passive,
 }
 
-/// An endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) channel: Arc<Signal<PendingCmEvent>>,

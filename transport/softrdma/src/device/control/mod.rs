@@ -245,12 +245,10 @@ impl Control {
         &mut self.qps
     }
 
-    /// Returns the GID table.
     pub(super) fn gids(&self) -> &GidTable {
         self.qps.gids()
     }
 
-    /// Returns the endpoints.
     pub(super) fn connections(&mut self) -> &mut Connections {
         &mut self.connections
     }

@@ -40,7 +40,6 @@ impl Qps {
         &mut self.addresses
     }
 
-    /// Returns the GID table.
     pub(in crate::device) fn gids(&self) -> &GidTable {
         self.addresses.gids()
     }

@@ -50,7 +50,6 @@ impl Removal {
 }
 
 impl Control {
-    /// Returns true if the device was removed.
     pub(in crate::device) fn is_removed(&self) -> bool {
         self.removal.is_removed.load(Ordering::Acquire)
     }
@@ -69,7 +68,6 @@ impl Control {
         if self.is_removed() { Err(VerbsError::Gone) } else { Ok(()) }
     }
 
-    /// Removes the device.
     pub(in crate::device) fn remove(&mut self, shards: &mut Reach<'_>, now: Time) {
         if self.removal.is_removed.swap(true, Ordering::AcqRel) {
             return;

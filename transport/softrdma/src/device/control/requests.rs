@@ -128,7 +128,7 @@ mod tests {
         Received { from, is_member: false, to, view: None, mad: Box::new(mad) }
     }
 
-    /// Takes all requests that may be forwarded. Returns the last bytes of their addresses.
+    /// Takes all requests that may be forwarded. Returns the last bytes of the senders' addresses.
     fn take(requests: &mut Requests, now: Time) -> Vec<u8> {
         let all = std::iter::from_fn(|| requests.next(now));
         all.map(|request| match request.from.ip() {

@@ -55,7 +55,7 @@ pub(in crate::device) enum BegunModify {
     Pending(PendingModify),
 }
 
-/// A queue pair.
+/// A program's handle on a queue pair.
 #[derive(Debug)]
 pub(in crate::device) struct SoftQp {
     core: Arc<Core>,
@@ -141,7 +141,7 @@ impl SoftQp {
         self.core.control().qps().forget_modify(pending.ticket);
     }
 
-    /// Checks that this handle is open. A TGT can outlive it through other handles.
+    /// Checks that this handle is open. A TGT can outlive the handle through other handles.
     fn check_open(&self) -> Result<(), VerbsError> {
         if self.is_open.load(Ordering::Acquire) { Ok(()) } else { Err(VerbsError::Gone) }
     }

@@ -105,7 +105,6 @@ impl ReceiveQueue {
         if ahead < self.requests.len() { ahead } else { ahead - self.requests.len() }
     }
 
-    /// Adds a request.
     pub(in crate::device) fn post(&mut self, request: &ReceiveRequest<'_>) -> Result<(), VerbsError> {
         if request.scatter.len() > self.stride {
             return Err(VerbsError::Invalid("more SGEs than the receive queue was made for"));

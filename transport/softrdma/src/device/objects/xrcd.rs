@@ -25,7 +25,6 @@ impl SoftXrcd {
         Self { core, domain: Mutex::new(Some(domain)), use_count: UseCount::default() }
     }
 
-    /// Returns the domain.
     pub(in crate::device) fn domain(&self) -> Result<Arc<Domain>, VerbsError> {
         lock(&self.domain).clone().ok_or(VerbsError::Gone)
     }

@@ -15,12 +15,12 @@ use trunkline_roce::wire::Packet;
 use trunkline_verbs::{QpNumber, SrqNumber, Time};
 
 impl Shard {
-    /// Returns the shared part of a TGT executed here, if it is shared.
+    /// Returns the state for sharing a TGT executed here, if the TGT is shared.
     pub(in crate::device) fn shared_tgt(&mut self, number: u32) -> Option<&mut (dyn SharedTgt + 'static)> {
         self.qps.get_mut(number)?.shared()
     }
 
-    /// Publishes a TGT's state, if it is shared.
+    /// Publishes the state of a TGT, if the TGT is shared.
     pub(in crate::device) fn publish(&mut self, number: u32) {
         let Self { qps, resources, .. } = self;
         if let Some(qp) = qps.get(number) {

@@ -83,7 +83,6 @@ impl LinkEndpoint {
         Ok(())
     }
 
-    /// Closes an address.
     pub(in crate::device) fn close(&mut self, address: IpAddr) {
         if let Some(place) = self.opened.iter().position(|open| *open == address) {
             self.opened.swap_remove(place);
@@ -92,7 +91,6 @@ impl LinkEndpoint {
         }
     }
 
-    /// Returns true if the address is open.
     pub(super) fn is_open(&self, address: IpAddr) -> bool {
         self.opened.contains(&address)
     }
@@ -272,7 +270,6 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Returns the number of packets.
     pub(super) fn len(&self) -> usize {
         self.batch.len()
     }

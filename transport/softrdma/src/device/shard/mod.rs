@@ -100,7 +100,6 @@ pub(super) struct ShardInit {
     pub(super) local: LocalInit,
 }
 
-/// A shard.
 #[derive(Debug)]
 pub(super) struct Shard {
     index: ShardIndex,
@@ -297,7 +296,6 @@ impl Shard {
         }
     }
 
-    /// Destroys a QP.
     pub(super) fn remove_qp(&mut self, number: u32) {
         self.send_final_ack(number);
         if let Some(qp) = self.qps.get_mut(number) {

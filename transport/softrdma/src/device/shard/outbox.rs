@@ -35,7 +35,6 @@ pub(in crate::device) enum ControlEvent {
         to: SocketAddr,
         /// Exclusive or of the datagram's ICRC and the ICRC computed from its headers.
         difference: u32,
-        /// The management datagram.
         mad: Box<Mad>,
     },
     /// A management datagram that was not delivered.
@@ -118,8 +117,8 @@ impl MemberOutbox {
         Self { members, waiting: VecDeque::new(), spare: Vec::new() }
     }
 
-    /// Queues a message for another member. `write` appends the body and returns the kind. Returns false if the queue
-    /// is full.
+    /// Queues a message for another member. `write` appends the body and returns the kind. Returns false if the message
+    /// does not fit in the queue.
     pub(in crate::device) fn push(&mut self, to: MemberId, write: impl FnOnce(&mut Vec<u8>) -> u8) -> bool {
         self.push_with(to, None, write)
     }
@@ -163,7 +162,6 @@ impl MemberOutbox {
         self.members.as_ref().is_some_and(|members| members.has_queued())
     }
 
-    /// Returns true if the queue is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

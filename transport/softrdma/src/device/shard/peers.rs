@@ -42,7 +42,7 @@ use trunkline_roce::wire::IpUdp;
 use trunkline_roce::wire::icrc::{self, Flow, MAX_SEGMENTS, SegmentDifferences};
 use trunkline_verbs::Time;
 
-/// Maximum number of stored address pairs. Forged sources can fill the table, but not grow it.
+/// Maximum number of stored address pairs. Forged sources can fill the table, but cannot grow it.
 const MAX_PEERS: usize = 4096;
 /// Maximum distance of the identifications of two consecutive packets.
 const WINDOW: u64 = 64;

@@ -92,7 +92,6 @@ impl<'a> Intake<'a> {
         Self { tables, reading, borrower }
     }
 
-    /// Returns an SRQ by number.
     #[inline]
     pub(super) fn srq(&self, number: u32) -> Option<&'a Srq> {
         self.tables.srqs.get(self.reading, number)

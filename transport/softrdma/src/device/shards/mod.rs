@@ -62,12 +62,10 @@ impl Shards {
         self.list.get(index.place())?.get()
     }
 
-    /// Returns the first shard.
     pub(super) fn first(&self) -> &Arc<ShardLock> {
         self.list[0].get().unwrap_or_else(|| unreachable!("it is made with the list"))
     }
 
-    /// Returns all shards.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
         self.list.iter().map_while(OnceLock::get)
     }
@@ -216,7 +214,7 @@ mod tests {
         });
     }
 
-    /// A shard works while everything that it shares is locked by another thread.
+    /// A shard works while another thread holds the locks of all shared state.
     #[test]
     fn shard_does_not_lock_device_tables_or_other_shards() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());

@@ -28,7 +28,6 @@ impl<'a> Reach<'a> {
         Self { shards, first, now }
     }
 
-    /// Returns the first shard.
     pub(in crate::device) fn first(&mut self) -> &mut Shard {
         &mut self.first
     }

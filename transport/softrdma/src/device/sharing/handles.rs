@@ -31,14 +31,13 @@ struct Opened {
 pub(super) struct Handles(NumberMap<Opened>);
 
 impl Handles {
-    /// Adds a handle.
     fn open(&mut self, number: u32, record: TargetRecord, domain: &Arc<Domain>) {
         let opened =
             self.0.get_or_insert_with(number, || Opened { record, domain: Arc::clone(domain), handles: 0 });
         opened.handles += 1;
     }
 
-    /// Removes a handle. Returns the TGT's record, or `None` if this process has no handle.
+    /// Removes a handle. Returns the TGT's record, or `None` if this process does not have a handle.
     fn close(&mut self, number: u32) -> Option<TargetRecord> {
         let opened = self.0.get_mut(number)?;
         opened.handles -= 1;

@@ -28,7 +28,6 @@ use trunkline_verbs::{
 /// Kinds of the messages in this module.
 pub(super) const KINDS: std::ops::RangeInclusive<u8> = 16..=24;
 
-/// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message<'a> {
     /// Requests the placement of a packet.
@@ -81,7 +80,7 @@ const EVENTS: [AsyncEventKind; 7] = [
 ];
 
 impl<'a> Message<'a> {
-    /// Queues the message in the outbox; returns false if the outbox is full.
+    /// Queues the message; returns false if it does not fit in the outbox.
     pub(super) fn send(&self, outbox: &mut MemberOutbox, to: MemberId) -> bool {
         outbox.push(to, |out| self.write(out))
     }

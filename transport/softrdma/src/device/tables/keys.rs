@@ -52,7 +52,7 @@ const REST: usize = 64;
 /// The table of registered memory.
 ///
 /// A key encodes a slot and its generation, permuted with a secret of the device. Each registration in a slot has
-/// another generation, so a key becomes invalid with its region, and peers cannot derive other keys from their keys.
+/// another generation, so a key becomes invalid with its region, and peers cannot derive other keys from known keys.
 /// The permutation is computed only at registration, since accesses look up regions by key.
 #[derive(Debug)]
 pub(in crate::device) struct Keys {

@@ -84,7 +84,6 @@ impl Numbers {
         }
     }
 
-    /// Frees a number.
     pub(in crate::device) fn free(&mut self, number: u32) {
         if let Self::Shared { host, blocks } = self {
             let index = host.index_of(number);

@@ -114,7 +114,6 @@ impl Srq {
         if self.is_gone.load(Ordering::Acquire) { Err(VerbsError::Gone) } else { Ok(()) }
     }
 
-    /// Posts receives.
     pub(in crate::device) fn post(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
         self.present().map_err(|cause| PostError { index: 0, cause })?;
         self.receives.with_home(|queue| post_all(queue, requests))
@@ -196,7 +195,6 @@ impl Srqs {
         action();
     }
 
-    /// Creates an SRQ.
     pub(in crate::device) fn create(
         &self,
         queue: ReceiveQueue,
@@ -252,7 +250,6 @@ impl Srqs {
         drop(numbers);
     }
 
-    /// Returns an SRQ by number.
     #[inline]
     pub(in crate::device) fn get<'r>(&'r self, reading: &'r Reading<'_>, number: u32) -> Option<&'r Srq> {
         self.table.get(reading, number).map(|srq| &**srq)

@@ -189,7 +189,6 @@ impl Progress {
         self.waker.wake_background();
     }
 
-    /// Returns true if the machine should end.
     pub(in crate::device) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

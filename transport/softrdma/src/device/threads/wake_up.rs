@@ -105,7 +105,6 @@ impl WakeUp {
         self.wake_background();
     }
 
-    /// Wakes the background machine.
     pub(in crate::device) fn wake_background(&self) {
         match &self.background {
             Handle::Bell(bell) => bell.wake(),

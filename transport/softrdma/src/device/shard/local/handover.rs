@@ -34,7 +34,7 @@ impl LocalPaths {
         Choice::network(AWAITED)
     }
 
-    /// Sends a message with an area; returns false if the outbox is full.
+    /// Sends a message with an area; returns false if it does not fit in the outbox.
     fn hand_over(&self, to: Partner, area: AreaHandle, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.hand_over(to.member, area, |out| message.write(ends, out))

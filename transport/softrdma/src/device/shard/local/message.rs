@@ -105,7 +105,6 @@ impl Refusal {
     }
 }
 
-/// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
     Offer { version: u32, area: u64 },

@@ -144,8 +144,8 @@ pub(in crate::device) struct LocalPaths {
     again: Option<Time>,
     last_number: u64,
     lingers: bool,
-    /// Bell that wakes the thread that sleeps for this shard. `None` if the shard does not share memory, in a
-    /// simulation, or without a free descriptor.
+    /// Bell that wakes the thread that sleeps for this shard. `None` in a simulation, if the shard does not share
+    /// memory, or if descriptors have run out.
     bell: Option<ShardBell>,
     /// Packets that must wake the thread that last went to sleep.
     wanted: Wanted,
@@ -324,7 +324,7 @@ impl LocalPaths {
         Choice::network(why)
     }
 
-    /// Sends a message; returns false if the outbox is full.
+    /// Sends a message; returns false if it does not fit in the outbox.
     fn send(&self, to: Partner, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.push(to.member, |out| message.write(ends, out))
@@ -427,7 +427,7 @@ impl LocalPaths {
         is_own
     }
 
-    /// Returns true without pairs, planned offers, and changes to report to QPs.
+    /// Returns true if the shard does not have pairs, planned offers or changes to report to QPs.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.pairs.is_empty() && self.again.is_none() && !self.has_changed

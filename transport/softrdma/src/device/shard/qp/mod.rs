@@ -79,7 +79,6 @@ pub(in crate::device) struct TgtRemains<'a> {
     pub(in crate::device) shared: Box<dyn SharedTgt>,
 }
 
-/// A queue pair.
 #[derive(Debug)]
 pub(super) struct Qp {
     number: QpNumber,

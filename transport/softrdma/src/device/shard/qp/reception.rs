@@ -75,7 +75,6 @@ impl HeldReceive {
         self.taken.wr_id
     }
 
-    /// Returns the receive.
     pub(in crate::device::shard) fn taken(&self) -> &Taken {
         &self.taken
     }
