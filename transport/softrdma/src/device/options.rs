@@ -60,7 +60,7 @@ impl fmt::Debug for LinkFactory {
     }
 }
 
-/// Options of a device. [`SoftOptions::from_env`] reads them from environment variables.
+/// Options of a device. [`SoftOptions::from_env`] sets some of them from environment variables.
 #[derive(Debug, Clone, Default)]
 pub struct SoftOptions {
     /// Addresses in the GID table, in this order. If empty, the table contains the addresses of all interfaces that are
@@ -77,15 +77,15 @@ pub struct SoftOptions {
     pub faults: Option<FaultPlan>,
     /// Capture file for the link's packets.
     pub capture: Option<PathBuf>,
-    /// Receive buffer to request for each UDP socket, in bytes; `None` for the largest that the system grants.
+    /// Receive buffer to request for each UDP socket, in bytes; `None` for the largest size that the system grants.
     pub receive_buffer: Option<i32>,
     /// UDP port at which the device receives; `None` for 4791. Devices on other hosts must be configured with this port
     /// to reach the device.
     pub udp_port: Option<NonZeroU16>,
-    /// Policy for unknown SRQs.
+    /// Response to a packet that names an unknown SRQ.
     pub unknown_srq: UnknownSrq,
-    /// True if the device does not support XRC, like the kernel's rxe and many NICs. It does not report XRC as a
-    /// capability, and refuses domains, INIs, TGTs and XRC SRQs (contract A9).
+    /// True if the device does not support XRC, like the kernel's rxe and many NICs. The device then does not report
+    /// XRC as a capability, and refuses domains, INIs, TGTs and XRC SRQs (contract A9).
     pub without_xrc: bool,
     /// Maximum number of memory regions; `None` for the upper limit, 2^20. NICs may support fewer, and a kernel may
     /// limit the memory that a user can pin.

@@ -9,7 +9,7 @@ use crate::host::AwayFiles;
 use std::sync::Arc;
 use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};
 
-/// The software provider. It has one device, `trunkline0`, which environment variables configure.
+/// Provider of one software device, `trunkline0`, which is configured by environment variables.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SoftProvider;
 

@@ -38,9 +38,9 @@ const LEAST_RECEIVES: u32 = 1;
 /// Guard that keeps all other threads out of a device, for a process that forks with the device open.
 ///
 /// The child has a copy of the device and shares its sockets, but does not have the background threads. The caller of
-/// `fork` first calls [`SoftDevice::hold`], so that control and the shards are not in use by a thread that the child
-/// does not have. The child calls [`SoftDevice::forked`], after which the threads start again on first use. Only one of
-/// the two processes may continue to use the open objects.
+/// `fork` first calls [`SoftDevice::hold`], so that control and the shards are not in use by a thread that does not
+/// exist in the child. The child calls [`SoftDevice::forked`], after which the threads start again on first use. Only
+/// one of the two processes may continue to use the open objects.
 #[derive(Debug)]
 pub struct Held<'a> {
     _shards: Vec<Turn<'a, Shard>>,
@@ -71,7 +71,7 @@ impl SoftDevice {
     }
 
     /// Opens the device. Over UDP, all devices that this user opens in the network namespace, in any process, act as
-    /// one device. They share XRC domains, even within a process (contract A2).
+    /// one device, and share XRC domains (contract A2).
     ///
     /// # Errors
     /// [`OpenError`] with the cause and a remedy.
@@ -95,8 +95,8 @@ impl SoftDevice {
         self.core.disconnect_all();
     }
 
-    /// Returns true if the user named the device's addresses and `address` is not among them. It may still be a bound
-    /// loopback address.
+    /// Returns true if the user named the device's addresses and `address` is not among them. The address may still be
+    /// a bound loopback address.
     pub fn is_named_without(&self, address: IpAddr) -> bool {
         self.core.control().gids().is_named_without(address)
     }

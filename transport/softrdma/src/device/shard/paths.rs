@@ -382,7 +382,7 @@ mod tests {
         way.congestion.replace(4, 1, Time(0));
         assert_eq!([7, 8].map(|qp| way.room_of(qp, Time(0))), [3, 0]);
         assert_eq!(way.released(Time(0)), Some(7));
-        // QP 7 has sent and waits to send more: QP 8 is next.
+        // QP 7 has sent and waits to send more, so QP 8 is next.
         way.served(7, true, true, Time(0));
         assert_eq!(([7, 8].map(|qp| way.room_of(qp, Time(0))), way.released(Time(0))), ([0, 3], Some(8)));
         // A QP that could not send keeps its position.

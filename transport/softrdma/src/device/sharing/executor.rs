@@ -35,7 +35,7 @@ const PACKETS_AT_ONCE: u32 = 16;
 /// Maximum number of queued events.
 const MAX_EVENTS: usize = 16;
 
-// The largest image fits, including the word for its length.
+// The largest image must fit, including the word for its length.
 const _: () = assert!(ATTRIBUTE_WORDS + IMAGE_WORDS < BUFFER_WORDS);
 
 /// State of a TGT's executor in addition to the QP.

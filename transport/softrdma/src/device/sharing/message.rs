@@ -482,7 +482,7 @@ mod tests {
             let mut bytes = Vec::new();
             let kind = message.write(&mut bytes);
             for length in 0..bytes.len() {
-                // Payloads have no length field; the fields before them have fixed lengths.
+                // Payloads do not have a length field, and the fields before them have fixed lengths.
                 assert_ne!(Message::read(kind, &bytes[..length]), Some(message));
             }
         }

@@ -264,7 +264,7 @@ mod tests {
             numbers.free(number);
             assert!(owned(number), "more may come from this one");
         }
-        // 10,000 QPs that exist one after the other do not use up the numbers of the host.
+        // 10,000 QPs, created and destroyed one after the other, do not use up the numbers of the host.
         for _ in 0..10_000 {
             let number = numbers.take(0, |_| false).unwrap();
             numbers.free(number);

@@ -85,7 +85,7 @@ impl Background {
             return self.forget();
         }
         self.lock.progress.stop();
-        // The machine panics only through a bug, and the panic was printed before.
+        // A panic of the machine is a bug, and has already been printed.
         let _panicked = self.machine.join();
     }
 
@@ -134,7 +134,7 @@ impl ShardMachine {
     fn check(&mut self) -> Turn {
         let progress = &self.lock.progress;
         if let SleepMeans::Bell(sleeper) = &self.means {
-            // After this, a ring of the bell ends the next sleep, like the counter of an eventfd.
+            // From here on, ringing the bell ends the next sleep, like the counter of an eventfd.
             sleeper.announce();
         }
         if progress.is_stopping() {

@@ -259,7 +259,7 @@ impl<'a> Here<'a, '_> {
             return Placement::Rnr;
         }
         if let Some(to) = to {
-            // Checked above.
+            // The range was checked above.
             let _inside = to.memory.write(to.offset, payload);
         }
         self.sharing.note_placed();
