@@ -28,7 +28,7 @@ use trunkline_verbs::{Time, VerbsError};
 /// Maximum time to wait for threads to leave the device when the process exits.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// Exists until all resources of a device are released, including descriptors and threads.
+/// Guard that exists until all resources of a device are released, including descriptors and threads.
 #[derive(Debug)]
 pub(super) struct SlotGuard;
 
@@ -166,8 +166,7 @@ impl Core {
         self.parts.control()
     }
 
-    /// Runs an operation of control. Afterwards wakes the background threads whose shards have an earlier
-    /// deadline.
+    /// Runs an operation of control. Afterwards wakes the background threads whose shards now have an earlier deadline.
     pub(super) fn act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> R {
         self.ensure_background(self.parts.shards().first());
         self.parts.act(action)

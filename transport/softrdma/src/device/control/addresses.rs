@@ -400,8 +400,8 @@ fn loopback(family: IpAddr) -> IpAddr {
     if family.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
 }
 
-/// Returns the source address that the host's routing chooses for a peer. If `from` is given, the route must
-/// start there.
+/// Returns the source address that the host's routing chooses for a peer. If `from` is given, the route must start at
+/// that address.
 fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

@@ -248,7 +248,7 @@ impl Qps {
         self.sharing.as_ref().map(Sharing::counters).unwrap_or_default()
     }
 
-    /// Hands the shared TGTs of a removed device over to other processes, and notifies them. Afterwards,
+    /// Hands the shared TGTs of a removed device over to other processes, and notifies these processes. Afterwards,
     /// other processes cannot be reached.
     pub(super) fn leave(&mut self, shards: &mut Reach<'_>, now: Time) {
         if let Some(sharing) = &mut self.sharing {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use trunkline_verbs::{CmEventKind, CmIdNumber, EndpointRequest, EndpointSide, VerbsError, canonical};
 
 impl Control {
-    /// Creates an endpoint. A passive endpoint is bound; an active endpoint is resolved, and its local
-    /// address opened.
+    /// Creates an endpoint. A passive endpoint is bound; an active endpoint is resolved, and its local address is
+    /// opened.
     pub(in crate::device) fn create_endpoint(
         &mut self,
         shards: &mut Reach<'_>,

@@ -175,7 +175,8 @@ impl Sharing {
     /// Connects to a process so that its death is reported; returns false if that is not possible now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         let (host, Some(members)) = (self.targets.host(), &self.members) else { return true };
-        // A live member that cannot be reached because it has changed its user still counts as watched.
+        // A live member that cannot be reached, for example because it has changed its user, must not be reported as
+        // lost.
         member == host.me() || members.connect(member) || !host.is_alive(member) && members.watch(member)
     }
 

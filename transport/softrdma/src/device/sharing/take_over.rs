@@ -187,8 +187,8 @@ impl Sharing {
     }
 }
 
-/// Opens the route of a TGT that another process connected, if the TGT is connected. The index of the route's
-/// source is looked up in this device's GID table.
+/// Opens the route of a TGT that another process executed, if the TGT is connected. The index of the route's source is
+/// looked up in this device's GID table.
 fn open_route(
     shard: &mut Shard,
     gids: &mut GidTable,

@@ -58,7 +58,7 @@ pub(in crate::device) struct DomainTable {
 }
 
 impl DomainTable {
-    /// Creates a table. With a host, its domains are shared by all members of the host.
+    /// Creates a table. If `host` is given, all its members share the domains.
     pub(in crate::device) fn new(host: Option<Arc<Host>>) -> Self {
         Self { table: Mutex::default(), host }
     }

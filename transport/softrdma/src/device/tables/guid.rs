@@ -1,8 +1,8 @@
 //! The node GUID, which the connection manager sends as CA GUID.
 //!
-//! Owns the format of GUIDs: a prefix that identifies software devices, then a hash of host, network
-//! namespace and address. Peers rely on a software device to send identification 0. All incarnations at an
-//! address have the same GUID (contract rocev2 12.5).
+//! Owns the format of GUIDs: a prefix that identifies software devices, then a hash of host, network namespace and
+//! address. Peers recognise a software device by the prefix. All incarnations at an address have the same GUID
+//! (contract rocev2 12.5).
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;

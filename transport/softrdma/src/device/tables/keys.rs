@@ -44,7 +44,7 @@ struct Region {
     slot: u32,
 }
 
-/// Number of bits of a key's index for its slot. The other bits are the slot's generation.
+/// Number of bits for the slot in a key's index. The other bits contain the slot's generation.
 const SLOT_BITS: u32 = MAX_REGIONS.ilog2();
 /// Number of freed slots that are kept unused as long as fresh slots are left.
 const REST: usize = 64;

@@ -1,10 +1,10 @@
 //! Numbers of 24 bits, for QPs and SRQs.
 //!
-//! Owns the order in which numbers are assigned: by index, upwards from a random start. A number is therefore
-//! reused only after all others, which takes far longer than TIMEWAIT (contract rocev2 12.5). A number is its
-//! index permuted with a key, so that peers cannot derive other numbers from theirs. A member of a host takes
-//! indices in blocks from the registry, separately for each shard. Indices are thus unique, and each member
-//! can determine the shard of a number.
+//! Owns the order in which numbers are assigned: by index, upwards from a random start. A number is therefore reused
+//! only after all others, which takes far longer than TIMEWAIT (contract rocev2 12.5). A number is its index permuted
+//! with a key, so that peers cannot derive other numbers from known numbers. A member of a host takes indices in blocks
+//! from the registry, separately for each shard. Indices are thus unique, and each member can determine the shard of a
+//! number.
 #![forbid(unsafe_code)]
 
 use super::random::Random;

@@ -131,9 +131,9 @@ impl Progress {
         }
     }
 
-    /// Wakes the sleeping machine or poller if necessary, after another thread has done the shard's work, in
-    /// the same turn. Receiving packets may have disarmed the link, which a thread that sleeps on the
-    /// descriptors needs armed.
+    /// Wakes the sleeping machine or poller if necessary, after another thread has done the shard's work, in the same
+    /// turn. Receiving packets may have disarmed the link, which must be armed while a thread sleeps on the
+    /// descriptors.
     pub(in crate::device) fn worked(
         &self,
         shard: &mut Shard,
