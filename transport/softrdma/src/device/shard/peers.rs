@@ -100,8 +100,7 @@ pub(super) struct Peers {
 struct LastSoft {
     source: SocketAddr,
     destination: SocketAddr,
-    /// Flow for computing the ICRC. Its headers differ from the received ones if an address translator
-    /// changed them.
+    /// Flow for computing the ICRC. Its headers differ from the received headers if an address translator changed them.
     flow: Flow,
     /// Identification of the last segment from the peer.
     identification: u16,

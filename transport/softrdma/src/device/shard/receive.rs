@@ -193,8 +193,8 @@ impl Shard {
         self.resources.control_events.push(ControlEvent::Mad { from, is_member, to, difference, mad });
     }
 
-    /// Returns true if the content of a packet from an unknown peer makes it plausible: an acknowledgement,
-    /// without payload, of a PSN that is outstanding.
+    /// Returns true if a packet from an unknown peer is plausible because it acknowledges an outstanding PSN, and does
+    /// not have a payload.
     fn proves_itself(&self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin) -> bool {
         packet.bth.opcode.operation() == Operation::ACKNOWLEDGE
             && packet.payload.is_empty()

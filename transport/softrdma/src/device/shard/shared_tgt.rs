@@ -87,7 +87,7 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// Returns the time of the next [`SharedTgt::ask_again`], if a request is pending.
     fn next_timeout(&self) -> Option<Time>;
 
-    /// Drops the message in progress, and requests that the SRQ's owner complete its receive with an error if
-    /// `is_error` is true, and otherwise release it.
+    /// Drops the message in progress, and notifies the SRQ's owner. The owner completes the message's receive with an
+    /// error if `is_error` is true, and releases it otherwise.
     fn end_message(&mut self, tgt: QpNumber, is_error: bool, outbox: &mut MemberOutbox);
 }

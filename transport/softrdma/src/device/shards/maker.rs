@@ -1,4 +1,4 @@
-//! Creates the shards of a device.
+//! Creation of a device's shards.
 //!
 //! Owns the sources of the shards' links and numbers. It must never be called by a thread that is in a turn
 //! of a shard.

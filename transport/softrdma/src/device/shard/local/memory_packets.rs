@@ -99,7 +99,8 @@ impl Shard {
         }
     }
 
-    /// Releases the memory shared with other processes, and notifies them. Called when the device is removed.
+    /// Releases the memory shared with other processes, and notifies these processes. Called when the device is
+    /// removed.
     pub(in crate::device) fn leave_memory(&mut self) {
         self.local.leave(&mut self.resources.outbox);
     }

@@ -490,8 +490,7 @@ impl LocalPaths {
         ready
     }
 
-    /// Polls one of the parked rings, since the wake-up message may arrive late while the link is polled
-    /// seldom.
+    /// Polls one of the parked rings, since the wake-up message may arrive late while the link is rarely polled.
     fn look_at_parked(&mut self, now: Time) {
         let index = self.next_parked;
         self.next_parked = if index + 1 < self.pairs.capacity() { index + 1 } else { 0 };

@@ -188,8 +188,8 @@ impl Qp {
             .is_some_and(|route| route.is_of(datagram) && (origin.is_member || !route.is_to_member()))
     }
 
-    /// Returns the headers covered by the ICRC of the peer's packets; `None` if no address translator
-    /// rewrites the headers.
+    /// Returns the headers covered by the ICRC of the peer's packets; `None` unless an address translator rewrites the
+    /// headers.
     pub(super) fn covered_by_peer(&self) -> Option<IpUdp> {
         self.route.as_ref()?.covered_by_peer()
     }

@@ -36,8 +36,7 @@ struct World {
     placed: Vec<u64>,
     /// Number of packets acknowledged to the peer.
     acknowledged: u64,
-    /// True if the executor has placed a packet, or received the outcome of a placement, and not published
-    /// it.
+    /// True if the executor has placed a packet, or received the outcome of a placement, and has not published it.
     is_ahead: bool,
 }
 
