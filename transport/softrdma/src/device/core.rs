@@ -28,7 +28,7 @@ use trunkline_verbs::{Time, VerbsError};
 /// Maximum time to wait for threads to leave the device when the process exits.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// Exists until all resources of a device are released, including descriptors and threads.
+/// Guard that exists until all resources of a device are released, including descriptors and threads.
 #[derive(Debug)]
 pub(super) struct SlotGuard;
 
@@ -64,7 +64,7 @@ impl Core {
             maker,
             events,
             domains: DomainTable::new(host),
-            // 0 is the PD of TGTs, which has no regions.
+            // 0 is the PD of TGTs, which does not contain regions.
             next_pd: AtomicU32::new(1),
             backgrounds: Mutex::new(vec![background]),
             slot_guard: OnceLock::new(),
@@ -86,7 +86,7 @@ impl Core {
         self.parts.shards().tables()
     }
 
-    /// Returns the shard with this index, or the first one.
+    /// Returns the shard with this index, or the first shard if the index is invalid.
     pub(super) fn shard(&self, index: ShardIndex) -> &Arc<ShardLock> {
         let shards = self.parts.shards();
         shards.get(index).unwrap_or_else(|| shards.first())
@@ -97,7 +97,6 @@ impl Core {
         action(self.parts.shards());
     }
 
-    /// Returns all shards.
     pub(super) fn shards(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
         self.parts.shards().all()
     }
@@ -113,7 +112,7 @@ impl Core {
         })
     }
 
-    /// Returns the shard of a group that has CQs, otherwise the first shard.
+    /// Returns the shard of a group, or the first shard if the group does not have one.
     pub(super) fn known_group(&self, group: u32) -> ShardIndex {
         self.parts.shards().known_group(group)
     }
@@ -136,7 +135,7 @@ impl Core {
             backgrounds.swap_remove(place).forget();
         }
         of.progress.adopt();
-        // A fork loses only threads, which exist only outside of simulations, so no sleeper is given.
+        // A fork loses only real threads, so a simulation's sleeper is not needed.
         match Background::start(&self.parts, of, None) {
             Ok(started) => backgrounds.push(started),
             Err(error) => tracing::error!(%error, "shard thread not restarted"),
@@ -157,7 +156,7 @@ impl Core {
     /// Checks that the device was not removed.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`].
+    /// [`VerbsError::Gone`] if the device was removed.
     pub(super) fn present(&self) -> Result<(), VerbsError> {
         self.parts.present()
     }
@@ -167,8 +166,7 @@ impl Core {
         self.parts.control()
     }
 
-    /// Runs an operation of control. Afterwards wakes the background threads whose shards have an earlier
-    /// deadline.
+    /// Runs an operation of control. Afterwards wakes the background threads whose shards now have an earlier deadline.
     pub(super) fn act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> R {
         self.ensure_background(self.parts.shards().first());
         self.parts.act(action)
@@ -181,9 +179,9 @@ impl Core {
         self.parts.act_on(of, action)
     }
 
-    /// Disconnects all peers because the process exits, perhaps in the middle of an operation. Does so only
-    /// if control and the first shard become free in time, and are not a forked copy that another process
-    /// uses. The wait is limited, since the thread that works on them may never run again.
+    /// Disconnects all peers because the process exits, perhaps in the middle of an operation. Does nothing in a forked
+    /// child that does not use the device, or if control and the first shard stay in use for [`PARTING`], since the
+    /// thread that uses them may never run again.
     pub(super) fn disconnect_all(&self) {
         let began = self.parts.now();
         while !self.parts.shards().first().progress.is_orphan() {
@@ -197,7 +195,7 @@ impl Core {
         }
     }
 
-    /// Returns the guard that exists as long as the device, which may be removed.
+    /// Returns the guard of the device's slot. The guard exists as long as the device.
     pub(super) fn slot_guard(&self) -> &Arc<SlotGuard> {
         self.slot_guard.get_or_init(|| Arc::new(SlotGuard))
     }
@@ -212,7 +210,7 @@ impl Core {
         self.parts.work(self.shard(index));
     }
 
-    /// Records that the program polls, so that the shard's background thread leaves it the work.
+    /// Records that the program polls, so that the shard's background thread leaves the work to the program.
     pub(super) fn note_poll(&self, index: ShardIndex) {
         let of = self.shard(index);
         self.ensure_background(of);

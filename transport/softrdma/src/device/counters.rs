@@ -1,6 +1,6 @@
 //! Counters of a device.
 //!
-//! Owns the names of the counters, and their order for programs. Each shard counts separately; sums are
+//! Owns the names of the counters, and the order in which programs see them. Each shard counts separately; sums are
 //! computed on request.
 #![forbid(unsafe_code)]
 
@@ -117,7 +117,7 @@ impl QpCounters {
     }
 }
 
-/// Returns the counters by name, in the order for programs.
+/// Returns the counters by name, in the order in which programs see them.
 pub(super) fn list(
     shard: &ShardCounters,
     qps: &QpCounters,

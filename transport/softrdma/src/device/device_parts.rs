@@ -1,9 +1,8 @@
 //! Control and the shards of a device, and the threads that work on them.
 //!
-//! Owns control and each shard under its lock, and the order of the locks: control, then the first shard,
-//! then another shard. A thread in a turn of a shard never waits for another shard, and tries control's lock
-//! only while it is in no turn. A thread that polls, posts or connects does the work itself; background
-//! machines work when no thread polls.
+//! Owns control and the shards with their locks, which are taken in this order: control, the first shard, another
+//! shard. A thread on the data path enters one shard at a time, and leaves it before it tries control's lock. A thread
+//! that polls, posts or connects does the work itself; background machines work when no thread polls.
 #![forbid(unsafe_code)]
 
 use super::control::Control;
@@ -35,10 +34,10 @@ pub(super) struct DeviceParts {
     control: Mutex<Control>,
     shards: Shards,
     runtime: Runtime,
-    /// Time of control's next timeout, in nanoseconds, to be read without control's lock.
+    /// Time of control's next timeout, in nanoseconds, which is read without control's lock.
     control_due_ns: AtomicU64,
     is_removed: Arc<AtomicBool>,
-    /// Messages to the other members of the host; gone once the device has left.
+    /// Messages to the other members of the host; dropped once the device has left.
     members: Option<Weak<Members>>,
 }
 
@@ -65,7 +64,6 @@ impl DeviceParts {
         self.runtime.clock().now()
     }
 
-    /// Returns the shards.
     pub(super) fn shards(&self) -> &Shards {
         &self.shards
     }
@@ -73,7 +71,7 @@ impl DeviceParts {
     /// Checks that the device was not removed.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`].
+    /// [`VerbsError::Gone`] if the device was removed.
     pub(super) fn present(&self) -> Result<(), VerbsError> {
         if self.is_removed.load(Ordering::Acquire) { Err(VerbsError::Gone) } else { Ok(()) }
     }
@@ -137,8 +135,7 @@ impl DeviceParts {
         let now = self.now();
         shard.poll(now);
         if self.wants_control(lock, &shard, now) {
-            // Complete the work before leaving the turn, since another thread may be in a turn after
-            // `serve_control`.
+            // Call `worked` before leaving the turn, since another thread may be in a turn after `serve_control`.
             self.worked(lock, &mut shard, now);
             drop(shard);
             self.serve_control();
@@ -148,14 +145,14 @@ impl DeviceParts {
         self.worked(lock, &mut shard, now);
     }
 
-    /// Wakes the machine that sleeps for a shard if necessary, after another thread has done the shard's
-    /// work, in the same turn.
+    /// Wakes the machine that sleeps for a shard if necessary. Called after another thread has done the shard's work,
+    /// in the same turn.
     pub(super) fn worked(&self, lock: &ShardLock, shard: &mut Shard, now: Time) {
         lock.progress.worked(shard, now, |shard| self.deadline(lock, shard, now));
     }
 
-    /// Waits for the shard and does its pending work. Returns true if more work is ready, together with the
-    /// turn.
+    /// Enters the shard, calls `work`, and does control's pending work. Returns the turn, and true if more work is
+    /// ready.
     pub(super) fn work_and_stay<'a>(
         &self,
         lock: &'a ShardLock,
@@ -166,7 +163,7 @@ impl DeviceParts {
         let mut more = work(&mut shard, now);
         if self.wants_control(lock, &shard, now) {
             drop(shard);
-            // Another thread holds control's lock, so events for control are left.
+            // If another thread holds control's lock, events for control are left.
             more |= !self.serve_control();
             shard = lock.shard.enter();
             more |= shard.has_work();
@@ -202,14 +199,14 @@ impl DeviceParts {
             return None;
         }
         lock.progress.falls_asleep(watcher, shard.link().descriptors_version(), deadline);
-        // Another shard may have handed over packets before it read that this machine watches.
+        // Another shard may have handed over packets before it saw that this machine listens.
         if self.shards.neighbours().has_packets(lock.index) { None } else { Some(deadline) }
     }
 
-    /// Polls for the cause of a machine's wake-up. If no other machine sleeps for the shard, stops
-    /// notifications of packets from other shards.
+    /// Polls for the cause of a machine's wake-up. If no other machine sleeps for the shard, stops wake-ups for packets
+    /// from other shards.
     pub(super) fn woken(&self, lock: &ShardLock, by_link: bool) {
-        // Wait for the shard's lock: an edge of a descriptor that is not recorded here is not reported again.
+        // Wait for the shard's lock, since an edge of a descriptor is reported only once and must be recorded here.
         let mut shard = lock.shard.enter();
         shard.woken(by_link, self.now());
         if lock.progress.is_unwatched() {
@@ -231,8 +228,8 @@ impl DeviceParts {
         std::ptr::eq(lock, &raw const **self.shards.first())
     }
 
-    /// Returns true if control has to work after a turn of this shard. Only the first shard does so for
-    /// messages of other processes, and for timers.
+    /// Returns true if control has to work after a turn of this shard. Control's timers, and messages from other
+    /// processes, are left to the first shard.
     fn wants_control(&self, lock: &ShardLock, shard: &Shard, now: Time) -> bool {
         if lock.note_control_events(shard) {
             return true;

@@ -1,4 +1,4 @@
-//! The software RDMA device: verbs objects, and the threads that drive the layers below.
+//! The software RDMA device, with its verbs objects and the threads that drive the layers below.
 //!
 //! Owns all objects through which programs use a device. Called through the traits of `trunkline_verbs`;
 //! [`SoftProvider`] and [`SoftDevice::open`] are the entry points. A call must never wait for the network.

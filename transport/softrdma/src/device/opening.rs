@@ -55,7 +55,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let tap = make_link(&options, &membership, &first_sockets, &capture_has_ended)?;
     let gids = gid_table(&options, &*tap.wire.link)?;
     let away = away_files(&options, &gids)?;
-    // The host's network may come up later. Derive the GUID from a loopback address then, unless the user
+    // The host's network may come up later. In this case, derive the GUID from a loopback address, unless the user
     // named addresses.
     let later = (!gids.is_named() && membership.host.is_some()).then_some(Ipv4Addr::LOCALHOST.into());
     let first = gids.addresses().first().copied().or(later).ok_or(OpenError::NoAddress)?;
@@ -184,8 +184,8 @@ fn make_link(
     tapped(options, link, capture_has_ended)
 }
 
-/// Returns the function that creates the links of further shards, each with its own ports. A network in
-/// process has no ports, so its devices have one shard.
+/// Returns the function that creates the links of further shards, each with its own ports. A network in process does
+/// not use ports, so its devices have one shard.
 fn link_maker(
     options: SoftOptions,
     members: Option<&Arc<Members>>,

@@ -20,10 +20,10 @@ use trunkline_machine::Runtime;
 use trunkline_roce::wire::ROCE_PORT;
 use trunkline_verbs::{PathChoice, VerbsError, headroom};
 
-/// The link on which a device's packets travel.
+/// Link that carries the packets of a device.
 #[derive(Debug, Clone, Default)]
 pub enum LinkChoice {
-    /// Unprivileged UDP sockets on port 4791.
+    /// Unprivileged UDP sockets, on port 4791 by default.
     #[default]
     Udp,
     /// A network inside this process.
@@ -31,21 +31,20 @@ pub enum LinkChoice {
     /// A network that the caller provides. As with `InProcess`, addresses are not shared with other
     /// processes.
     Custom(LinkFactory),
-    /// The simulated network of a host whose processes share its addresses; the device belongs to this
-    /// process. Needs a simulated [`SoftOptions::runtime`]. Without [`SoftOptions::addresses`] the device has
-    /// all addresses of the host.
+    /// The simulated network of a host. The device belongs to the given process and shares the host's addresses with
+    /// other processes. Requires a simulated [`SoftOptions::runtime`]. If [`SoftOptions::addresses`] is empty, the
+    /// device has all addresses of the host.
     Simulated(Arc<SimulatedProcess>),
 }
 
-/// Creates a link each time a device is opened with it.
+/// Factory that creates a link each time a device is opened.
 #[derive(Clone)]
 pub struct LinkFactory(MakeLink);
 
 type MakeLink = Arc<dyn Fn() -> io::Result<Box<dyn Link>> + Send + Sync>;
 
 impl LinkFactory {
-    /// Creates a factory from `make`, whose error is reported by
-    /// [`SoftDevice::open`](crate::device::SoftDevice::open).
+    /// Creates a factory that calls `make`. [`SoftDevice::open`](crate::device::SoftDevice::open) returns its errors.
     pub fn new(make: impl Fn() -> io::Result<Box<dyn Link>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }
@@ -61,53 +60,54 @@ impl fmt::Debug for LinkFactory {
     }
 }
 
-/// Options of a device. The default is an unconfigured device.
+/// Options of a device. [`SoftOptions::from_env`] sets some of them from environment variables.
 #[derive(Debug, Clone, Default)]
 pub struct SoftOptions {
-    /// The GID table, in this order; if empty, the addresses of the interfaces that are up.
+    /// Addresses in the GID table, in this order. If empty, the table contains the addresses of all interfaces that are
+    /// up.
     pub addresses: Vec<IpAddr>,
-    /// The link.
+    /// Link that carries the device's packets.
     pub link: LinkChoice,
-    /// Path to QPs of other processes of the host. Captures, faults and an observer keep packets on the link,
-    /// and exclude [`PathChoice::Shm`].
+    /// Path to QPs of other processes on the host. A capture, faults or an observer keep packets on the link, and
+    /// cannot be combined with [`PathChoice::Shm`].
     pub path: PathChoice,
-    /// Observer of the traffic on the link, faults included.
+    /// Observer of the link's traffic, including injected faults.
     pub observer: Option<Arc<dyn LinkObserver>>,
     /// Faults to inject into the link.
     pub faults: Option<FaultPlan>,
-    /// File for the capture of the link's packets.
+    /// Capture file for the link's packets.
     pub capture: Option<PathBuf>,
-    /// Requested receive buffer of each UDP socket, in bytes; `None` for as much as the system grants.
+    /// Receive buffer to request for each UDP socket, in bytes; `None` for the largest size that the system grants.
     pub receive_buffer: Option<i32>,
-    /// UDP port at which the device receives; `None` for 4791. Devices of other hosts must be given the port
-    /// to reach it.
+    /// UDP port at which the device receives; `None` for 4791. Devices on other hosts must be configured with this port
+    /// to reach the device.
     pub udp_port: Option<NonZeroU16>,
-    /// Policy for unknown SRQs.
+    /// Response to a packet that names an unknown SRQ.
     pub unknown_srq: UnknownSrq,
-    /// True for a device without XRC, like the kernel's rxe and many cards: it does not announce XRC, and
-    /// refuses domains, INIs, TGTs and XRC SRQs (contract A9).
+    /// True if the device does not support XRC, like the kernel's rxe and many NICs. The device then does not report
+    /// XRC as a capability, and refuses domains, INIs, TGTs and XRC SRQs (contract A9).
     pub without_xrc: bool,
-    /// Maximum number of memory regions; `None` for the upper limit, 2^20. Cards may have few, and a kernel
-    /// may limit the memory that a user may pin.
+    /// Maximum number of memory regions; `None` for the upper limit, 2^20. NICs may support fewer, and a kernel may
+    /// limit the memory that a user can pin.
     pub max_regions: Option<u32>,
-    /// Maximum number of shards, each for one or more groups of CQs; `None` for the upper limit, 32. At least
-    /// one exists.
+    /// Maximum number of shards, each of which serves one or more groups of CQs; `None` for the upper limit, 32. A
+    /// device always has at least one shard.
     pub max_shards: Option<usize>,
-    /// Directory in which devices on UDP meet the devices of other processes. It belongs to this user alone,
-    /// has mode 0700, and is created if it does not exist. `None` means `TRUNKLINE_RUNTIME_DIR`, else
-    /// `trunkline` in `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files, or
-    /// `trunkline-UID-RANDOM` if another user has taken that name.
+    /// Directory through which devices on UDP find the devices of other processes. It must belong to this user with
+    /// mode 0700, and is created if it does not exist. `None` means `TRUNKLINE_RUNTIME_DIR`, else `trunkline` in
+    /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files, or `trunkline-UID-RANDOM` if
+    /// another user has taken that name.
     pub runtime_directory: Option<PathBuf>,
-    /// Slot that holds the device; `None` for a slot that is never emptied.
+    /// Slot that the device is opened in; `None` for a slot that is never emptied.
     pub slot: Option<Slot>,
-    /// True if [`take_away`](crate::device::take_away) may remove the device while it is on UDP. `trunkctl
-    /// device remove` calls it.
+    /// True if [`take_away`](crate::device::take_away) may remove the device while it is on UDP. The command
+    /// `trunkctl device remove` calls this function.
     pub removable: bool,
-    /// Start of numbers, keys and PSNs; `None` for random values from [`Runtime::random`]. Only tests set a
-    /// value. QP and SRQ numbers of devices on UDP come from the registry of their host.
+    /// Seed for numbers, keys and PSNs in tests; `None` for a random seed from [`Runtime::random`]. QP and SRQ numbers
+    /// of devices on UDP come from the registry of their host.
     pub seed: Option<u64>,
-    /// Clock of the device, and executor of its background machine. The default is the system's clock and a
-    /// thread.
+    /// Clock of the device, and executor of its background machines. The default is the system's clock, with a thread
+    /// per machine.
     pub runtime: Runtime,
 }
 
@@ -126,10 +126,10 @@ pub enum OpenError {
         /// Maximum number of addresses of a device.
         most: usize,
     },
-    /// A variable of the environment is not text.
+    /// An environment variable is not valid UTF-8.
     #[error("invalid {variable} {value:?}: expected text in UTF-8")]
     NotText {
-        /// The variable.
+        /// Name of the variable.
         variable: &'static str,
         /// Value of the variable.
         value: OsString,
@@ -149,7 +149,7 @@ pub enum OpenError {
     /// `TRUNKLINE_LINK` is invalid.
     #[error("invalid TRUNKLINE_LINK {0:?}: expected `auto`, `udp` or `shm`")]
     BadLink(String),
-    /// `TRUNKLINE_LINK=shm`, together with an option that works on packets of the link.
+    /// `TRUNKLINE_LINK=shm` is combined with an option that needs packets on the link.
     #[error("TRUNKLINE_LINK=shm (or setting link): {0}, which keeps packets out of shared memory")]
     OnlyOnLink(&'static str),
     /// `TRUNKLINE_XRC` is invalid.
@@ -158,7 +158,7 @@ pub enum OpenError {
     /// `TRUNKLINE_REMOVABLE` is invalid.
     #[error("invalid TRUNKLINE_REMOVABLE {0:?}: expected `on` or `off`")]
     BadRemovable(String),
-    /// The device was taken out of its slot.
+    /// The device was removed from its slot.
     #[error("the device was taken away; put it back (`trunkctl device restore`)")]
     Removed,
     /// The host does not have a named address, or the address cannot be opened.
@@ -172,18 +172,18 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
-    /// The host has no address for packets.
+    /// The host does not have an address for packets.
     #[error("no interface of this host is up with an IP address, not even the loopback")]
     NoAddress,
     /// The registry that the processes of this host share cannot be used.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("cannot {doing}: {source}{}", headroom::remedy(source.raw_os_error()))]
     Os {
         /// The attempted operation.
         doing: &'static str,
-        /// Error of the operation.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -231,13 +231,13 @@ impl SoftOptions {
     }
 
     /// Returns the options set by the environment: `TRUNKLINE_ADDRESS` (`a,b`), `TRUNKLINE_FAULTS`
-    /// (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p` becomes the process id),
-    /// `TRUNKLINE_RECEIVE_BUFFER` (bytes of each UDP socket), `TRUNKLINE_PORT` (a UDP port), `TRUNKLINE_LINK` (`auto`, `udp`, `shm`),
-    /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`),
-    /// `TRUNKLINE_RUNTIME_DIR` (a directory), `TRUNKLINE_REMOVABLE` (`on`, `off`).
+    /// (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p` is replaced by the process id), `TRUNKLINE_RECEIVE_BUFFER`
+    /// (bytes of each UDP socket), `TRUNKLINE_PORT` (a UDP port), `TRUNKLINE_LINK` (`auto`, `udp`, `shm`),
+    /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`), `TRUNKLINE_RUNTIME_DIR` (a
+    /// directory), `TRUNKLINE_REMOVABLE` (`on`, `off`).
     ///
     /// # Errors
-    /// A variable is set and invalid.
+    /// Returns an error if a variable has an invalid value.
     pub fn from_env() -> Result<Self, OpenError> {
         Self::from_lookup(|name| std::env::var_os(name))
     }
@@ -251,8 +251,7 @@ impl SoftOptions {
         let mut options = Self::default();
         for part in text("TRUNKLINE_ADDRESS")?.unwrap_or_default().split(',') {
             let part = part.trim();
-            // A link-local address with its interface, such as `fe80::1%eth0`, gets the error for link-local
-            // addresses.
+            // Report a link-local address with its interface, such as `fe80::1%eth0`, as a link-local address.
             if let Some(Ok(address)) = part.split_once('%').map(|(address, _)| address.parse()) {
                 VerbsError::check_scope(address).map_err(|why| LinkError::Scoped { address, why })?;
             }

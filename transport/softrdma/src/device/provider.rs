@@ -1,4 +1,4 @@
-//! The provider: the list of devices that a program chooses from.
+//! The provider, which lists the devices that a program can open.
 #![forbid(unsafe_code)]
 
 use super::DEVICE_NAME;
@@ -9,7 +9,7 @@ use crate::host::AwayFiles;
 use std::sync::Arc;
 use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};
 
-/// The software provider. It has one device, `trunkline0`, configured by the environment.
+/// Provider of one software device, `trunkline0`, which is configured by environment variables.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SoftProvider;
 

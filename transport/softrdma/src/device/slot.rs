@@ -1,14 +1,15 @@
-//! The slot of a device, for removing it while programs use it, and restoring it.
+//! Slots, from which a device can be removed while programs use it.
 //!
-//! Owns the state of the slot, full or empty, and the list of opened devices. Tests remove and restore
-//! devices through [`Slot`]. A slot does not keep a device open.
+//! Owns the state of the slot, full or empty, and the list of opened devices. Tests remove and restore devices through
+//! [`Slot`]. A slot does not keep a device open.
 #![forbid(unsafe_code)]
 
 use super::core::{Core, SlotGuard};
 use super::threads::signal::lock;
 use std::sync::{Arc, Mutex, Weak};
 
-/// A place for a device. Devices opened with clones of one slot are removed and restored together.
+/// A slot from which a device can be removed. Clones refer to the same slot, so devices opened with them are removed
+/// together.
 #[derive(Debug, Clone, Default)]
 pub struct Slot(Arc<Mutex<SlotContents>>);
 
@@ -19,15 +20,15 @@ struct SlotContents {
 }
 
 impl Slot {
-    /// Creates a slot with a device in it.
+    /// Creates a slot that contains a device.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Removes the device silently: its peers get no message. Programs that opened it get
-    /// `DeviceRemoval` for every connection endpoint and `DeviceFatal` for the device; every later
-    /// call on its objects returns `Gone`. It cannot be opened until [`Slot::restore`].
+    /// Removes the device without notifying its peers. Programs that opened the device get `DeviceRemoval` for each
+    /// connection endpoint and `DeviceFatal` for the device. Later calls on its objects return `Gone`. The device
+    /// cannot be opened again until [`Slot::restore`] is called.
     pub fn remove(&self) {
         let opened = {
             let mut state = lock(&self.0);
@@ -41,19 +42,19 @@ impl Slot {
         lock(&self.0).opened.extend(opened);
     }
 
-    /// Puts the device back, so that it can be opened again. Devices opened before remain removed.
+    /// Puts the device back, so that it can be opened again. Devices opened before the removal remain removed.
     pub fn restore(&self) {
         lock(&self.0).is_empty = false;
     }
 
-    /// Returns the number of opened devices of which any object exists, removed devices included.
+    /// Returns the number of opened devices, including removed devices, of which at least one object still exists.
     #[must_use]
     pub fn devices(&self) -> usize {
         lock(&self.0).opened.iter().filter(|(_, guard)| guard.strong_count() > 0).count()
     }
 
-    /// Returns the number of receives posted in the SRQs of the opened devices that were not removed,
-    /// including receives lent to shards. A simulation compares it with the number that programs have posted.
+    /// Returns the number of receives posted to SRQs of opened devices, including receives lent to shards. Removed
+    /// devices are not counted. A simulation compares the result with the number of receives that programs have posted.
     #[must_use]
     pub fn posted_receives(&self) -> usize {
         let opened = lock(&self.0).opened.clone();
@@ -65,7 +66,7 @@ impl Slot {
         lock(&self.0).is_empty
     }
 
-    /// Adds an opened device. Returns false if the slot is empty: the device was removed while it was being
+    /// Adds an opened device. Returns false if the slot is empty, because the device was removed while it was being
     /// opened.
     pub(super) fn fill(&self, core: &Arc<Core>) -> bool {
         let mut state = lock(&self.0);

@@ -35,20 +35,19 @@ use trunkline_verbs::{
 /// Receive-queue depth of an RC QP for which 0 was requested.
 const LEAST_RECEIVES: u32 = 1;
 
-/// Keeps all other threads out of the device while it exists, for a process that forks while it has the device
-/// open.
+/// Guard that keeps all other threads out of a device, for a process that forks with the device open.
 ///
-/// The child has a copy of the device and shares its sockets, but not the background threads. The caller of
-/// `fork` first calls [`SoftDevice::hold`], so that neither control nor a shard is in use by a thread that
-/// the child does not have. It calls [`SoftDevice::forked`] in the child, where the threads start again with
-/// the first use. Only one of the two processes may continue to use the open objects.
+/// The child has a copy of the device and shares its sockets, but does not have the background threads. The caller of
+/// `fork` first calls [`SoftDevice::hold`], so that control and the shards are not in use by a thread that does not
+/// exist in the child. The child calls [`SoftDevice::forked`], after which the threads start again on first use. Only
+/// one of the two processes may continue to use the open objects.
 #[derive(Debug)]
 pub struct Held<'a> {
     _shards: Vec<Turn<'a, Shard>>,
     _control: MutexGuard<'a, Control>,
 }
 
-/// The software RDMA device, opened.
+/// An open software RDMA device.
 #[derive(Debug)]
 pub struct SoftDevice {
     core: Arc<Core>,
@@ -59,21 +58,20 @@ pub struct SoftDevice {
 }
 
 impl SoftDevice {
-    /// Waits until all threads have left the device, and keeps others out.
+    /// Waits until all threads have left the device, and keeps other threads out until the guard is dropped.
     pub fn hold(&self) -> Held<'_> {
         let control = self.core().control();
         Held { _shards: self.core().shards().map(|lock| lock.shard.enter()).collect(), _control: control }
     }
 
-    /// Records in the child of a fork that the background threads do not exist. Returns the eventfds that
-    /// woke them, which still belong to the parent: put a fresh one under each number.
+    /// Records in the child of a fork that the background threads do not exist. Returns the eventfds that wake the
+    /// threads of the parent. The caller must replace each of them with a new eventfd at the same descriptor number.
     pub fn forked(&self) -> Vec<BorrowedFd<'_>> {
         self.core().forked()
     }
 
-    /// Opens the device. Over UDP it joins the other devices that this user has opened in this network
-    /// namespace, in any process: together they act as one device. Two devices opened by one process share
-    /// XRC domains, too (contract A2).
+    /// Opens the device. Over UDP, all devices that this user opens in the network namespace, in any process, act as
+    /// one device, and share XRC domains (contract A2).
     ///
     /// # Errors
     /// [`OpenError`] with the cause and a remedy.
@@ -82,28 +80,28 @@ impl SoftDevice {
         Ok(Arc::new(Self { core, attributes, port, host }))
     }
 
-    /// Passes every asynchronous event to `listener` from now on, in place of the queue of
-    /// [`Device::next_async_event`]. It is meant for a caller that distributes events to several users of the
-    /// device. The listener is called in a turn of a shard, so it must not call the device, nor wait. Only
-    /// the first listener is kept.
+    /// Passes all later asynchronous events to `listener` instead of the queue of
+    /// [`Device::next_async_event`]. Use this to distribute events to several users of the device. The listener is
+    /// called in a turn of a shard, so it must neither wait nor call the device. Has no effect if a listener is already
+    /// set.
     pub fn on_async_event(&self, listener: impl Fn(AsyncEvent) + Send + Sync + 'static) {
         self.core.events.listen(Box::new(listener));
     }
 
-    /// Disconnects all connections because the process ends. Each DREQ is sent only once, since the process
-    /// ends before a repetition. Call this as late as possible before the exit. Has no effect in the child of
-    /// a fork that has not used the device.
+    /// Disconnects all connections because the process exits. Each DREQ is sent only once, since the process exits
+    /// before a retransmission. Call this as late as possible. Has no effect in the child of a fork that has not used
+    /// the device.
     pub fn disconnect_all(&self) {
         self.core.disconnect_all();
     }
 
-    /// Returns true if the user named this device's addresses without this address, which may still be a
-    /// bound loopback address.
+    /// Returns true if the user named the device's addresses and `address` is not among them. The address may still be
+    /// a bound loopback address.
     pub fn is_named_without(&self, address: IpAddr) -> bool {
         self.core.control().gids().is_named_without(address)
     }
 
-    /// Returns true if the device was taken away: none of its operations work any more.
+    /// Returns true if the device was removed. All its operations then fail.
     #[must_use]
     pub fn is_removed(&self) -> bool {
         self.core.present().is_err()

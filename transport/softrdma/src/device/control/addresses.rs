@@ -1,7 +1,7 @@
 //! The device's own addresses, and the choice of an endpoint's address.
 //!
-//! Owns the GID table and the claims on services among the devices that share the addresses. The shards open
-//! addresses, since they have the links.
+//! Owns the GID table, and claims services among the devices that share the addresses. The shards open addresses, since
+//! they own the links.
 
 use crate::device::shard::Route;
 use crate::device::shards::reach::Reach;
@@ -21,12 +21,12 @@ use trunkline_verbs::{AddressOwner, PortSpace, QpAttributes, QpNumber, Time, Ver
 
 /// Number of further loopback addresses tried for a client if another process uses the first choice.
 const OTHER_LOOPBACKS: usize = 16;
-/// Time for which the host's answer about an address is cached, and maximum number of cached answers.
+/// Lifetime of a cached answer about an address, and maximum number of cached answers.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 const KEPT: usize = 1024;
 
-/// Cache of the addresses from which users of the host may send. A query takes system calls, and each request
-/// of an unknown peer, repeated or not, needs the answer.
+/// Cache of the answers to [`is_of_this_host`]. An answer takes system calls, and is needed for each request from an
+/// unknown peer, including repeated requests.
 #[derive(Debug, Default)]
 struct HostAddresses(BTreeMap<IpAddr, (Time, bool)>);
 
@@ -56,9 +56,9 @@ pub(super) struct Addresses {
     /// True if the host's routing may be queried for a peer; false in a simulation.
     asks_host: bool,
     random: Random,
-    /// Addresses of wildcard listeners that could not be opened. A warning was logged for each.
+    /// Addresses that could not be opened for a wildcard listener. A warning was logged for each.
     unopened: BTreeSet<IpAddr>,
-    /// Addresses that listeners named instead of a wildcard. They stay open even if the host loses them.
+    /// Addresses that listeners named explicitly. They stay open even if the host loses them.
     named_by_listeners: BTreeSet<IpAddr>,
     /// Loopback address used in place of addresses whose port 4791 belongs to another program.
     other_loopback: Option<IpAddr>,
@@ -70,7 +70,7 @@ pub(super) struct Addresses {
 #[derive(Debug)]
 pub(super) struct Opened {
     is_any: bool,
-    /// True if all these addresses are open.
+    /// True if all covered addresses are open.
     pub(super) is_complete: bool,
     first_error: Option<VerbsError>,
 }
@@ -91,17 +91,16 @@ impl Addresses {
         }
     }
 
-    /// Returns the GID table.
     pub(super) fn gids(&self) -> &GidTable {
         &self.gids
     }
 
-    /// Returns the GID table. Loopback addresses are added to it when they are first used.
+    /// Returns the GID table. IPv4 loopback addresses are added to it when they are first used.
     pub(super) fn gids_mut(&mut self) -> &mut GidTable {
         &mut self.gids
     }
 
-    /// Checks that the device has an address.
+    /// Fails unless `address` is an address of the device.
     pub(super) fn check(&mut self, address: IpAddr) -> Result<(), VerbsError> {
         VerbsError::check_scope(address)?;
         if self.gids.index_of(address).is_none() {
@@ -126,9 +125,9 @@ impl Addresses {
         }
     }
 
-    /// Claims a service among the devices that share the addresses, if there are any. The unspecified address
-    /// stands for all addresses of the host, or for the addresses that the user named, since other devices
-    /// may have other names.
+    /// Claims a service among the devices that share the addresses, if there are any. An unspecified address covers all
+    /// addresses of the host. If the user named addresses, it covers only these, since another device may use other
+    /// addresses.
     pub(super) fn claim_port(
         &self,
         port_space: PortSpace,
@@ -146,9 +145,9 @@ impl Addresses {
         Ok(claims?)
     }
 
-    /// Opens the address, or all free addresses that a wildcard covers. There may be none: like
-    /// `cma_listen_on_all` of Linux (drivers/infiniband/core/cma.c), this does not fail then, and the
-    /// listener receives requests after an address appears.
+    /// Opens the address, or all free addresses that a wildcard covers. Like `cma_listen_on_all` of Linux
+    /// (drivers/infiniband/core/cma.c), also succeeds if a wildcard does not cover any address. The listener then
+    /// receives requests after an address appears.
     pub(super) fn open_for_listener(
         &mut self,
         shards: &mut Reach<'_>,
@@ -167,8 +166,7 @@ impl Addresses {
         }
     }
 
-    /// Opens all addresses of a wildcard that are not open. A warning is logged once for each that cannot be
-    /// opened.
+    /// Opens all addresses that a wildcard covers. Logs a warning once for each address that cannot be opened.
     pub(super) fn open_covered(
         &mut self,
         shards: &mut Reach<'_>,
@@ -192,9 +190,8 @@ impl Addresses {
         result
     }
 
-    /// Closes the addresses whose places in the table were given to others. Without this, a host whose
-    /// addresses change often, such as a host that starts containers, would run out of descriptors, and the
-    /// registry out of port records.
+    /// Closes addresses whose entries in the GID table were reused. Otherwise a host whose addresses change often, such
+    /// as a container host, would run out of descriptors, and the registry out of port records.
     fn close_replaced(&mut self, shards: &mut Reach<'_>) {
         for address in self.gids.take_replaced() {
             self.unopened.remove(&address);
@@ -222,8 +219,8 @@ impl Addresses {
         }
     }
 
-    /// Returns true if the device uses the addresses of the host, which may change, and not addresses that
-    /// the user named.
+    /// Returns true if the device uses the addresses of the host, which may change, rather than addresses that the user
+    /// named.
     pub(super) fn follows_host(&self) -> bool {
         self.asks_host && self.host.is_some() && !self.gids.is_named()
     }
@@ -306,9 +303,9 @@ impl Addresses {
         self.of_this_host.has(address, now) && self.sockets.is_free(at, own, now)
     }
 
-    /// Returns the source address that the host's routing chooses for a peer; `None` on a network in process,
-    /// or if routing does not choose one. Fails for a link-local peer, and for a peer to which the host has
-    /// no route, either at all or from the address `from`.
+    /// Returns the source address that the host's routing chooses for a peer. Returns `None` if the host may not be
+    /// queried, or if its routing does not choose an address. Fails for a link-local peer, for a peer without a route,
+    /// and for a peer that cannot be reached from the loopback address `from`.
     pub(super) fn route_to(
         &self,
         remote: SocketAddr,
@@ -334,9 +331,9 @@ impl Addresses {
         }
     }
 
-    /// Chooses and opens the local address for packets to `remote`: the source address of the route if the
-    /// table contains it, otherwise an address of the same family. A loopback address is preferred for a
-    /// loopback peer, and any other address for any other peer.
+    /// Chooses and opens the local address for packets to `remote`: the source address of the route if the table
+    /// contains it, otherwise an address of the same family. A loopback address is preferred for a loopback peer, and a
+    /// non-loopback address for other peers.
     pub(super) fn choose_source(
         &mut self,
         shards: &mut Reach<'_>,
@@ -371,9 +368,8 @@ impl Addresses {
         }
     }
 
-    /// Returns true if another loopback address may replace the chosen one. On one host, each loopback
-    /// address reaches each other one, so a client need not share the server's address, unless the user named
-    /// addresses.
+    /// Returns true if another loopback address may replace the chosen one. All loopback addresses of a host reach each
+    /// other, so a client can use a different one than the server. Addresses named by the user are not replaced.
     fn may_be_replaced(&self, chosen: IpAddr, remote: SocketAddr) -> bool {
         let on_this_host = remote.ip().is_loopback() || remote.ip() == chosen;
         !self.gids.is_named() && remote.is_ipv4() && on_this_host
@@ -404,8 +400,8 @@ fn loopback(family: IpAddr) -> IpAddr {
     if family.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
 }
 
-/// Returns the source address that the host's routing chooses for a peer. If `from` is given, the route must
-/// start there.
+/// Returns the source address that the host's routing chooses for a peer. If `from` is given, the route must start at
+/// that address.
 fn route_source(remote: SocketAddr, from: Option<IpAddr>) -> io::Result<IpAddr> {
     let any: IpAddr =
         if remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -432,9 +428,9 @@ pub(in crate::device) fn owner_of(
     }
 }
 
-/// Returns true if a user of this host may send from the address. The host delivers packets to such an
-/// address to itself and uses the same address as their source. Not all loopback addresses are listed by the
-/// host.
+/// Returns true if a user of this host may send from the address. The host delivers packets to such an address to
+/// itself, with the same address as their source. Routing is queried, since the host does not list all loopback
+/// addresses.
 pub(in crate::device) fn is_of_this_host(address: IpAddr) -> bool {
     let routed = || route_source(SocketAddr::new(address, ROCE_PORT), None);
     address.is_loopback() || routed().is_ok_and(|source| source == address)
@@ -446,7 +442,7 @@ fn is_confined(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidInput || is_nowhere(error)
 }
 
-/// Returns true if an error means that the host has no route to a peer, or a route that prohibits packets.
+/// Returns true if an error means that the host does not have a route to a peer, or that the route prohibits packets.
 fn is_nowhere(error: &io::Error) -> bool {
     use io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
     matches!(error.kind(), NetworkUnreachable | HostUnreachable | PermissionDenied)

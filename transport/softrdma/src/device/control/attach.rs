@@ -1,4 +1,4 @@
-//! The QP of an endpoint.
+//! Attachment of QPs to endpoints.
 //!
 //! Moves QPs through their states with the parameters that both sides of a connection have agreed on.
 //! Stateless.
@@ -35,7 +35,7 @@ impl Control {
         Ok(())
     }
 
-    /// Detaches the QP.
+    /// Detaches the QP from an endpoint.
     pub(in crate::device) fn detach(&mut self, shards: &mut Reach<'_>, id: CmIdNumber) {
         self.set_awaits_rtu(shards, id, false);
         if let Ok(endpoint) = self.connections.endpoint(id) {
@@ -43,7 +43,7 @@ impl Control {
         }
     }
 
-    /// Returns the attributes that move the connection's QP to a state.
+    /// Returns the change that moves the connection's QP to a state.
     pub(in crate::device) fn qp_changes(
         &mut self,
         id: CmIdNumber,
@@ -101,7 +101,7 @@ impl Control {
         }
     }
 
-    /// Sets whether the first packet at the endpoint's QP is handled like the RTU.
+    /// Sets whether the first packet at the endpoint's QP counts as the RTU.
     pub(super) fn set_awaits_rtu(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, awaits: bool) {
         if let Some(qp) = self.connections.carrier(id) {
             shards.of_qp(qp.get(), |shard| shard.await_rtu(qp.get(), awaits));

@@ -51,8 +51,8 @@ impl Control {
         }
     }
 
-    /// Passes the machine's messages to the shard, which sends them. Each request to an address without a
-    /// receiver is refused instead, whether repeated or not. Returns true if this has caused events.
+    /// Passes the machine's messages to the shard for sending. A request, new or repeated, fails instead if nothing on
+    /// this host receives at its destination. Returns true if a request has failed.
     pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>, now: Time) -> bool {
         let mut refused = false;
         while let Some(transmit) = self.connections.machine().poll_transmit() {
@@ -94,7 +94,7 @@ impl Control {
                         ?mtu,
                         "smaller path MTU proposed"
                     );
-                    // Refusing cannot fail: the request waits for an answer.
+                    // `refuse_mtu` cannot fail here, since the request has not been answered yet.
                     let _refused = self.connections.machine().refuse_mtu(connection, mtu);
                     return;
                 }
@@ -218,8 +218,7 @@ impl Connections {
         let traffic_class = listener.traffic_class;
         let mut endpoint = self.new_endpoint(Arc::clone(&channel), port_space, qp_type);
         endpoint.role = Role::Passive;
-        // As in Linux, the listener's traffic class applies if it is set, and otherwise the peer's, in both
-        // directions.
+        // As in Linux, both directions use the listener's traffic class if it is set, and the peer's otherwise.
         let of_peer = request.offered.as_ref().map_or(0, |peer| peer.traffic_class);
         endpoint.traffic_class = if traffic_class == 0 { of_peer } else { traffic_class };
         endpoint.local = request.local;
@@ -243,13 +242,13 @@ impl Connections {
     }
 }
 
-/// Returns the report on a request that was not sent because nothing on this host receives it.
+/// Returns the unreachable report for a request that was not sent because nothing on this host receives it.
 fn not_sent(request: &Transmit) -> UnreachableReport {
     let transaction = Some(request.mad.header.transaction);
     UnreachableReport { from: request.from, to: request.to, transaction, cause: UnreachableCause::Port }
 }
 
-/// Returns a peer's REQ or REP as the parameters that the program gets.
+/// Converts a peer's REQ or REP to the parameters that the program gets.
 fn offer(peer: &Peer, private_data: Vec<u8>) -> ConnectParameters {
     ConnectParameters {
         private_data,

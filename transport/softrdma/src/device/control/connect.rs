@@ -51,7 +51,7 @@ impl Control {
         let mtu = endpoint.path_mtu.map_or(carried, |most| most.min(carried));
         let (one_flow, retry_refused) = (endpoint.one_flow, endpoint.retry_refused);
         let mut ports = endpoint.ports.unwrap_or_else(|| UdpPorts::new(link.port()));
-        // A request for a connection of one flow contains its source port.
+        // A request for a single-flow connection names the connection's source port.
         let leaves_from = || (one_flow != OneFlow::No).then(|| link.source(local.ip()).port());
         let own = ports.own.or_else(leaves_from);
         if one_flow == OneFlow::Yes {
@@ -194,19 +194,19 @@ impl Control {
         Ok(())
     }
 
-    /// Disconnects all endpoints when the process exits. The program gets no events. Only the device's lock
-    /// is taken, since the program may have been interrupted anywhere.
+    /// Disconnects all endpoints when the process exits. Does not report events, since the interrupted program may hold
+    /// the lock of a channel.
     pub(in crate::device) fn disconnect_all(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.connections.machine().disconnect_all(now.0);
         self.gather_cm(shards, now);
         shards.first().send(now);
-        // If this process holds port 4791, the DREQ to a peer at its address passes through it, and is not
-        // retransmitted.
+        // If this process holds port 4791, it must forward the DREQs to other processes at its address before it exits,
+        // since they are not retransmitted.
         shards.first().link_mut().forward_last();
         self.qps.addresses().ports_end();
     }
 
-    /// Destroys an endpoint that the program has dropped. Its QP is not destroyed.
+    /// Destroys an endpoint that the program has dropped, but not its QP.
     pub(in crate::device) fn drop_endpoint(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, now: Time) {
         let Some(endpoint) = self.connections.remove(id) else { return };
         // Requests that were not delivered to the program can no longer be accepted, so refuse them together
@@ -225,7 +225,7 @@ impl Control {
         self.finish(shards, now);
     }
 
-    /// Handles the resulting events, and sends the resulting packets.
+    /// Handles the events of an operation, and sends its packets.
     pub(super) fn finish(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.serve_cm(shards, now);
         shards.flush(now);
@@ -257,7 +257,7 @@ impl Control {
         Ok(())
     }
 
-    /// Accepts the SIDR request of an endpoint.
+    /// Accepts the SIDR request for which an endpoint was created.
     fn answer(
         &mut self,
         shards: &mut Reach<'_>,
@@ -274,7 +274,7 @@ impl Control {
         Ok(())
     }
 
-    /// Refuses the SIDR request of an endpoint.
+    /// Refuses the SIDR request for which an endpoint was created.
     fn decline(
         &mut self,
         shards: &mut Reach<'_>,
@@ -290,7 +290,7 @@ impl Control {
     }
 }
 
-/// Returns the contents of a SIDR request or response as the parameters that the program gets.
+/// Converts the contents of a SIDR request or response to the parameters that the program gets.
 pub(super) fn named(qp_number: Option<QpNumber>, q_key: u32, private_data: Vec<u8>) -> ConnectParameters {
     ConnectParameters {
         private_data,

@@ -1,6 +1,6 @@
-//! The endpoints of programs, and the connection machine.
+//! Endpoints of a device, and their connection machine.
 //!
-//! Owns the map from connections and listeners to endpoints. Independent of QPs and address tables.
+//! Owns the endpoints, and the maps from connections and listeners to them. Does not depend on QPs or address tables.
 
 use super::endpoint::{Endpoint, PendingCmEvent, PendingCmEventKind, Role};
 use super::peer_processes::PeerProcesses;
@@ -29,13 +29,13 @@ pub(in crate::device) struct Connections {
     next_number: u64,
     /// PSN of the next management datagram.
     psn: Psn,
-    /// Source of the ports and PSNs of endpoints.
+    /// Source of random ports and PSNs for endpoints.
     random: Random,
 }
 
 impl Connections {
-    /// Creates an empty set of endpoints. `comm_ids` are the comm ids of this device, if other devices share
-    /// its addresses.
+    /// Creates an empty set of endpoints. If other devices share the addresses, `comm_ids` is this device's share of
+    /// the communication ids.
     pub(super) fn new(guid: u64, udp_port: u16, mut random: Random, comm_ids: Option<CommIds>) -> Self {
         let comm_ids = comm_ids.unwrap_or_else(|| CommIds::new(random.keys()));
         let config = CmConfig { comm_ids, udp_port, ..CmConfig::new(guid, random.next()) };
@@ -51,7 +51,6 @@ impl Connections {
         }
     }
 
-    /// Returns the connection machine.
     pub(super) fn machine(&mut self) -> &mut CmMachine {
         &mut self.machine
     }
@@ -61,12 +60,12 @@ impl Connections {
         self.machine.next_timeout().map(Time)
     }
 
-    /// Returns the peers that are processes of this host.
+    /// Returns the connections whose peers are processes of this host.
     pub(super) fn processes(&mut self) -> &mut PeerProcesses {
         &mut self.processes
     }
 
-    /// Returns the time of the next attempt to watch, or to disconnect from, processes of this host.
+    /// Returns the next time at which to watch peer processes, or to end connections with dead ones.
     pub(super) fn next_look_at_processes(&self) -> Option<Time> {
         self.processes.next_timeout()
     }
@@ -129,7 +128,7 @@ impl Connections {
         number
     }
 
-    /// Removes an endpoint, with its entries for its connection and its listener.
+    /// Removes an endpoint, and its entries in the maps of connections and listeners.
     pub(super) fn remove(&mut self, id: CmIdNumber) -> Option<Endpoint> {
         let endpoint = self.endpoints.remove(&id)?;
         self.processes.remove(id);
@@ -189,7 +188,7 @@ impl Connections {
         }
     }
 
-    /// Removes the connection or request of an endpoint, so that no further event of it is reported.
+    /// Removes the connection or request of an endpoint, so that its later events are not reported.
     pub(super) fn end(&mut self, id: CmIdNumber, connection: ConnectionId) {
         self.by_connection.remove(&connection);
         self.processes.remove(id);
@@ -216,7 +215,7 @@ impl Connections {
         wildcards
     }
 
-    /// Returns the QP of an endpoint's connection, which is attached or was named by the program.
+    /// Returns the QP of an endpoint's connection. It is attached to the endpoint, or named by the program.
     pub(super) fn carrier(&self, id: CmIdNumber) -> Option<QpNumber> {
         self.get(id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp))
     }
@@ -323,12 +322,12 @@ impl Connections {
         Ok(())
     }
 
-    /// Returns a port for an active endpoint, on which nothing listens.
+    /// Returns a random local port for an active endpoint. Nothing listens on the port.
     pub(super) fn client_port(&mut self) -> u16 {
         u16::try_from(0xc000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0xc000)
     }
 
-    /// Returns a port to which no endpoint is bound.
+    /// Returns a port to which an endpoint can be bound.
     pub(super) fn some_free_port(
         &mut self,
         port_space: PortSpace,
@@ -344,9 +343,9 @@ impl Connections {
         Err(VerbsError::AddressNotAvailable("no port is free"))
     }
 
-    /// Checks that an endpoint can be bound to an address and port. If `shares` is true, endpoints that also
-    /// share the address and do not listen may have the same port. Follows `cma_check_port` of Linux, except
-    /// that a single IPv6 address may have the port of `0.0.0.0`, since a request cannot match both.
+    /// Checks that an endpoint can be bound to an address and port. If `shares` is true, the port may be in use by
+    /// endpoints that also reuse addresses and do not listen. Follows `cma_check_port` of Linux, except that a port
+    /// bound at `0.0.0.0` is free at a single IPv6 address, since a request cannot match both.
     pub(super) fn check_port(
         &self,
         port_space: PortSpace,

@@ -41,7 +41,6 @@ pub(super) enum Role {
     Passive,
 }
 
-/// An endpoint.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) channel: Arc<Signal<PendingCmEvent>>,
@@ -49,7 +48,7 @@ pub(super) struct Endpoint {
     pub(super) qp_type: QpType,
     pub(super) role: Role,
     pub(super) local: SocketAddr,
-    /// True if the program chose `local`, which is then exclusive to this endpoint.
+    /// True if the program chose `local`, which is then exclusive to this endpoint unless `reuses_address` is set.
     pub(super) is_bound: bool,
     pub(super) has_route: bool,
     /// True if the endpoint has sent a request to its peer. As in the kernel, an endpoint can send only one.
@@ -62,7 +61,7 @@ pub(super) struct Endpoint {
     pub(super) named_qp: Option<QpNumber>,
     /// Parameters that the peer offered.
     pub(super) offered: Option<Peer>,
-    /// PSN that is sent to the peer, at which the peer starts to send.
+    /// Starting PSN of the peer's packets, sent in the REQ or REP.
     pub(super) announced: Psn,
     pub(super) traffic_class: u8,
     pub(super) reuses_address: bool,
@@ -72,7 +71,7 @@ pub(super) struct Endpoint {
     pub(super) path_mtu: Option<Mtu>,
     pub(super) one_flow: OneFlow,
     pub(super) retry_refused: bool,
-    /// UDP ports of the connection; before there is one, the ports that the program named.
+    /// UDP ports of the connection, or the ports that the program named if the endpoint is not connected.
     pub(super) ports: Option<UdpPorts>,
     /// Services that the endpoint has claimed. Other devices that share the addresses cannot claim them.
     pub(super) claims: Vec<ServiceClaim>,
@@ -113,7 +112,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the changes that move the QP from INIT to RTR and to RTS (contract rocev2 12.7).
+    /// Returns the changes that move the QP from INIT to RTR and from RTR to RTS (contract rocev2 12.7).
     pub(super) fn transitions(
         &self,
         gids: &mut GidTable,

@@ -1,10 +1,8 @@
-//! Opens addresses that the host gets later, for example from a DHCP client or a failover, for wildcard
-//! listeners.
+//! Opens addresses that the host gets later, for example from a DHCP client or a failover, for wildcard listeners.
 //!
-//! Owns the schedule for reading the host's addresses again, and the record of addresses that could not be
-//! opened. While a wildcard listener exists, the notifications of the kernel are checked every second. The
-//! host's addresses are read only if an address or interface has changed. Sockets at a removed address stay
-//! open, and work again when the address returns.
+//! Owns the schedule for reading the host's addresses again. While a wildcard listener exists, the kernel's
+//! notifications are checked every second. The host's addresses are read again only if an address or interface has
+//! changed. Sockets at a removed address stay open, and work again when the address returns.
 
 use super::Control;
 use crate::device::shards::reach::Reach;
@@ -19,12 +17,12 @@ use trunkline_verbs::descriptors::above_stdio;
 
 /// Interval between two checks for notifications.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of notifications read in one check. Together they count as one change.
+/// Maximum number of notifications read in one check. They count as one change.
 const READS: usize = 1024;
 /// Groups of netlink notifications: interfaces, IPv4 addresses and IPv6 addresses.
 const GROUPS: i32 = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
 
-/// The kernel's notifications of changed addresses.
+/// Socket for the kernel's notifications of changed addresses.
 #[derive(Debug)]
 struct Notifications(OwnedFd);
 
@@ -56,7 +54,7 @@ impl Notifications {
 /// Schedule and state of the checks.
 #[derive(Debug, Default)]
 pub(super) struct Following {
-    /// Time of the next check; `None` if there is no wildcard listener.
+    /// Time of the next check; `None` without a wildcard listener.
     next: Option<Time>,
     /// `None` if the kernel refuses notifications. Each check then reads the addresses.
     notifications: Option<Notifications>,

@@ -10,7 +10,7 @@ use trunkline_roce::cm::{CmError, Listen, ListenerId};
 use trunkline_verbs::{CmIdNumber, QpType, VerbsError, WILDCARD_TAKEN};
 
 impl Control {
-    /// Starts to listen.
+    /// Starts listening at an endpoint.
     pub(in crate::device) fn listen(
         &mut self,
         shards: &mut Reach<'_>,
@@ -49,8 +49,8 @@ impl Control {
         Ok(())
     }
 
-    /// Listens at an address, and claims the service among the devices that share the addresses, unless the
-    /// claim was made when the endpoint was bound.
+    /// Listens at an address, and claims the service among the devices that share the addresses, unless it was claimed
+    /// when the endpoint was bound.
     fn listen_for(
         &mut self,
         listen: &Listen,

@@ -1,9 +1,9 @@
-//! Control: the slow operations of a device.
+//! Control, the part of a device outside the data path.
 //!
-//! Owns connections, addresses, handles and attributes of QPs, removal, and the device's messages to and from
-//! other processes of the host. Called under a separate lock, off the data path. Each operation that concerns
-//! packets gets access to the shards ([`Reach`]), whose events arrive as plain values ([`ControlEvent`]).
-//! Control must never wait for the network.
+//! Owns connections, addresses, handles and attributes of QPs, removal, and the device's messages to and from other
+//! processes of the host. Control has a separate lock. Operations that concern packets get access to the shards through
+//! [`Reach`], and the shards' events arrive as plain values ([`ControlEvent`]). Control must never wait for the
+//! network.
 //!
 //! | part | what it owns |
 //! |---|---|
@@ -120,7 +120,7 @@ impl Control {
         }
     }
 
-    /// Handles the messages of other processes of the host.
+    /// Handles the messages from other processes of the host.
     fn serve_members(&mut self, shards: &mut Reach<'_>, now: Time) {
         let Some(members) = self.members.clone() else { return };
         while let Some(message) = members.next_message() {
@@ -164,7 +164,7 @@ impl Control {
         of_connections.into_iter().chain([self.qps.next_timeout()]).chain(own).flatten().min()
     }
 
-    /// Handles the events of the shards.
+    /// Handles the events from the shards.
     fn take_control_events(&mut self, shards: &mut Reach<'_>, now: Time) {
         for event in shards.take_control_events() {
             match event {
@@ -192,7 +192,7 @@ impl Control {
             }
         }
         while let Some(request) = self.requests.next(now) {
-            // Only requests need the owner: querying it takes system calls.
+            // Query the owner only for requests, since the query takes system calls.
             let owner = self.qps.addresses().owner_of(request.from.ip().to_canonical(), now);
             self.handle_mad(&request, owner, now);
         }
@@ -211,7 +211,7 @@ impl Control {
         }
     }
 
-    /// Checks the ICRC of a management datagram. Returns the addresses that it covers if they differ from the
+    /// Checks the ICRC of a management datagram. Returns the addresses covered by the ICRC if they differ from the
     /// datagram's source and destination, or an error if the ICRC is wrong.
     fn check_mad(
         &mut self,
@@ -245,12 +245,10 @@ impl Control {
         &mut self.qps
     }
 
-    /// Returns the GID table.
     pub(super) fn gids(&self) -> &GidTable {
         self.qps.gids()
     }
 
-    /// Returns the endpoints.
     pub(super) fn connections(&mut self) -> &mut Connections {
         &mut self.connections
     }

@@ -1,10 +1,9 @@
 //! Connections whose peers are other processes of this host.
 //!
-//! Owns the process that each peer's QP belongs to. A process that is killed sends no DREQ, but the registry
-//! shows at once that it is dead, because the lock of its slot is free. Its connections then end as if by a
-//! DREQ, each once, and a limited number in each turn. A process that is stopped, or whose forked child holds
-//! the lock, is not dead. Processes of another user, registry or host are not recorded here; if they die,
-//! retries detect it.
+//! Owns the map from connections to peer processes. A killed process does not send DREQs, but the registry shows
+//! immediately that it is dead, because the lock of its slot is free. Each of its connections then ends as if by a
+//! DREQ, a limited number per turn. A process that is stopped, or whose forked child holds the lock, is not dead.
+//! Processes of another user, registry or host are not recorded here; their death is detected by retries.
 
 use super::Control;
 use crate::device::shards::reach::Reach;
@@ -26,7 +25,7 @@ pub(super) struct PeerProcesses {
     members: BTreeMap<CmIdNumber, MemberId>,
     /// Dead processes with connections that are not ended yet.
     dead: BTreeSet<MemberId>,
-    /// Processes whose death would not be reported to this one yet.
+    /// Processes that are not watched yet, so their death would not be reported.
     unwatched: BTreeSet<MemberId>,
     /// Time of the next attempt to watch the processes in `unwatched`.
     watch_again: Option<Time>,
@@ -69,12 +68,12 @@ impl PeerProcesses {
     fn watch_later(&mut self, member: MemberId, now: Time) {
         if self.connections.contains_key(&member) {
             self.unwatched.insert(member);
-            // Keep the time set for the first process: processes may be added again and again.
+            // Do not postpone the time: processes may be added continually.
             self.watch_again.get_or_insert(now + WATCH_AGAIN);
         }
     }
 
-    /// Takes the processes to watch again, if the time for that has come.
+    /// Takes the unwatched processes, if it is time to watch them again.
     fn take_unwatched(&mut self, now: Time) -> BTreeSet<MemberId> {
         if self.watch_again.is_none_or(|again| again > now) {
             return BTreeSet::new();
@@ -90,7 +89,7 @@ impl PeerProcesses {
 }
 
 impl Control {
-    /// Records the process of this host, if any, that has the QP named by a connection's peer.
+    /// Records the process of this host, if any, that owns the QP named by a connection's peer.
     pub(super) fn note_peer_process(&mut self, id: CmIdNumber, now: Time) {
         let endpoint = self.connections.get(id);
         let peer = endpoint.and_then(|endpoint| Some((endpoint.offered?.qpn, endpoint.peer?.ip())));
@@ -100,9 +99,8 @@ impl Control {
     }
 
     /// Returns the uid of the peer's process if it is proven
-    /// ([`CmId::local_user`](trunkline_verbs::CmId::local_user)). A QP number in a REQ or REP is not
-    /// sufficient, because it can be forged: the message must come from a port of the process that has the
-    /// QP.
+    /// ([`CmId::local_user`](trunkline_verbs::CmId::local_user)). A QP number in a REQ or REP is not sufficient,
+    /// because it can be forged. The message must also come from a port of the process that owns the QP.
     pub(in crate::device) fn local_user(&self, id: CmIdNumber) -> Option<u32> {
         let endpoint = self.connections.get(id)?;
         let peer = endpoint.offered?;
@@ -116,8 +114,8 @@ impl Control {
         }
     }
 
-    /// Ends connections with processes of this host that have died. `lost` lists the dead processes, and the
-    /// live processes whose connection with this one ended.
+    /// Ends connections with processes of this host that have died. `lost` lists the dead processes, and the live
+    /// processes whose connection with this process ended.
     pub(super) fn serve_peer_processes(&mut self, shards: &mut Reach<'_>, lost: &Due, now: Time) {
         let processes = self.connections.processes();
         lost.dead.iter().for_each(|member| processes.died(*member));

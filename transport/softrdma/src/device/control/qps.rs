@@ -1,7 +1,7 @@
 //! Queue pairs as programs see them: creating, opening, querying, changing, closing.
 //!
-//! Owns the device's addresses, which a change may need, and the TGTs that processes share, which another
-//! process may execute. The QPs themselves belong to the shards.
+//! Owns the device's addresses, since changing a QP may need them, and the TGTs shared between processes. The QPs
+//! themselves belong to the shards.
 
 use super::addresses::Addresses;
 use crate::device::MAX_RD_ATOMIC;
@@ -40,7 +40,6 @@ impl Qps {
         &mut self.addresses
     }
 
-    /// Returns the GID table.
     pub(in crate::device) fn gids(&self) -> &GidTable {
         self.addresses.gids()
     }
@@ -186,7 +185,7 @@ impl Qps {
         }
     }
 
-    /// Handles a message of another process.
+    /// Handles a message from another process.
     pub(super) fn handle_message(
         &mut self,
         shards: &mut Reach<'_>,
@@ -207,8 +206,8 @@ impl Qps {
         }
     }
 
-    /// Takes over TGTs from processes that have died. Returns the dead processes, and the processes that live
-    /// although their connections ended.
+    /// Takes over TGTs from processes that have died. Returns the dead processes, and the live processes whose
+    /// connections ended.
     pub(super) fn work(&mut self, shards: &mut Reach<'_>, now: Time) -> Due {
         let sharing = self.sharing.as_mut();
         sharing
@@ -220,8 +219,7 @@ impl Qps {
         self.sharing.as_ref()?.member_of(peer, at)
     }
 
-    /// Returns the uid of the process of this host that has a peer's QP and sends from the port, if it is
-    /// proven.
+    /// Returns the uid of the process of this host that owns a peer's QP and sends from the port, if it is proven.
     pub(super) fn user_of(&self, peer: QpNumber, at: IpAddr, port: Option<u16>) -> Option<u32> {
         if self.is_in_process {
             return Some(geteuid().as_raw());
@@ -229,8 +227,8 @@ impl Qps {
         self.sharing.as_ref()?.user_of(peer, SocketAddr::new(at, port?))
     }
 
-    /// Returns a live process with a handle on a shared TGT. That process owns the QP when the previous
-    /// executor is dead.
+    /// Returns a live process with a handle on a shared TGT. That process owns the QP once the previous executor is
+    /// dead.
     pub(super) fn heir_of(&self, tgt: QpNumber) -> Option<MemberId> {
         self.sharing.as_ref()?.heir_of(tgt)
     }
@@ -245,12 +243,12 @@ impl Qps {
         self.sharing.as_ref().and_then(Sharing::next_timeout)
     }
 
-    /// Returns the counters of messages from other processes.
+    /// Returns the counters of take-overs and of messages from other processes.
     pub(super) fn counters(&self) -> MemberCounters {
         self.sharing.as_ref().map(Sharing::counters).unwrap_or_default()
     }
 
-    /// Hands the shared TGTs of a removed device over to other processes, and notifies them. Afterwards,
+    /// Hands the shared TGTs of a removed device over to other processes, and notifies these processes. Afterwards,
     /// other processes cannot be reached.
     pub(super) fn leave(&mut self, shards: &mut Reach<'_>, now: Time) {
         if let Some(sharing) = &mut self.sharing {
@@ -273,7 +271,7 @@ fn without_dropped(qp_type: QpType, change: &QpModify) -> QpModify {
     }
 }
 
-/// Checks values that the tables of transitions do not check (contract E4).
+/// Checks attribute values, which the transition tables do not cover (contract E4).
 fn check_attributes(after: &QpAttributes, change: &QpModify) -> Result<(), VerbsError> {
     let rules = [
         (change.port.is_some_and(|port| port != 1), "the device has port 1 only"),

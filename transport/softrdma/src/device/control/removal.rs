@@ -1,7 +1,7 @@
 //! Removal of a device from its slot (contract I5).
 //!
-//! Owns the flag that the device was removed. The device then stops working: its tables are empty, so that
-//! calls on its objects fail, and its link is disconnected. Peers are not notified.
+//! Owns the flag that records the removal. A removed device does not work: its tables are empty, so that calls on its
+//! objects fail, and its link is disconnected. Peers are not notified.
 
 use super::Control;
 use super::endpoint::{PendingCmEvent, PendingCmEventKind};
@@ -15,7 +15,7 @@ use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmEventKind, Time, VerbsErro
 /// Interval at which a removable device checks for the operator's removal files.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// State of the device's removal, and the means to detect it.
+/// Removal flag, and the files that request the removal.
 #[derive(Debug)]
 pub(super) struct Removal {
     is_removed: Arc<AtomicBool>,
@@ -50,7 +50,6 @@ impl Removal {
 }
 
 impl Control {
-    /// Returns true if the device was removed.
     pub(in crate::device) fn is_removed(&self) -> bool {
         self.removal.is_removed.load(Ordering::Acquire)
     }
@@ -64,12 +63,11 @@ impl Control {
     /// Checks that the device was not removed.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`].
+    /// [`VerbsError::Gone`] if the device was removed.
     pub(in crate::device) fn present(&self) -> Result<(), VerbsError> {
         if self.is_removed() { Err(VerbsError::Gone) } else { Ok(()) }
     }
 
-    /// Removes the device.
     pub(in crate::device) fn remove(&mut self, shards: &mut Reach<'_>, now: Time) {
         if self.removal.is_removed.swap(true, Ordering::AcqRel) {
             return;

@@ -1,9 +1,9 @@
 //! Queue of peers' requests to the connection machine.
 //!
-//! Any host can send requests. Each costs more than receiving a packet, because the program has to judge it,
-//! and delays the first shard. Therefore only [`PER_TICK`] requests are forwarded per tick. Hosts take turns,
-//! and a host may use an eighth of the free places, so a host with one request gets a place beside hosts with
-//! many. A request that gets no place is dropped, and its sender repeats it.
+//! Any host can send requests. A request costs more than a packet, because the program has to decide on it, and it
+//! delays the first shard. Therefore only [`PER_TICK`] requests are forwarded per tick. Hosts are served in turn, and
+//! each may use an eighth of the free places, so that hosts with many requests leave room for others. A request without
+//! a place is dropped, and its sender repeats it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -32,8 +32,8 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// Returns the host to which a request is attributed. All loopback addresses from which a program other
-    /// than a member may send count as one host.
+    /// Returns the host to which a request is attributed. All loopback addresses count as one host, except for requests
+    /// from members.
     fn host(&self) -> PeerHost {
         let address = self.from.ip().to_canonical();
         let is_unknown = address.is_loopback() && !self.is_member;
@@ -103,7 +103,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Returns the time at which the next request may be forwarded, if any waits.
+    /// Returns the time at which the next request may be forwarded; `None` if the queue is empty.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         (self.count > 0).then(|| if self.allowance > 0 { self.tick } else { self.tick + TICK })
     }
@@ -128,7 +128,7 @@ mod tests {
         Received { from, is_member: false, to, view: None, mad: Box::new(mad) }
     }
 
-    /// Takes all requests that may be forwarded. Returns the last bytes of their addresses.
+    /// Takes all requests that may be forwarded. Returns the last bytes of the senders' addresses.
     fn take(requests: &mut Requests, now: Time) -> Vec<u8> {
         let all = std::iter::from_fn(|| requests.next(now));
         all.map(|request| match request.from.ip() {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_addresses_of_other_programs_are_one_host() {
+    fn loopback_addresses_of_other_programs_count_as_one_host() {
         let from = |last, is_member| Received {
             from: SocketAddr::from(([127, 0, 0, last], 4791)),
             is_member,

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use trunkline_verbs::{CmEventKind, CmIdNumber, EndpointRequest, EndpointSide, VerbsError, canonical};
 
 impl Control {
-    /// Creates an endpoint. A passive endpoint is bound; an active endpoint is resolved, and its local
-    /// address opened.
+    /// Creates an endpoint. A passive endpoint is bound; an active endpoint is resolved, and its local address is
+    /// opened.
     pub(in crate::device) fn create_endpoint(
         &mut self,
         shards: &mut Reach<'_>,
@@ -51,8 +51,8 @@ impl Control {
         Ok(self.connections.insert(endpoint))
     }
 
-    /// Binds an endpoint, among all devices that share the addresses. Endpoints that reuse addresses can
-    /// share one until an endpoint listens there.
+    /// Binds an endpoint to an address that is free on all devices that share it. Endpoints that reuse addresses can
+    /// have the same address until one of them listens.
     pub(in crate::device) fn bind(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<(), VerbsError> {
         let local = canonical(local);
         let endpoint = self.connections.endpoint(id)?;
@@ -93,7 +93,7 @@ impl Control {
         }
         let port = match local.port() {
             0 => self.connections.some_free_port(port_space, local.ip(), only)?,
-            // Linux refuses ports below 1,024 without CAP_NET_BIND_SERVICE. This device needs no privileges.
+            // Linux refuses ports below 1,024 without CAP_NET_BIND_SERVICE. This device does not need privileges.
             port => {
                 self.connections.check_port(port_space, local, only, reuse)?;
                 port
@@ -102,7 +102,7 @@ impl Control {
         Ok(SocketAddr::new(local.ip(), port))
     }
 
-    /// Resolves the address of a peer to a local address.
+    /// Resolves a peer's address, and chooses the local address from which to reach it.
     pub(in crate::device) fn resolve_address(
         &mut self,
         shards: &mut Reach<'_>,

@@ -78,7 +78,7 @@ impl Drop for SoftCmChannel {
     }
 }
 
-/// An endpoint.
+/// A program's handle on an endpoint.
 #[derive(Debug)]
 pub(in crate::device) struct SoftCmId {
     core: Arc<Core>,

@@ -30,9 +30,8 @@ pub(in crate::device) struct SoftCq {
     use_count: UseCount,
 }
 
-/// Number of polls after which a program counts as polling continually. A program that sleeps between
-/// messages polls a few times and arms the CQ again; handing the shard's work over for these polls would wake
-/// the background thread twice per message.
+/// Number of polls after which a program counts as polling continually. A program that sleeps between messages polls a
+/// few times and arms the CQ again; if these polls counted, the background thread would be woken twice per message.
 const POLLS_BEFORE_DUTY: u32 = 32;
 
 impl SoftCq {
@@ -63,8 +62,8 @@ impl SoftCq {
         &self.core
     }
 
-    /// Counts a poll, unless the CQ is armed. An armed CQ means that the program is about to sleep, so its
-    /// last poll must not make the background thread leave the work to it.
+    /// Counts a poll, unless the CQ is armed. A program arms the CQ when it is about to sleep, so its last poll must
+    /// not make the background thread leave the work to the program.
     fn note_poll(&self) {
         if self.ring.is_armed() {
             return;
@@ -126,7 +125,7 @@ impl CompletionQueue for SoftCq {
     }
 }
 
-/// Maximum number of queued events, far more than a program that reads its channel leaves in it.
+/// Maximum number of queued events. A program that reads its channel leaves far fewer queued.
 const MAX_WAITING: usize = 1 << 16;
 
 /// A completion channel of the software device.

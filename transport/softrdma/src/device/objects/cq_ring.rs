@@ -24,12 +24,12 @@ const MAX_CROSSING: usize = 64;
 #[derive(Debug)]
 pub(in crate::device) struct CqRing {
     state: Mutex<CqEntries>,
-    /// Number of completions in the queue, so that an empty poll takes no lock.
+    /// Number of completions in the queue, so that an empty poll does not take a lock.
     waiting: AtomicUsize,
     armed: AtomicBool,
     /// The shard of the CQ's group.
     home: ShardIndex,
-    /// Completions of other shards; the flag is true if the sender requested a solicited event.
+    /// Completions from other shards; the flag is true if the sender requested a solicited event.
     crossing: Crossing<(Completion, bool)>,
     /// True if a completion was lost because there was no room for it.
     overflowed: AtomicBool,
@@ -101,8 +101,8 @@ impl CqRing {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Adds a completion of a shard. Returns false at the first overflow: the completion is lost, the CQ is
-    /// broken, and the caller reports this to the program with an asynchronous event.
+    /// Adds a completion from a shard. Returns false at the first overflow. The completion is then lost, the CQ is
+    /// broken, and the caller raises an asynchronous event.
     #[inline]
     pub(in crate::device) fn push(&self, from: ShardIndex, completion: Completion, solicited: bool) -> bool {
         if from == self.home {
@@ -111,7 +111,7 @@ impl CqRing {
         self.cross(from, completion, solicited)
     }
 
-    /// Adds a completion of a shard other than the CQ's shard.
+    /// Adds a completion from a shard other than the CQ's shard.
     #[inline(never)]
     fn cross(&self, from: ShardIndex, completion: Completion, solicited: bool) -> bool {
         let item = match self.crossing.send(from.place(), (completion, solicited)) {
@@ -167,8 +167,7 @@ impl CqRing {
         }
     }
 
-    /// Moves completions of other shards into the queue while there is room. The others stay in their rings,
-    /// and are not lost.
+    /// Moves completions from other shards into the queue while there is room. The others stay in their rings.
     fn move_crossed(&self, state: &mut CqEntries) {
         let room = state.capacity - state.entries.len();
         self.crossing.receive(room, |_, (completion, solicited)| {
@@ -176,7 +175,7 @@ impl CqRing {
         });
     }
 
-    /// Returns true if completions of other shards wait to be moved into the queue.
+    /// Returns true if completions from other shards wait to be moved into the queue.
     #[inline]
     pub(in crate::device) fn has_crossed(&self) -> bool {
         self.crossing.has_items()

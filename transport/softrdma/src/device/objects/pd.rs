@@ -69,7 +69,7 @@ impl ProtectionDomain for SoftPd {
     }
 }
 
-/// A registration: one key for local and remote access.
+/// A memory region, with one key for local and remote access.
 #[derive(Debug)]
 struct SoftMr {
     core: Arc<Core>,
@@ -119,7 +119,7 @@ impl MemoryRegion for SoftMr {
 
     fn destroy(&self) -> Result<(), VerbsError> {
         let domain_use = lock(&self.domain_use).take().ok_or(VerbsError::Gone)?;
-        // This call returns when no copy from or to the memory is running.
+        // `remove` waits until copies from and to the memory have ended.
         let removed = self.core.tables().keys.remove(self.key);
         drop(domain_use);
         removed

@@ -55,13 +55,13 @@ pub(in crate::device) enum BegunModify {
     Pending(PendingModify),
 }
 
-/// A queue pair.
+/// A program's handle on a queue pair.
 #[derive(Debug)]
 pub(in crate::device) struct SoftQp {
     core: Arc<Core>,
     number: QpNumber,
-    /// Shard of the QP. If another process executes the TGT, it is the first shard, in which this process
-    /// would execute the TGT.
+    /// Shard of the QP. If another process executes the TGT, this is the first shard, in which this process would
+    /// execute the TGT.
     home: ShardIndex,
     qp_type: QpType,
     capacities: QueueCapacities,
@@ -70,7 +70,7 @@ pub(in crate::device) struct SoftQp {
 }
 
 impl SoftQp {
-    /// Creates a handle on a QP. The device must have created the QP for this handle, or counted the handle.
+    /// Creates a handle on a QP. The caller has created the QP for this handle, or opened the handle in control.
     pub(in crate::device) fn new(
         core: Arc<Core>,
         number: QpNumber,
@@ -141,7 +141,7 @@ impl SoftQp {
         self.core.control().qps().forget_modify(pending.ticket);
     }
 
-    /// Checks that this handle is open. A TGT can outlive it through other handles.
+    /// Checks that this handle is open. A TGT can outlive the handle through other handles.
     fn check_open(&self) -> Result<(), VerbsError> {
         if self.is_open.load(Ordering::Acquire) { Ok(()) } else { Err(VerbsError::Gone) }
     }
@@ -217,7 +217,7 @@ impl QueuePair for SoftQp {
         }
         self.core.act(|access, now| {
             access.control.qps().close(&mut access.shards, self.number);
-            // Send the message to another process, if there is one.
+            // Send the resulting message to another process, if any.
             access.shards.flush(now);
         });
         drop(std::mem::take(&mut *lock(&self.holds)));

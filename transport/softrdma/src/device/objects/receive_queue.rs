@@ -25,7 +25,7 @@ pub(in crate::device) struct ReceiveQueue {
     broken: bool,
 }
 
-/// A receive that was taken for a message. The QP keeps the buffer for the next message.
+/// A receive that was taken for a message. The QP reuses the buffer for the next message.
 #[derive(Debug, Default)]
 pub(in crate::device) struct Taken {
     pub(in crate::device) wr_id: u64,
@@ -55,7 +55,7 @@ impl ReceiveQueue {
         if self.broken { 0 } else { self.length }
     }
 
-    /// Stops handing out requests (contract G10).
+    /// Marks the queue as broken, so that requests are no longer taken (contract G10).
     pub(in crate::device) fn break_off(&mut self) {
         self.broken = true;
     }
@@ -105,7 +105,6 @@ impl ReceiveQueue {
         if ahead < self.requests.len() { ahead } else { ahead - self.requests.len() }
     }
 
-    /// Adds a request.
     pub(in crate::device) fn post(&mut self, request: &ReceiveRequest<'_>) -> Result<(), VerbsError> {
         if request.scatter.len() > self.stride {
             return Err(VerbsError::Invalid("more SGEs than the receive queue was made for"));
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn message_is_spread_over_list() {
+    fn message_is_scattered_over_sges() {
         let memory = Memory::zeroed(16).unwrap();
         let readers = Readers::new();
         let keys = Keys::new(&readers, &mut Random::new(1), 64);

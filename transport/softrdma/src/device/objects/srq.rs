@@ -1,4 +1,4 @@
-//! Shared receive queues, as programs hold them.
+//! Handles of programs on shared receive queues.
 #![forbid(unsafe_code)]
 
 use super::cq::SoftCq;
@@ -50,7 +50,7 @@ impl SoftSrq {
         Ok(Self { core, queue, is_xrc, use_count: UseCount::default(), parts })
     }
 
-    /// Returns the number of the SRQ on the device. A basic SRQ has a number, too.
+    /// Returns the SRQ's number on the device. Basic SRQs also have a number.
     pub(in crate::device) fn card_number(&self) -> u32 {
         self.queue.number()
     }

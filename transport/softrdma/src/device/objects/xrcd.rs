@@ -1,7 +1,7 @@
 //! Handles on XRC domains.
 //!
-//! Owns one open of a domain. SRQs and TGT handles keep the handle in use with which they were created
-//! (contract A11).
+//! Owns one reference to a domain. An SRQ or a TGT handle keeps the handle in use with which it was created (contract
+//! A11).
 #![forbid(unsafe_code)]
 
 use crate::device::core::Core;
@@ -25,7 +25,6 @@ impl SoftXrcd {
         Self { core, domain: Mutex::new(Some(domain)), use_count: UseCount::default() }
     }
 
-    /// Returns the domain.
     pub(in crate::device) fn domain(&self) -> Result<Arc<Domain>, VerbsError> {
         lock(&self.domain).clone().ok_or(VerbsError::Gone)
     }

@@ -15,12 +15,12 @@ use trunkline_roce::wire::Packet;
 use trunkline_verbs::{QpNumber, SrqNumber, Time};
 
 impl Shard {
-    /// Returns the shared part of a TGT executed here, if it is shared.
+    /// Returns the state for sharing a TGT executed here, if the TGT is shared.
     pub(in crate::device) fn shared_tgt(&mut self, number: u32) -> Option<&mut (dyn SharedTgt + 'static)> {
         self.qps.get_mut(number)?.shared()
     }
 
-    /// Publishes a TGT's state, if it is shared.
+    /// Publishes the state of a TGT, if the TGT is shared.
     pub(in crate::device) fn publish(&mut self, number: u32) {
         let Self { qps, resources, .. } = self;
         if let Some(qp) = qps.get(number) {
@@ -28,7 +28,7 @@ impl Shard {
         }
     }
 
-    /// Ends the wait for a placement in another process; returns whether the message in progress holds a
+    /// Ends the wait for a placement in another process. Returns true if the message in progress holds a receive.
     /// receive.
     pub(in crate::device) fn answer_placement(&mut self, number: u32, outcome: RemoteOutcome) -> bool {
         let Self { qps, resources, .. } = self;
@@ -42,8 +42,8 @@ impl Shard {
         qps.get_mut(number).is_some_and(|qp| qp.answer(placement))
     }
 
-    /// Passes a stored request to the responder of a QP; `None` if the QP has no responder. `joined` is true
-    /// if the request may have the payload of several packets.
+    /// Passes a stored request to the responder of a QP; `None` if the QP has no responder. `joined` is true if the
+    /// request may contain the payload of several packets.
     pub(in crate::device) fn take_kept(
         &mut self,
         number: u32,
@@ -54,7 +54,8 @@ impl Shard {
         self.qps.get_mut(number)?.handle_request(packet, joined, now, &mut self.resources)
     }
 
-    /// Requests that other processes end, or drop, the receive of the message in progress.
+    /// Requests that another process end the message in progress. Its receive completes with an error if `is_error` is
+    /// true, and is released otherwise.
     pub(in crate::device) fn end_remote_message(&mut self, number: u32, is_error: bool) {
         let Self { qps, resources, .. } = self;
         if let Some(qp) = qps.get_mut(number) {
@@ -74,7 +75,7 @@ impl Shard {
         QpTarget::for_member(tgt, reception, &mut self.resources, on_placed).place(place)
     }
 
-    /// Appends bytes for a READ that another process answers.
+    /// Appends bytes for a READ response that another process sends.
     pub(in crate::device) fn read_for_member(
         &mut self,
         tgt: QpNumber,
@@ -85,14 +86,14 @@ impl Shard {
         QpTarget::new(tgt, reception, &mut self.resources).read(piece, out)
     }
 
-    /// Completes in error the message that a TGT of another process has begun here (contract I2).
+    /// Completes with an error the message that a TGT of another process has begun here (contract I2).
     pub(in crate::device) fn flush_for_member(&mut self, tgt: QpNumber, reception: &mut Reception) {
         let mut split = self.resources.split();
         let (intake, completer) = split.intake();
         reception.flush(tgt, intake, completer);
     }
 
-    /// Returns the domain of an XRC SRQ: its number here, and its number among the members of the host.
+    /// Returns the number of an XRC SRQ's domain on this device, and its number among the members of the host.
     pub(in crate::device) fn domain_of(&mut self, srq: SrqNumber) -> Option<(DomainNumber, Option<u64>)> {
         let super::Resources { reader, tables, .. } = &mut self.resources;
         tables.srqs.domain_of(&reader.enter(), srq)

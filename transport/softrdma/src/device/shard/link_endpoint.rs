@@ -1,7 +1,6 @@
-//! The shard's end of the link: datagrams in and out.
+//! The shard's end of the link, which sends and receives datagrams.
 //!
-//! Owns the link, the outgoing and incoming batches, and the list of open addresses. It must never look into
-//! a packet.
+//! Owns the link, the outgoing and incoming batches, and the list of open addresses. It must never inspect a packet.
 
 use super::no_link::NoLink;
 use super::qp::route::Route;
@@ -17,8 +16,7 @@ use trunkline_verbs::{Counter, Mtu, PeerView, Psn, Time, VerbsError};
 const RECEIVE_SLOTS: usize = 64;
 /// Maximum number of batches that a process forwards before it exits.
 const LAST_BATCHES: usize = 64;
-/// Interval at which a thread polls the link while packets arrive through memory. Polling the link is a
-/// system call.
+/// Minimum interval between polls of the link while packets arrive through memory. A poll takes a system call.
 const INTERVAL_NS: u64 = 4_000;
 /// Maximum poll interval of an unused link. The interval is an eighth of the time since the last use, so that
 /// the delay of a peer's packets is small in relation to the peer's pauses.
@@ -37,14 +35,14 @@ pub(in crate::device) struct LinkEndpoint {
     opened: Vec<IpAddr>,
     /// Incremented when the link's descriptors change.
     descriptors_changed: u64,
-    /// Time at which the link was polled last.
+    /// Time of the last poll.
     polled: Time,
-    /// Time at which something was sent or has arrived last.
+    /// Time of the last send or arrival.
     used: Time,
-    /// True if the sockets were empty when the shard's poller last went to sleep, and no wake-up by a
-    /// descriptor followed. The poller watches edge-triggered, so later datagrams wake it.
+    /// True if the sockets were empty when the shard's poller last went to sleep, and no descriptor has woken it since.
+    /// The poller watches the descriptors edge-triggered, so later datagrams wake it.
     is_watched: bool,
-    /// True from a wake-up that did not come from a descriptor until the next poll.
+    /// True after a wake-up not caused by a descriptor, until the next poll.
     woke_quietly: bool,
 }
 
@@ -69,7 +67,7 @@ impl LinkEndpoint {
         self.tap.wire.link.name()
     }
 
-    /// Returns true if datagrams between these addresses pass a network.
+    /// Returns true if datagrams between these addresses cross a network.
     pub(super) fn is_between_hosts(&self, from: IpAddr, to: IpAddr) -> bool {
         self.tap.wire.link.is_between_hosts(from, to)
     }
@@ -85,7 +83,6 @@ impl LinkEndpoint {
         Ok(())
     }
 
-    /// Closes an address.
     pub(in crate::device) fn close(&mut self, address: IpAddr) {
         if let Some(place) = self.opened.iter().position(|open| *open == address) {
             self.opened.swap_remove(place);
@@ -94,7 +91,6 @@ impl LinkEndpoint {
         }
     }
 
-    /// Returns true if the address is open.
     pub(super) fn is_open(&self, address: IpAddr) -> bool {
         self.opened.contains(&address)
     }
@@ -109,8 +105,7 @@ impl LinkEndpoint {
         self.tap.wire.link.source(address)
     }
 
-    /// Returns a source for packets from an open address whose port differs from the port at which the device
-    /// receives.
+    /// Returns a source for packets from an open address, with another port than the one at which the device receives.
     pub(super) fn other_source(&mut self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.other_source(address)
     }
@@ -133,7 +128,7 @@ impl LinkEndpoint {
         self.woke_quietly = self.is_watched;
     }
 
-    /// Returns true once after a wake-up without arrivals.
+    /// Returns true once after a wake-up not caused by a descriptor, if the link is drained.
     pub(super) fn take_quiet_wake(&mut self) -> bool {
         std::mem::take(&mut self.woke_quietly) && self.tap.wire.link.is_drained()
     }
@@ -144,7 +139,7 @@ impl LinkEndpoint {
         now.since(self.polled) >= interval
     }
 
-    /// Records that something was sent or has arrived.
+    /// Records a send or an arrival.
     pub(super) fn note_use(&mut self, now: Time) {
         self.used = now;
     }
@@ -162,7 +157,7 @@ impl LinkEndpoint {
         self.tap.next_timeout()
     }
 
-    /// Receives a batch; the flag is true if more datagrams may wait. Return the batch with
+    /// Receives a batch. The flag is true if more datagrams may be waiting. The caller returns the batch to
     /// [`LinkEndpoint::recycle`].
     pub(super) fn receive(&mut self, judge: &mut dyn Judge) -> Option<(ReceiveBatch, bool)> {
         let mut batch = self.received.take()?;
@@ -184,8 +179,8 @@ impl LinkEndpoint {
         self.received = Some(batch);
     }
 
-    /// Forwards the received datagrams of other processes, and drops those of this process. Called before
-    /// this process exits and its sockets close.
+    /// Forwards received datagrams for other processes, and drops datagrams for this process. Called before this
+    /// process exits and its sockets close.
     pub(in crate::device) fn forward_last(&mut self) {
         let Some(mut batch) = self.received.take() else { return };
         for _ in 0..LAST_BATCHES {
@@ -201,7 +196,7 @@ impl LinkEndpoint {
         &mut self.outgoing
     }
 
-    /// Returns true if no outgoing packet is queued.
+    /// Returns true if the queue of outgoing packets is empty.
     pub(super) fn is_idle(&self) -> bool {
         self.outgoing.len() == 0
     }
@@ -257,7 +252,7 @@ impl LinkEndpoint {
         self.tap.counters(into);
     }
 
-    /// Replaces the link by one that neither sends nor receives.
+    /// Replaces the link with a [`NoLink`].
     pub(super) fn cut(&mut self) {
         self.tap = Tap::new(Box::new(NoLink::after(&self.tap)));
         self.descriptors_changed += 1;
@@ -270,18 +265,17 @@ impl LinkEndpoint {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     batch: SendBatch,
-    /// Flow of the packets added last.
+    /// Flow of the last added packets.
     flow: Option<Flow>,
 }
 
 impl Outgoing {
-    /// Returns the number of packets.
     pub(super) fn len(&self) -> usize {
         self.batch.len()
     }
 
-    /// Appends packets from `write` until it returns none or `most` packets are added. Returns the number of
-    /// packets added.
+    /// Appends packets from `write` until it returns `None`, or `most` packets are added. Returns the number of packets
+    /// added.
     pub(super) fn push_run(
         &mut self,
         route: &Route,

@@ -1,8 +1,8 @@
-//! A shard: the data path of a device, for one group of CQs.
+//! A shard, which is the data path of a device for one or more groups of CQs.
 //!
-//! Owns QPs, their timers and the shard's end of the link. It reads SRQs and keys, which all shards of the
-//! device share. Threads that poll or post, the shard's background machine, and control call it in a turn of
-//! the shard. It must never wait, and does not handle connections: events for control are queued in order as
+//! Owns QPs, their timers and the shard's end of the link. It reads SRQs and keys, which all shards of the device
+//! share. Threads that poll or post, the shard's background machine, and control call it in a turn of the shard. It
+//! must never wait. It does not handle connections, and queues events for control in order as
 //! [`ControlEvent`].
 //!
 //! ```text
@@ -19,7 +19,7 @@
 //! | `qp` | one QP: engine halves, attributes, addresses of its packets, its receives and memory |
 //! | `resources` | resources shared by the QPs |
 //! | `paths` | congestion control, by address |
-//! | `peers` | peers whose ICRC may be solved for |
+//! | `peers` | kinds of peers, and the IPv4 identifications of their packets |
 //! | `receive`, `transmit` | the receive path and the send path |
 //! | `local` | memory shared with other processes, in place of the link |
 //! | `outbox`, `neighbours` | output for control, for other processes, and for other shards |
@@ -79,7 +79,7 @@ use trunkline_verbs::{
 /// Delay before another attempt to send packets or messages for which there was no room.
 const NO_ROOM_RETRY: Duration = Duration::from_micros(200);
 
-/// The error of posting to a QP that does not exist.
+/// The error for posting to a QP that does not exist.
 const NO_QP: PostError = PostError { index: 0, cause: VerbsError::Gone };
 
 /// Maximum number of received batches in one turn.
@@ -100,7 +100,6 @@ pub(super) struct ShardInit {
     pub(super) local: LocalInit,
 }
 
-/// A shard.
 #[derive(Debug)]
 pub(super) struct Shard {
     index: ShardIndex,
@@ -116,7 +115,7 @@ pub(super) struct Shard {
     packet: Vec<u8>,
     /// Buffer for one packet from shared memory. The buffer never shrinks, so that its bytes are zeroed once.
     taken: Vec<u8>,
-    /// Number of the CQs' lost completions that were handled.
+    /// Number of lost completions in CQs that were handled.
     overflows_served: u64,
 }
 
@@ -160,15 +159,14 @@ impl Shard {
         self.work_with(now, polls_link);
     }
 
-    /// Handles packets, timers and sends, for a poller that is about to sleep. Returns true if more can be
-    /// handled at once.
+    /// Handles packets, timers and sends, for a poller that is about to sleep. Returns true if more work is ready.
     pub(super) fn work_before_sleep(&mut self, now: Time) -> bool {
         let polls_link = self.link.must_poll();
         self.work_with(now, polls_link)
     }
 
-    /// Handles packets, timers and sends, for the background machine. Returns true if more can be handled at
-    /// once, or is expected soon.
+    /// Handles packets, timers and sends, for the background machine. Returns true if more work is ready, or is
+    /// expected soon.
     pub(super) fn work_and_linger(&mut self, now: Time) -> bool {
         self.work_with(now, true) || self.local.lingers(now)
     }
@@ -194,8 +192,8 @@ impl Shard {
         more || self.has_work()
     }
 
-    /// Returns the time at which the shard needs its next turn if no packet arrives before; `None` if there
-    /// is no such time. The time may be in the past.
+    /// Returns the time at which the shard needs its next turn if no packet arrives earlier; `None` if it does not need
+    /// one. The time may be in the past.
     pub(super) fn deadline(&self, now: Time) -> Option<Time> {
         if !self.link.is_idle() || !self.resources.outbox.is_empty() || self.local.waits_for_room() {
             return Some(now + NO_ROOM_RETRY);
@@ -215,7 +213,7 @@ impl Shard {
         !self.resources.control_events.is_empty()
     }
 
-    /// Returns true if a message of another process is waiting for control.
+    /// Returns true if a message from another process is waiting for control.
     pub(super) fn has_messages(&self) -> bool {
         self.resources.outbox.has_messages()
     }
@@ -298,7 +296,6 @@ impl Shard {
         }
     }
 
-    /// Destroys a QP.
     pub(super) fn remove_qp(&mut self, number: u32) {
         self.send_final_ack(number);
         if let Some(qp) = self.qps.get_mut(number) {

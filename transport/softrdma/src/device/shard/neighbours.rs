@@ -74,8 +74,8 @@ impl Neighbours {
         self.count.load(Ordering::Relaxed) > 1
     }
 
-    /// Passes a packet to the shard that owns its QP. Returns `None` if no other shard owns the QP, and false
-    /// if that shard's inbox is full.
+    /// Passes a packet to another shard, which owns the packet's QP. Returns `None` if no other shard owns the QP, and
+    /// false if the owner's inbox is full.
     pub(super) fn hand_over(
         &self,
         from: ShardIndex,

@@ -29,13 +29,12 @@ pub(in crate::device) enum ControlEvent {
     Mad {
         /// Sender's address and UDP port.
         from: SocketAddr,
-        /// True if a member of this host's registry has that port.
+        /// True if the port belongs to a member of this host's registry.
         is_member: bool,
         /// Local address and UDP port of the datagram.
         to: SocketAddr,
         /// Exclusive or of the datagram's ICRC and the ICRC computed from its headers.
         difference: u32,
-        /// The management datagram.
         mad: Box<Mad>,
     },
     /// A management datagram that was not delivered.
@@ -118,8 +117,8 @@ impl MemberOutbox {
         Self { members, waiting: VecDeque::new(), spare: Vec::new() }
     }
 
-    /// Queues a message for another member. `write` appends the body and returns the kind. Returns false if
-    /// there is no room.
+    /// Queues a message for another member. `write` appends the body and returns the kind. Returns false if the message
+    /// does not fit in the queue.
     pub(in crate::device) fn push(&mut self, to: MemberId, write: impl FnOnce(&mut Vec<u8>) -> u8) -> bool {
         self.push_with(to, None, write)
     }
@@ -163,7 +162,6 @@ impl MemberOutbox {
         self.members.as_ref().is_some_and(|members| members.has_queued())
     }
 
-    /// Returns true if the queue is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -204,7 +202,7 @@ impl MemberOutbox {
         }
     }
 
-    /// Returns kind and body of the queued messages.
+    /// Returns the kind and body of each queued message.
     #[cfg(test)]
     pub(super) fn waiting_for_tests(&self) -> impl Iterator<Item = (u8, &[u8])> {
         self.waiting.iter().map(|waiting| (waiting.kind, &*waiting.bytes))

@@ -18,11 +18,11 @@ const MAX_WINDOW: u32 = 1024;
 /// Number of parts of a window. A part is the length of a READ's piece, and of a run of packets without an
 /// ACK request.
 const PARTS: u32 = 4;
-/// Window in packets up to which READs that fill it let it grow.
+/// Maximum window, in packets, that counts as small. Small windows grow when READs fill them.
 const SMALL_WINDOW: u32 = 2 * PARTS;
 
-/// Maximum packets in flight of a QP whose peer has not answered yet, or no longer answers. These packets do
-/// not count in the window of the path.
+/// Maximum number of packets in flight for a QP whose peer has not answered yet, or no longer answers. These packets do
+/// not count towards the window of the path.
 const ON_TRIAL: InFlight = InFlight { requests: 2, responses: 8 };
 
 /// Path of a QP's packets.
@@ -41,9 +41,9 @@ enum Place {
 #[derive(Debug, Default)]
 pub(super) struct OnPath {
     place: Place,
-    /// Packets in flight of the QP that the path counts.
+    /// Packets of the QP in flight that count towards the windows of the path.
     counted: InFlight,
-    /// Time at which the pause ends that the QP waits for; `None` without a pause.
+    /// End of the pause for which the QP waits; `None` without a pause.
     pub(super) pause_end: Option<Time>,
 }
 
@@ -67,7 +67,7 @@ impl Direction {
         Self { congestion: Congestion::new(mtu), waiting: VecDeque::new() }
     }
 
-    /// Returns the number of packets that a QP may send: 0 while another QP has waited longer.
+    /// Returns the number of packets that a QP may send, which is 0 while another QP has waited longer.
     fn room_of(&self, qp_number: u32, now: Time) -> u32 {
         if self.is_turn_of(qp_number) { self.congestion.room(now) } else { 0 }
     }
@@ -113,17 +113,17 @@ struct Path {
 }
 
 impl Path {
-    /// Returns the unused part of a QP's share of the response window. `own` is the number of the QP's
-    /// responses in flight. If no further READ fits, the call also records that the window limits the QP: a
-    /// window that grew without use would later be sent as a burst.
+    /// Returns the unused part of a QP's share of the response window. `own` is the number of the QP's responses in
+    /// flight. Also records whether the window limits its QPs, since an unused window must not grow: it would later be
+    /// sent as a burst.
     fn share(&mut self, own: u32) -> u32 {
         let share = self.responses.congestion.whole_window() / self.readers.max(1);
         self.record_limit();
         share.saturating_sub(own)
     }
 
-    /// Records that a small window limits the QPs when their READs are sent. A node asks for its share after a response has
-    /// made room: a window of one packet would never grow.
+    /// Records, when READs are sent, that a small window limits its QPs. [`Path::share`] is called only after a
+    /// response has made room, so a window of one packet would never grow.
     fn reads_sent(&mut self) {
         if self.responses.congestion.whole_window() <= SMALL_WINDOW {
             self.record_limit();
@@ -242,8 +242,7 @@ impl Paths {
         }
     }
 
-    /// Updates the path with the packets of a QP that were acknowledged, and with the sent packets if it
-    /// `was_served`.
+    /// Updates the path with a QP's acknowledged packets, and also with its sent packets if it `was_served`.
     #[inline]
     pub(super) fn observe(
         &mut self,
@@ -258,7 +257,7 @@ impl Paths {
         }
     }
 
-    /// Notes that the network marked requests of a QP, or responses to it.
+    /// Records that the network marked requests of a QP, or responses to it.
     pub(super) fn marked(&mut self, qp: &OnPath, requests: bool, responses: bool, now: Time) {
         let Place::Path(number) = qp.place else { return };
         if mutant!(marks_are_ignored) {
@@ -383,7 +382,7 @@ mod tests {
         way.congestion.replace(4, 1, Time(0));
         assert_eq!([7, 8].map(|qp| way.room_of(qp, Time(0))), [3, 0]);
         assert_eq!(way.released(Time(0)), Some(7));
-        // QP 7 has sent and waits to send more: QP 8 is next.
+        // QP 7 has sent and waits to send more, so QP 8 is next.
         way.served(7, true, true, Time(0));
         assert_eq!(([7, 8].map(|qp| way.room_of(qp, Time(0))), way.released(Time(0))), ([0, 3], Some(8)));
         // A QP that could not send keeps its position.

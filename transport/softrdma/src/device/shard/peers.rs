@@ -1,38 +1,38 @@
 //! Recognition of peers that are not software devices, and of the IPv4 identifications of their packets.
 //!
-//! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not show (contract
-//! rocev2 5.7). Software devices send 0, so 0 is tried first, or segments with 0 to 63. For other senders, a
-//! NIC or the kernel's rxe, any identification is solved for. This is done only for addresses that never sent
-//! a packet of a software device, and a solution is believed only if it is close to the identification of
-//! another packet. Owns the state of each sender, separately for each local address: a kernel counts one
-//! identification for all its packets between two addresses. The link has each packet judged on arrival,
-//! including packets that it forwards to other processes at the address. So the process with port 4791, to
-//! which foreign peers send all packets, observes the complete count; the others inherit its judgement.
+//! The ICRC covers the identification of the IPv4 header, which an ordinary socket does not report (contract rocev2
+//! 5.7). Software devices send 0, or 0 to 63 in segments, so these values are tried first. For other senders, such as a
+//! NIC or the kernel's rxe, the identification is computed from the ICRC. This is done only for addresses that never
+//! sent a packet of a software device, and the result is accepted only if it is close to the identification of another
+//! packet. Owns the state of each sender, separately for each local address, since a kernel uses one counter for all
+//! its packets between two addresses. The link has each packet judged on arrival, including packets that it forwards to
+//! other processes at the address. The process with port 4791, to which foreign peers send all packets, therefore
+//! observes all identifications. The other processes use its verdicts.
 //!
-//! | known as | packet with identification 0 | packet that solves |
+//! | known as | packet with identification 0 | packet with another identification |
 //! |---|---|---|
 //! | nothing | taken; soft from now on | a candidate; unsure |
 //! | candidate | taken; soft from now on | close to the candidate's last: taken, and foreign from now on; else unsure |
 //! | soft | taken | a segment's, below 64: taken; else refused |
 //! | foreign | as any other | within the window, or close to the last one outside it: taken; else unsure |
 //!
-//! A foreign peer that has left its window is recognised again by the second of two packets that are close to
-//! each other. An unsure packet is dropped, unless its content is proof in itself: management datagrams, and
-//! acknowledgements of a PSN that is outstanding at the QP that they name. An acknowledgement may be a fatal
-//! NAK, which is sent only once. All other packets are retransmitted.
+//! A foreign peer that has left its window is recognised again by the second of two packets that are close to each
+//! other. An unsure packet is dropped, unless it is a management datagram, or an acknowledgement of a PSN that is
+//! outstanding at the named QP. An acknowledgement may be a fatal NAK, which is sent only once. All other packets are
+//! retransmitted.
 //!
 //! # Odds
 //! One of the 65,536 identifications makes the ICRC of a corrupted packet right once in 65,536 packets. That
-//! identification must be within 64 of one of two others, plus one for each millisecond in between. So a
-//! corrupted packet of a foreign peer is taken once in 65,536 * 65,536 / 258, or 16 million. A corrupted
-//! acknowledgement that is unsure is taken once in 65,536 if the corruption spares the fields that make it
-//! plausible: addresses, QP and PSN. None of this is proof against forgers, who can compute the ICRC.
+//! identification must also be within 64 of one of two earlier identifications, plus one for each millisecond in
+//! between. A corrupted packet of a foreign peer is therefore taken once in 65,536 * 65,536 / 258, or 16 million. A
+//! corrupted acknowledgement that is unsure is taken once in 65,536 if the corruption spares the fields that make it
+//! plausible: addresses, QP and PSN. These checks do not protect against forgers, who can compute the ICRC.
 //!
-//! Soft is permanent by choice. An attacker that forges one packet with identification 0 in the name of a NIC
-//! or of rxe, before that peer's own first packets, keeps the device from solving for that address until it
-//! is opened again, or until the table is full. With the opposite choice, a forger could make a soft peer
-//! foreign and so weaken the check of its packets. A failed connection is the lesser harm, and it is counted
-//! (`drop_bad_icrc`). An address that is foreign stays foreign.
+//! The soft state is permanent by design. An attacker that forges one packet with identification 0 from a NIC or rxe,
+//! before that peer's own first packets, makes the device reject the peer's packets until the device is opened again,
+//! or until the table is full. With the opposite choice, a forger could make a soft peer foreign and so weaken the
+//! check of its packets. A failed connection is less harmful, and is counted (`drop_bad_icrc`). An address that is
+//! foreign stays foreign.
 
 use crate::device::tables::guid::is_soft;
 use crate::link::{Datagram, Judge, Verdict};
@@ -42,7 +42,7 @@ use trunkline_roce::wire::IpUdp;
 use trunkline_roce::wire::icrc::{self, Flow, MAX_SEGMENTS, SegmentDifferences};
 use trunkline_verbs::Time;
 
-/// Maximum number of stored address pairs. Forged sources can fill the table, but not grow it.
+/// Maximum number of stored address pairs. Forged sources can fill the table, but cannot grow it.
 const MAX_PEERS: usize = 4096;
 /// Maximum distance of the identifications of two consecutive packets.
 const WINDOW: u64 = 64;
@@ -91,7 +91,7 @@ impl Judge for Checker<'_> {
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<AddressPair, SenderKind>,
-    /// Cached data of the soft peer whose packet came last, so that its next packet needs no look-up.
+    /// Data of the soft peer that sent the last packet, cached to avoid a look-up for its next packet.
     last_soft: Option<LastSoft>,
 }
 
@@ -100,8 +100,7 @@ pub(super) struct Peers {
 struct LastSoft {
     source: SocketAddr,
     destination: SocketAddr,
-    /// Flow for computing the ICRC. Its headers differ from the received ones if an address translator
-    /// changed them.
+    /// Flow for computing the ICRC. Its headers differ from the received headers if an address translator changed them.
     flow: Flow,
     /// Identification of the last segment from the peer.
     identification: u16,
@@ -147,8 +146,8 @@ impl LastSoft {
 }
 
 impl Peers {
-    /// Returns true if the sender is known to be a software device, of which only identifications of segments
-    /// are accepted.
+    /// Returns true if the sender is known to be a software device. Only the identifications of segments are accepted
+    /// from it.
     pub(super) fn is_soft(&self, pair: AddressPair) -> bool {
         let is_last =
             self.last_soft.as_ref().is_some_and(|last| (last.source.ip(), last.destination.ip()) == pair);
@@ -254,9 +253,9 @@ impl Identification {
         }
     }
 
-    /// Returns true if this identification closely follows `last`, or precedes it because of reordering.
-    /// Close means a distance of at most 64. If this one is ahead, each millisecond in between adds 1, since
-    /// the sender may have served other peers.
+    /// Returns true if this identification closely follows `last`, or precedes it because of reordering. Close means a
+    /// distance of at most 64. If `self` is ahead, each millisecond between the packets adds 1, since the sender may
+    /// have served other peers.
     fn follows(self, last: Self) -> bool {
         let waited_ms = self.at.saturating_duration_since(last.at).as_millis();
         let window = WINDOW.saturating_add(u64::try_from(waited_ms).unwrap_or(u64::MAX));

@@ -1,4 +1,4 @@
-//! The QPs of a shard: by number, by order of service, by deadline.
+//! The QPs of a shard, by number, by order of service and by deadline.
 //!
 //! Owns the QPs, their timers, and the list of ready QPs, which contains a QP at most once. Updates the
 //! device's directory of QPs.
@@ -35,7 +35,7 @@ pub(super) struct ReadyMark<'a> {
 }
 
 impl ReadyMark<'_> {
-    /// Adds the QP to the list unless it is in the list.
+    /// Adds the QP to the list unless it is already in it.
     pub(super) fn set(self) {
         if !std::mem::replace(self.is_ready, true) {
             self.ready.push_back(self.slot);
@@ -91,7 +91,6 @@ impl QpTable {
         }
     }
 
-    /// Adds a QP.
     pub(super) fn insert(&mut self, number: u32, qp: Qp) {
         let scheduled = Scheduled::default();
         let slot = self.entries.insert(Box::new(ScheduledQp { number, qp, is_ready: false, scheduled }));
@@ -99,7 +98,6 @@ impl QpTable {
         self.neighbours.directory().enter(number, self.index);
     }
 
-    /// Removes a QP.
     pub(super) fn remove(&mut self, number: u32) {
         if let Some(slot) = self.slots.remove(number) {
             let entry = self.entries.remove(slot);
@@ -126,7 +124,7 @@ impl QpTable {
         self.slots.get(number).map(|slot| &mut self.entries[*slot].qp)
     }
 
-    /// Returns a QP, and the means to add it to the list of ready QPs.
+    /// Returns a QP. The [`ReadyMark`] adds the QP to the list of ready QPs.
     pub(super) fn get_marked(&mut self, number: u32) -> Option<(&mut Qp, ReadyMark<'_>)> {
         let slot = *self.slots.get(number)?;
         let ScheduledQp { qp, is_ready, .. } = &mut *self.entries[slot];
@@ -138,8 +136,8 @@ impl QpTable {
         self.slots.numbers()
     }
 
-    /// Returns the QP to which a packet is addressed if `is_connected` accepts the packet, and the means to
-    /// add the QP to the list of ready QPs.
+    /// Returns the QP to which a packet is addressed, if `is_connected` accepts the packet. The [`ReadyMark`] adds the
+    /// QP to the list of ready QPs.
     pub(super) fn addressed(
         &mut self,
         bth: &Bth,
@@ -172,7 +170,6 @@ impl QpTable {
         }
     }
 
-    /// Returns the number of ready QPs.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()
     }

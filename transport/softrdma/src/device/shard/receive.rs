@@ -1,9 +1,9 @@
 //! The receive path of a shard.
 //!
-//! Owns the checks of a packet before it reaches an engine (contract rocev2 8.8): ICRC, form, QP, P_Key,
-//! address, service. Each failure is silent on the wire and counted by cause. A packet for a QP of another
-//! shard is handed over after the ICRC check. If an address translator has changed the packet, the QP or the
-//! connection has the headers that its ICRC covers, so a second check follows there.
+//! Owns the checks of a packet before it reaches an engine (contract rocev2 8.8): ICRC, form, QP, P_Key, address,
+//! service. A packet that fails a check is dropped silently, and counted by cause. A packet for a QP of another shard
+//! is handed over after the ICRC check. The ICRC of a packet that an address translator has changed is checked again
+//! with the headers stored for its QP or connection.
 
 use super::Shard;
 use super::outbox::ControlEvent;
@@ -20,7 +20,7 @@ use trunkline_roce::wire::{Bth, ICRC_LENGTH, IpUdp, Mad, Opcode, Operation, Pack
 use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
-    /// Receives one batch from the link; returns true if more may wait.
+    /// Receives one batch from the link; returns true if more may be waiting.
     // Not inlined, since many turns poll only memory.
     #[inline(never)]
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
@@ -39,8 +39,8 @@ impl Shard {
         more
     }
 
-    /// Passes the report that a packet for QP 1 was not delivered to control. Reports on other packets are
-    /// ignored: retries end a connection whose peer is gone.
+    /// Passes to control the report that a packet for QP 1 was not delivered. Reports on other packets are ignored,
+    /// since retries end a connection whose peer is gone.
     #[cold]
     fn handle_icmp_error(&mut self, error: &IcmpError) {
         let (from, to, cause) = (error.source.ip(), error.destination.ip(), error.cause);
@@ -132,9 +132,9 @@ impl Shard {
         }
     }
 
-    /// Checks the ICRC of a packet against the headers that it had before address translation. Returns `None`
-    /// if the ICRC is wrong, or if the packet is handed to the shard that has the QP. A management datagram
-    /// passes this check: control, which has its connection, checks its ICRC.
+    /// Checks the ICRC of a packet against the headers that it had before address translation. Returns `None` if the
+    /// ICRC is wrong, or if the packet is handed to the shard that owns the QP. Management datagrams pass this check,
+    /// since control checks their ICRC.
     #[cold]
     fn check_translated(
         &mut self,
@@ -193,8 +193,8 @@ impl Shard {
         self.resources.control_events.push(ControlEvent::Mad { from, is_member, to, difference, mad });
     }
 
-    /// Returns true if the content of a packet from an unknown peer makes it plausible: an acknowledgement,
-    /// without payload, of a PSN that is outstanding.
+    /// Returns true if a packet from an unknown peer is plausible because it acknowledges an outstanding PSN, and does
+    /// not have a payload.
     fn proves_itself(&self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin) -> bool {
         packet.bth.opcode.operation() == Operation::ACKNOWLEDGE
             && packet.payload.is_empty()

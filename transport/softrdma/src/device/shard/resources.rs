@@ -1,8 +1,8 @@
 //! Resources of a shard that its QPs use.
 //!
-//! Owns the shard's reader of the device's tables (memory by key, SRQs), its counters, and the queues for all
-//! output of QPs except packets: asynchronous events, messages to other members, and events for control. Each
-//! call into a QP borrows the whole.
+//! Owns the shard's reader of the device's tables (memory by key, SRQs), its counters, and the queues for all output of
+//! QPs except packets: asynchronous events, messages to other members, and events for control. Each call into a QP
+//! borrows all of them.
 
 use super::neighbours::Neighbours;
 use super::outbox::ControlEvent;
@@ -92,7 +92,6 @@ impl<'a> Intake<'a> {
         Self { tables, reading, borrower }
     }
 
-    /// Returns an SRQ by number.
     #[inline]
     pub(super) fn srq(&self, number: u32) -> Option<&'a Srq> {
         self.tables.srqs.get(self.reading, number)
@@ -115,8 +114,8 @@ pub(super) struct Completer<'a> {
 }
 
 impl Completer<'_> {
-    /// Pushes a completion. If the CQ is full, the completion is lost, and the CQ raises its error event,
-    /// once (contract H5).
+    /// Pushes a completion. If the CQ is full, the completion is lost, and an error event of the CQ is raised once
+    /// (contract H5).
     #[inline]
     pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion, solicited: bool) {
         if !cq.push(self.index, completion, solicited) {

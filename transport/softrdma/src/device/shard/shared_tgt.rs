@@ -1,9 +1,8 @@
 //! The interface through which a shard uses TGTs that processes share.
 //!
-//! A TGT of an XRC domain that a file names has a [`SharedTgt`] besides its responder. It places packets in
-//! the SRQs of other processes and publishes the TGT's state. `device::sharing` implements the trait; the
-//! shard uses nothing else of it. QPs that are not shared have no `SharedTgt`, so that sharing costs them
-//! nothing.
+//! A TGT of an XRC domain that a file names has a [`SharedTgt`] besides its responder. It places packets in the SRQs of
+//! other processes and publishes the TGT's state. `device::sharing` implements the trait, and the shard calls it only
+//! through the trait. A QP that is not shared has no `SharedTgt`, so sharing does not slow it down.
 
 use super::outbox::MemberOutbox;
 use crate::device::objects::async_events::AsyncEvents;
@@ -23,8 +22,8 @@ pub(in crate::device) enum RemoteOutcome {
     UnknownSrq,
 }
 
-/// Arguments of a shared TGT's calls: its number, the serial number of the responder's next placement, the
-/// time, and the outbox for messages to other processes.
+/// Arguments of calls to a shared TGT: the TGT's number, the serial number of the responder's next placement, the time,
+/// and the outbox for messages to other processes.
 #[derive(Debug)]
 pub(in crate::device) struct RemoteCall<'a> {
     pub(in crate::device) tgt: QpNumber,
@@ -39,7 +38,7 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// kept.
     fn is_waiting(&self) -> bool;
 
-    /// Keeps a packet until the pending placement is answered. `joined` is true if it may have the payload of
+    /// Keeps a packet until the pending placement is answered. `joined` is true if it may contain the payload of
     /// several packets.
     fn keep(&mut self, packet: &[u8], joined: bool);
 
@@ -47,8 +46,7 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// over the TGT.
     fn settled(&mut self, serial: u64) -> Option<RemoteOutcome>;
 
-    /// Requests a placement from the process that owns the SRQ; returns false if this process owns the SRQ or
-    /// none does.
+    /// Requests a placement from the process that owns the SRQ. Returns false if no other process owns the SRQ.
     fn place(&mut self, call: RemoteCall<'_>, request: &PlacementRequest<'_>) -> bool;
 
     /// Appends the bytes of a READ response, or requests them from the process that owns the SRQ. Returns
@@ -89,7 +87,7 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// Returns the time of the next [`SharedTgt::ask_again`], if a request is pending.
     fn next_timeout(&self) -> Option<Time>;
 
-    /// Drops the message in progress, and requests that the SRQ's owner complete its receive with an error if
-    /// `is_error` is true, and otherwise release it.
+    /// Drops the message in progress, and notifies the SRQ's owner. The owner completes the message's receive with an
+    /// error if `is_error` is true, and releases it otherwise.
     fn end_message(&mut self, tgt: QpNumber, is_error: bool, outbox: &mut MemberOutbox);
 }

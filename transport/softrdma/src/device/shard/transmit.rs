@@ -1,7 +1,7 @@
 //! The send path of a shard.
 //!
-//! Owns the order in which QPs are served. Each QP sends a limited number of packets per turn, so that a long
-//! message or READ does not hold up the others.
+//! Owns the order in which QPs are served. Each QP sends a limited number of packets per turn, so that a long message
+//! or READ does not delay other QPs.
 
 use super::Shard;
 use super::local::serve_without_memory;
@@ -12,7 +12,7 @@ use trunkline_verbs::{AsyncEventKind, Psn, Time, UdpPorts};
 
 /// Number of queued packets at which the link is called.
 const PACKETS_AT_ONCE: usize = 64;
-/// Maximum number of queued final acknowledgements. Beyond it, QPs stop without sending one.
+/// Maximum number of queued final acknowledgements. Above this limit, QPs stop without sending one.
 const FINAL_ACK_QUEUE_LIMIT: usize = 4 * PACKETS_AT_ONCE;
 
 impl Shard {
@@ -30,7 +30,7 @@ impl Shard {
         }
     }
 
-    // Not inlined into `flush`, which usually returns at once.
+    // Not inlined into `flush`, which usually returns immediately.
     #[inline(never)]
     fn flush_some(&mut self, now: Time) {
         let turns = self.qps.ready() + 4;
@@ -79,9 +79,9 @@ impl Shard {
         self.link.outgoing().push_mad(source, SocketAddr::new(to, ports.peer), ports.view, psn, mad);
     }
 
-    /// Repeats the last acknowledgement of a QP that is about to stop receiving. If that acknowledgement was
-    /// lost, the peer would retransmit to a QP that no longer exists until its retries run out. Several
-    /// copies are sent, since each can be lost.
+    /// Repeats the last acknowledgement of a QP that is about to stop receiving. If that acknowledgement was lost, the
+    /// peer would retransmit until its retries run out, since the QP no longer exists. Several copies are sent, since
+    /// each can be lost.
     pub(super) fn send_final_ack(&mut self, number: u32) {
         let Self { qps, link, local, resources, packet, .. } = self;
         let Some(qp) = qps.get_mut(number) else { return };
@@ -127,9 +127,9 @@ impl Shard {
         }
     }
 
-    /// Handles CQs that have lost a completion since the last call (contract H5). QPs that use such a CQ go
-    /// to ERR. An XRC SRQ that completes into it is in error, and senders see the SRQ as empty (contract
-    /// G10). The TGTs continue, since they also serve other SRQs.
+    /// Handles CQs that have lost a completion since the last call (contract H5). QPs that use such a CQ go to ERR. An
+    /// XRC SRQ that completes into such a CQ is in error, and senders see the SRQ as empty (contract G10). TGTs
+    /// continue, since they also serve other SRQs.
     fn serve_overflows(&mut self) {
         // Moving QPs to ERR flushes their work, which may overflow other CQs.
         while self.overflows_served != self.resources.tables.overflows() {

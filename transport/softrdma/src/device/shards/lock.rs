@@ -1,8 +1,8 @@
-//! A shard under its lock, with the state that callers need beside it.
+//! A shard with its lock, and the state that callers need beside it.
 //!
-//! Owns the lock that admits one thread at a time to the shard, and the words that hand the shard's work from
-//! thread to thread. In steady state, only the shard's poller takes the lock; other threads that need the
-//! shard wait for it. Two shards have no cache line in common.
+//! Owns the lock that admits one thread at a time to the shard, and the words that hand the shard's work from thread to
+//! thread. In steady state, only the shard's poller takes the lock; other threads that need the shard wait for it. Two
+//! shards do not share a cache line.
 #![forbid(unsafe_code)]
 
 use crate::device::shard::Shard;
@@ -11,7 +11,7 @@ use crate::device::threads::progress::Progress;
 use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_machine::rings::owned::Owned;
 
-/// A shard under its lock.
+/// A shard with its lock.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(in crate::device) struct ShardLock {

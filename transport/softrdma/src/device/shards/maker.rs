@@ -1,4 +1,4 @@
-//! Creates the shards of a device.
+//! Creation of a device's shards.
 //!
 //! Owns the sources of the shards' links and numbers. It must never be called by a thread that is in a turn
 //! of a shard.
@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::VerbsError;
 
-/// Creates the link of a shard; returns `None` if the device's link cannot be divided.
+/// Function that creates the link of a shard; returns `None` if the device's link cannot be divided.
 pub(in crate::device) type MakeLink = Box<dyn Fn() -> Result<Option<Tap>, VerbsError> + Send + Sync>;
 
 /// Parts from which the shards of a device are created.
@@ -32,7 +32,7 @@ pub(in crate::device) struct ShardMaker {
     pub(in crate::device) runtime: Runtime,
     /// Memory shared with other processes.
     pub(in crate::device) local: LocalInit,
-    /// Messages to the other members of the host; gone once the device has left.
+    /// Messages to the other members of the host; dropped once the device has left.
     pub(in crate::device) members: Option<Weak<Members>>,
 }
 

@@ -62,12 +62,10 @@ impl Shards {
         self.list.get(index.place())?.get()
     }
 
-    /// Returns the first shard.
     pub(super) fn first(&self) -> &Arc<ShardLock> {
         self.list[0].get().unwrap_or_else(|| unreachable!("it is made with the list"))
     }
 
-    /// Returns all shards.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<ShardLock>> {
         self.list.iter().map_while(OnceLock::get)
     }
@@ -145,8 +143,7 @@ mod tests {
     /// Time limit for waits, long enough for a loaded machine.
     const BOUND: Duration = Duration::from_secs(60);
 
-    /// Each shard is a separate allocation, so two shards have no line in common if the type fills whole
-    /// lines.
+    /// Shards are separate allocations, so they do not share a cache line if the type fills whole lines.
     #[test]
     fn two_shards_do_not_share_cache_line() {
         assert!(align_of::<ShardLock>().is_multiple_of(LINES), "{}", align_of::<ShardLock>());
@@ -205,7 +202,7 @@ mod tests {
         }
     }
 
-    /// An index in a message of another process may be wrong.
+    /// An index in a message from another process may be wrong.
     #[test]
     fn unknown_shard_index_is_refused() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
@@ -217,9 +214,9 @@ mod tests {
         });
     }
 
-    /// A shard works while everything that it shares is locked by another thread.
+    /// A shard works while another thread holds the locks of all shared state.
     #[test]
-    fn shard_takes_no_locks_of_device_tables_or_other_shards() {
+    fn shard_does_not_lock_device_tables_or_other_shards() {
         let address = IpAddr::from(trunkline_testkit::fresh_ip());
         let device =
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();

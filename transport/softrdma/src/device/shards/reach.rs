@@ -1,9 +1,8 @@
 //! Control's access to the shards.
 //!
-//! Owns the turn of the first shard during an operation of control, since most operations need its link.
-//! Turns of other shards are begun when an operation needs them, and end at once. Created with control's lock
-//! held, so that two threads cannot wait for shards in different orders. A thread that works on a shard never
-//! waits for another thread.
+//! Owns the turn of the first shard during an operation of control, since most operations need its link. An operation
+//! enters another shard only while it needs that shard. Control's lock is held throughout, so that two threads cannot
+//! wait for shards in different orders. A thread that works on a shard never waits for another thread.
 #![forbid(unsafe_code)]
 
 use super::Shards;
@@ -29,7 +28,6 @@ impl<'a> Reach<'a> {
         Self { shards, first, now }
     }
 
-    /// Returns the first shard.
     pub(in crate::device) fn first(&mut self) -> &mut Shard {
         &mut self.first
     }
@@ -55,8 +53,8 @@ impl<'a> Reach<'a> {
         }
     }
 
-    /// Passes a message about shared memory to its shard. The shard handles it at once, since the message may
-    /// wake a thread that sleeps for that shard. Returns false for any other message.
+    /// Passes a message about shared memory to its shard. The shard handles it immediately, since the message may wake
+    /// a thread that sleeps for that shard. Returns false for any other message.
     pub(in crate::device) fn handle_memory_message(
         &mut self,
         from: MemberId,

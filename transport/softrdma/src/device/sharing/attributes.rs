@@ -1,6 +1,6 @@
 //! Attributes of a TGT as plain numbers, for its published state.
 //!
-//! Decoding checks that the values are valid for their types, and nothing else.
+//! Decoding only checks that the values are valid for their types.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;

@@ -35,7 +35,7 @@ const PACKETS_AT_ONCE: u32 = 16;
 /// Maximum number of queued events.
 const MAX_EVENTS: usize = 16;
 
-// The largest image fits, including the word for its length.
+// The largest image must fit, including the word for its length.
 const _: () = assert!(ATTRIBUTE_WORDS + IMAGE_WORDS < BUFFER_WORDS);
 
 /// State of a TGT's executor in addition to the QP.
@@ -45,7 +45,7 @@ pub(super) struct Executor {
     record: TargetRecord,
     pending: Option<Pending>,
     fetch: Fetch,
-    /// Stored packets; the flag is true if a packet may have the payload of several.
+    /// Stored packets; the flag is true if a packet may contain the payload of several.
     backlog: VecDeque<(Vec<u8>, bool)>,
     backlog_bytes: usize,
     /// Serial number and outcome of the last placement that an earlier executor requested from this process.
@@ -133,8 +133,8 @@ impl Executor {
         self.pending.take_if(|it| it.owner == owner && serial.is_none_or(|serial| it.serial == serial))
     }
 
-    /// Returns the outcome of a placement. If the owner reports an unknown SRQ, it may have placed the packet
-    /// before.
+    /// Returns the outcome of a placement. A packet whose SRQ the owner reports as unknown counts as placed if it was
+    /// placed earlier.
     pub(super) fn settle(&self, pending: &Pending, outcome: RemoteOutcome) -> RemoteOutcome {
         let was_placed = || match Message::read(pending.kind, &pending.bytes) {
             Some(Message::Place { place, .. }) => self.was_placed(pending.serial, &place),
@@ -160,8 +160,7 @@ impl Executor {
         self.take_pending(dead, None)
     }
 
-    /// Stores the bytes for a READ, or the reason why there are none. Returns false if the bytes were not
-    /// requested.
+    /// Stores the bytes for a READ, or the reason for refusing it. Returns false if the bytes were not requested.
     pub(super) fn fetched(
         &mut self,
         from: MemberId,
@@ -212,7 +211,7 @@ impl SharedTgt for Executor {
         let message = Message::Place { tgt: tgt.get(), serial, place: *request };
         let mut bytes = Vec::new();
         let kind = message.write(&mut bytes);
-        // If the outbox is full, the request is retransmitted later.
+        // If the outbox is full, the request is repeated later.
         message.send(outbox, owner);
         self.pending = Some(Pending { owner, serial, kind, bytes, again: now.plus_ns(AGAIN_NS) });
         self.fetch = match std::mem::take(&mut self.fetch) {

@@ -31,14 +31,13 @@ struct Opened {
 pub(super) struct Handles(NumberMap<Opened>);
 
 impl Handles {
-    /// Adds a handle.
     fn open(&mut self, number: u32, record: TargetRecord, domain: &Arc<Domain>) {
         let opened =
             self.0.get_or_insert_with(number, || Opened { record, domain: Arc::clone(domain), handles: 0 });
         opened.handles += 1;
     }
 
-    /// Removes a handle. Returns the TGT's record, or `None` if this process has no handle.
+    /// Removes a handle. Returns the TGT's record, or `None` if this process does not have a handle.
     fn close(&mut self, number: u32) -> Option<TargetRecord> {
         let opened = self.0.get_mut(number)?;
         opened.handles -= 1;
@@ -117,7 +116,7 @@ impl Sharing {
         true
     }
 
-    /// Closes all handles. Other processes continue with the TGTs.
+    /// Closes all handles. The TGTs continue in other processes.
     pub(in crate::device) fn close_all(&mut self, shard: &mut Shard) {
         for (number, _) in self.handles.records() {
             while self.close(shard, number) {}

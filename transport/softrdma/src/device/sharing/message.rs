@@ -1,7 +1,7 @@
 //! Messages between the members that share a TGT.
 //!
-//! Owns the encoding of the messages. Integers are little-endian and of fixed width. A message is read as a
-//! whole. Reading checks only the format: the values may be arbitrary.
+//! Owns the encoding of the messages. Integers are little-endian and of fixed width. A message is read as a whole.
+//! Reading checks its format, but not its values.
 //!
 //! | kind | from, to | body |
 //! |---|---|---|
@@ -28,7 +28,6 @@ use trunkline_verbs::{
 /// Kinds of the messages in this module.
 pub(super) const KINDS: std::ops::RangeInclusive<u8> = 16..=24;
 
-/// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message<'a> {
     /// Requests the placement of a packet.
@@ -41,8 +40,8 @@ pub(super) enum Message<'a> {
     ReadBytes { tgt: u32, psn: Psn, offset: u32, bytes: Result<&'a [u8], RemoteOutcome> },
     /// Drops the message in progress. Its receive completes with an error if `is_error` is true.
     Flush { tgt: u32, is_error: bool },
-    /// Requests a change of the TGT. The GID index of the address vector has no meaning in another process,
-    /// so the address itself is sent.
+    /// Requests a change of the TGT. The address itself is sent, since the GID index of the address vector is valid
+    /// only in this process.
     Modify { tgt: u32, ticket: u64, source: Option<IpAddr>, change: QpModify },
     /// Outcome of a change: 0, or the errno of the refusal.
     Modified { ticket: u64, errno: i32 },
@@ -81,7 +80,7 @@ const EVENTS: [AsyncEventKind; 7] = [
 ];
 
 impl<'a> Message<'a> {
-    /// Queues the message in the outbox; returns false if there is no room.
+    /// Queues the message; returns false if it does not fit in the outbox.
     pub(super) fn send(&self, outbox: &mut MemberOutbox, to: MemberId) -> bool {
         outbox.push(to, |out| self.write(out))
     }
@@ -326,7 +325,7 @@ fn put_change(out: &mut Vec<u8>, change: &QpModify) {
     }
 }
 
-/// Reads a change. The executor checks later if it is valid.
+/// Reads a change. The executor checks later whether it is valid.
 fn take_change(from: &mut Reader<'_>) -> Option<QpModify> {
     fn byte(value: u32) -> Option<u8> {
         u8::try_from(value).ok()
@@ -483,7 +482,7 @@ mod tests {
             let mut bytes = Vec::new();
             let kind = message.write(&mut bytes);
             for length in 0..bytes.len() {
-                // Payloads have no length field; the fields before them have fixed lengths.
+                // Payloads do not have a length field, and the fields before them have fixed lengths.
                 assert_ne!(Message::read(kind, &bytes[..length]), Some(message));
             }
         }

@@ -1,16 +1,16 @@
-//! TGTs that several processes of the host share through an XRC domain that a file names.
+//! TGTs that several processes of the host share through an XRC domain identified by a file.
 //!
-//! Owns the state of this process, a *member* of the host, for shared TGTs: the TGTs that it executes (as
-//! their *executor*), the TGTs on which it has handles, and the receives that messages of other executors
-//! hold in its SRQs. Other modules use this one in two places only, so readers can skip it if they are not
-//! interested in devices that several processes use:
+//! Owns the state of this process, a *member* of the host, for shared TGTs: the TGTs that it executes (as their
+//! *executor*), the TGTs on which it has handles, and the receives that messages of other executors hold in its SRQs.
+//! Other modules use this one only through two interfaces, so readers can skip it if they are not interested in devices
+//! that several processes use:
 //!
 //! | interface | caller |
 //! |---|---|
 //! | [`Sharing`]: open, close, query or change a TGT; handle a message; handle the possible death of a member | control |
 //! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that are shared |
 //!
-//! It must never be called for a TGT of a private domain, so that sharing costs such a TGT nothing.
+//! It must never be called for a TGT of a private domain, so that sharing does not slow down such a TGT.
 //!
 //! ```text
 //! peer --packet--> executor: responder --place (serial)--> owner of the SRQ: places, remembers the serial
@@ -30,16 +30,15 @@
 //! | `take_over` | the consequences of a member's death |
 //!
 //! # Packets are neither lost nor placed twice when an executor dies
-//! The executor publishes its state before it requests a placement, and again before it sends the response.
-//! The published state is therefore at most one placement old, and the next executor starts from it. The peer
-//! retransmits the packets without a response. The first of them has the serial number of the placement that
-//! may already be done. In that case the owner of the SRQ, which stores the last serial number with its
-//! outcome, returns the outcome and does not place the packet again. This also holds for atomics. Serial
-//! numbers are not reused, even after a reset.
+//! The executor publishes its state before it requests a placement, and again before it sends the response. The
+//! published state is therefore at most one placement old, and the next executor starts from it. The peer retransmits
+//! the packets without a response. The first of them has the serial number of the placement that may already be done.
+//! If it is, the owner of the SRQ, which stores the last serial number and its outcome, returns the outcome and does
+//! not place the packet again. This also holds for atomics. Serial numbers are not reused, even after a reset.
 //!
-//! The owner may have exited, too. A process that places a SEND or a WRITE records the serial number in the
-//! shared table before the message is visible to its program. The next executor then acknowledges the packet
-//! instead of reporting an unknown SRQ.
+//! The owner may also have exited. A process that places a SEND or a WRITE records the serial number in the shared
+//! table before the message is visible to its program. The next executor then acknowledges the packet instead of
+//! reporting an unknown SRQ.
 #![forbid(unsafe_code)]
 
 mod attributes;
@@ -104,8 +103,8 @@ impl Sharing {
         self.members = None;
     }
 
-    /// Handles a message from another process. If the message requests a change, returns it: the caller
-    /// applies the change and calls [`Sharing::modified`].
+    /// Handles a message from another process. Returns the change that the message requests, if any. The caller applies
+    /// the change and calls [`Sharing::modified`].
     pub(super) fn handle_message(
         &mut self,
         shard: &mut Shard,
@@ -149,15 +148,15 @@ impl Sharing {
         self.takeovers.note_disconnect(member, now);
     }
 
-    /// Returns the other process of this host that owns the QP of this number at an address. A shared TGT is
-    /// owned by its executor.
+    /// Returns the other process of this host that owns the QP with this number at an address. A shared TGT is owned by
+    /// its executor.
     pub(super) fn member_of(&self, qp: QpNumber, at: IpAddr) -> Option<MemberId> {
         let host = self.targets.host();
         let member = self.process_with(qp)?;
         (member != host.me() && host.has_port_at(member, at)).then_some(member)
     }
 
-    /// Returns the uid of the process of this host that has a QP and a port, if it is proven.
+    /// Returns the uid of the process of this host that owns a QP and a port, if it is proven.
     pub(super) fn user_of(&self, qp: QpNumber, from: SocketAddr) -> Option<u32> {
         let host = self.targets.host();
         let member = self.process_with(qp).filter(|member| host.has_port(*member, from))?;
@@ -176,12 +175,13 @@ impl Sharing {
     /// Connects to a process so that its death is reported; returns false if that is not possible now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         let (host, Some(members)) = (self.targets.host(), &self.members) else { return true };
-        // A live member that cannot be reached because it has changed its user still counts as watched.
+        // A live member that cannot be reached, for example because it has changed its user, must not be reported as
+        // lost.
         member == host.me() || members.connect(member) || !host.is_alive(member) && members.watch(member)
     }
 
-    /// Takes over TGTs from processes that have died. Returns the dead processes, and the processes that live
-    /// although their connections ended.
+    /// Takes over TGTs from processes that have died. Returns the dead processes, and the live processes whose
+    /// connections ended.
     pub(super) fn work(&mut self, shard: &mut Shard, gids: &mut GidTable, now: Time) -> Due {
         let targets = Arc::clone(&self.targets);
         let due = self.takeovers.due(now, |member| targets.host().is_alive(member));

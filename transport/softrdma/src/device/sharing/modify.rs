@@ -1,7 +1,7 @@
 //! Changes of a TGT that are requested from its executor.
 //!
-//! Owns the tickets for changes requested from other processes. A caller waits for the outcome without the
-//! device's lock. The executor answers from its background thread, independently of its program.
+//! Owns the tickets for changes requested from other processes. A caller does not hold the device's lock while it waits
+//! for the outcome. The executor answers from its background thread, independently of its program.
 #![forbid(unsafe_code)]
 
 use super::Sharing;
@@ -37,7 +37,7 @@ pub(in crate::device) enum ModifyProgress {
     Pending,
     /// The change was applied or refused.
     Done(Result<(), VerbsError>),
-    /// Another process has taken over the TGT, so the outcome is unknown. The caller has to query the state.
+    /// Another process has taken over the TGT, so the outcome is unknown. The caller repeats the request.
     ExecutorGone,
 }
 
@@ -83,8 +83,8 @@ impl Tickets {
 }
 
 impl Sharing {
-    /// Requests a change from the executor of a TGT. Returns `None` if this process is the executor, or the
-    /// TGT is not shared.
+    /// Requests a change from the executor of a TGT. Returns `None` if this process is the executor, or if the TGT is
+    /// not shared.
     pub(in crate::device) fn ask_executor(
         &mut self,
         shard: &mut Shard,

@@ -1,7 +1,7 @@
 //! Placements for TGTs that other processes execute.
 //!
-//! Owns the receive that a message in progress of each such TGT holds here, and the outcome of the TGT's last
-//! placement. An executor that has taken over may repeat the last request of the earlier executor. It gets
+//! Owns, for each such TGT, the receive that a message in progress holds in this process, and the outcome of the last
+//! placement. An executor that has taken over a TGT may repeat the last request of the earlier executor. It then gets
 //! the stored outcome, and the packet is not placed twice.
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use crate::host::{MemberId, Targets};
 use trunkline_roce::engine::{Placement, PlacementRequest, ReadOutcome, ReadPiece};
 use trunkline_verbs::{QpNumber, SrqNumber};
 
-/// Number of receive sides above which the ones of destroyed TGTs are dropped.
+/// Number of receive sides above which receive sides of destroyed TGTs are dropped.
 const MANY: usize = 256;
 /// Maximum number of bytes that one request fetches.
 pub(super) const MAX_FETCH: u32 = 24 * 1024;
@@ -74,11 +74,11 @@ impl Receptions {
     }
 }
 
-/// Reason for refusing a request of another process.
+/// Reason for refusing a request from another process.
 enum NotOurs {
     /// The sender does not execute the TGT.
     Stale,
-    /// The domain has no such SRQ here.
+    /// The domain does not contain the SRQ in this process.
     UnknownSrq,
 }
 

@@ -1,4 +1,4 @@
-//! Answers of other processes to the requests of an executor in this process.
+//! Answers from other processes to requests of an executor in this process.
 //!
 //! Passes the answers to the shard, which executes the TGT.
 #![forbid(unsafe_code)]
@@ -64,8 +64,7 @@ pub(super) fn handle_read_bytes(
     }
 }
 
-/// Completes the pending placements and READs of a TGT executed here that a dead process can no longer
-/// answer.
+/// Completes the placements and READs that a TGT executed here has requested from a process that is now dead.
 pub(super) fn abandon_requests_to(shard: &mut Shard, tgt: u32, dead: MemberId, now: Time) {
     let Some(executor) = executor_of(shard, tgt) else { return };
     if let Some(pending) = executor.forget_member(dead) {

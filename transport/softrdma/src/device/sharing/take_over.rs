@@ -1,7 +1,7 @@
 //! Consequences of a member's death.
 //!
-//! Owns the members whose connection ended and that may be alive or dead: a process that dies closes its
-//! sockets and releases its lock at different times. A member is dead only if its lock is free.
+//! Owns the list of members whose connections ended. Such a member may be alive or dead, since a process that dies
+//! closes its sockets and releases its lock at different times. A member is dead only if its lock is free.
 //! The consequences of a death are:
 //!
 //! | role of the dead member | consequence |
@@ -25,7 +25,7 @@ use trunkline_verbs::{QpAttributes, QpType, Time, VerbsError};
 
 /// Interval at which the lock of a member that may have died is checked.
 const EVERY: Duration = Duration::from_millis(2);
-/// Delay before connecting again to an executor for which there was no room for a connection.
+/// Delay before another attempt to connect to an executor, if there was no room for the connection.
 const WATCH_AGAIN: Duration = Duration::from_millis(20);
 /// Number of checks after which a member whose connection ended counts as alive.
 const TRIES: u32 = 250;
@@ -46,7 +46,7 @@ pub(super) struct Takeovers {
     watch_again: Option<Time>,
 }
 
-/// Result of checking the members whose connection ended, and pending connections to executors.
+/// Result of [`Takeovers::due`].
 #[derive(Debug, Default)]
 pub(in crate::device) struct Due {
     /// Members that have died.
@@ -96,7 +96,8 @@ impl Takeovers {
 }
 
 impl Sharing {
-    /// Takes over the TGTs of a dead member, completes the placements pending at it, and closes its handles.
+    /// Takes over the TGTs of a dead member, completes the placements that the member has not answered, and closes its
+    /// handles.
     pub(super) fn take_over_from(
         &mut self,
         shard: &mut Shard,
@@ -127,7 +128,7 @@ impl Sharing {
         }
     }
 
-    /// Connects to the executor of each TGT on which this process has a handle, so that its death is
+    /// Connects to the executor of each TGT on which this process has a handle, so that the executor's death is
     /// detected.
     pub(super) fn watch_executors(&mut self, now: Time) {
         let Some(members) = &self.members else { return };
@@ -186,8 +187,8 @@ impl Sharing {
     }
 }
 
-/// Opens the route of a TGT that another process connected, if the TGT is connected. The index of the route's
-/// source is looked up in this device's GID table.
+/// Opens the route of a TGT that another process executed, if the TGT is connected. The index of the route's source is
+/// looked up in this device's GID table.
 fn open_route(
     shard: &mut Shard,
     gids: &mut GidTable,

@@ -1,8 +1,8 @@
 //! The shard of each QP.
 //!
-//! Owns the numbers of QPs, and the shard of each existing QP. Control looks up the shard of a QP here, and
-//! so does a shard that receives a packet for a QP of another shard. Packets that arrive at the shard of
-//! their QP need no look-up.
+//! Owns the numbers of QPs, and the shard of each existing QP. Control looks up the shard of a QP here, and so does a
+//! shard that receives a packet for a QP of another shard. Packets that arrive at the shard of their QP do not need a
+//! look-up.
 #![forbid(unsafe_code)]
 
 use super::numbers::{NumberMap, Numbers};
@@ -19,8 +19,8 @@ pub(in crate::device) const MAX_SHARDS: usize = 32;
 pub(in crate::device) struct ShardIndex(pub(in crate::device) u8);
 
 impl ShardIndex {
-    /// The first shard, which each device has. It has port 4791, and the QPs that processes share, and
-    /// receives the messages of other processes.
+    /// The first shard, which exists on each device. It owns port 4791 and the QPs shared between processes, and
+    /// receives the messages from other processes.
     pub(in crate::device) const FIRST: Self = Self(0);
 
     /// Returns the index as a `usize`.

@@ -1,9 +1,9 @@
 //! XRC domains by inode.
 //!
-//! Owns the mapping of files to domains (contract A1 to A7). For UDP, the registry of the host holds the
-//! mapping for all processes of one user in one network namespace, since their devices act as the one device
-//! `trunkline0` (contract A2). A device on a network in process has a separate table. A domain exists while
-//! an open handle, an SRQ or a TGT holds its `Arc`.
+//! Owns the mapping from files to domains (contract A1 to A7). For UDP, the registry of the host holds the mapping for
+//! all processes of one user in one network namespace, since their devices act as the one device `trunkline0` (contract
+//! A2). A device on a network in process has a separate table. A domain exists while an open handle, an SRQ or a TGT
+//! holds its `Arc`.
 #![forbid(unsafe_code)]
 
 use crate::device::threads::signal::lock;
@@ -58,7 +58,7 @@ pub(in crate::device) struct DomainTable {
 }
 
 impl DomainTable {
-    /// Creates a table. With a host, its domains are shared by all members of the host.
+    /// Creates a table. If `host` is given, all its members share the domains.
     pub(in crate::device) fn new(host: Option<Arc<Host>>) -> Self {
         Self { table: Mutex::default(), host }
     }

@@ -1,4 +1,4 @@
-//! The GID table: the source addresses that packets of a device can have.
+//! The GID table, which lists the source addresses of a device's packets.
 //!
 //! Owns the addresses and their order: global IPv4 by interface index, global IPv6, link-local IPv4,
 //! 127.0.0.1, ::1. Link-local IPv6 addresses are valid on one interface only, and are left out. The table
@@ -13,14 +13,14 @@ use std::net::IpAddr;
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{Gid, GidEntry, GidKind};
 
-/// Maximum number of entries, since address handles have one byte for an index. Named loopback addresses are
-/// added as they are bound.
+/// Maximum number of entries, since address handles have one byte for an index. IPv4 loopback addresses are added when
+/// they are first used.
 pub(in crate::device) const MAX_ENTRIES: usize = 256;
 /// Maximum number of addresses of the host.
 const MAX_OF_HOST: usize = MAX_ENTRIES / 2;
 
-/// A table of GIDs. Entries are added, and neither moved nor removed. An index is given to another address
-/// only when the table is full and the host no longer has the old address.
+/// A table of GIDs. Entries are neither moved nor removed. An index is reused for another address only when the table
+/// is full and the host no longer has the old address.
 #[derive(Debug, Clone)]
 pub(in crate::device) struct GidTable {
     addresses: Vec<IpAddr>,
@@ -32,7 +32,7 @@ pub(in crate::device) struct GidTable {
     /// Addresses of the host that do not fit in the table. A warning was logged for them.
     left_out: BTreeSet<IpAddr>,
     left_out_count: u64,
-    /// Addresses whose entries were given to others since the last [`GidTable::take_replaced`].
+    /// Addresses whose entries were reused for other addresses since the last [`GidTable::take_replaced`].
     replaced: BTreeSet<IpAddr>,
 }
 
@@ -71,8 +71,8 @@ impl GidTable {
         Ok(())
     }
 
-    /// Updates the table to the addresses `found`, which are all addresses of the host. Returns the first
-    /// address that newly does not fit, and the number of such addresses.
+    /// Updates the table to the addresses `found`, which are all addresses of the host. Returns the first newly omitted
+    /// address, and the number of newly omitted addresses.
     fn follow(&mut self, found: &[IpAddr]) -> Option<(IpAddr, u64)> {
         let mut first_left_out = None;
         let left_out_before = self.left_out_count;
@@ -98,7 +98,7 @@ impl GidTable {
         first_left_out.map(|first| (first, self.left_out_count - left_out_before))
     }
 
-    /// Takes the addresses whose entries were given to others since the last call.
+    /// Takes the addresses whose entries were reused for other addresses since the last call.
     pub(in crate::device) fn take_replaced(&mut self) -> BTreeSet<IpAddr> {
         std::mem::take(&mut self.replaced)
     }
@@ -152,7 +152,7 @@ impl GidTable {
         self.addresses.get(usize::from(index)).copied()
     }
 
-    /// Returns the index of an address. A loopback address is added to the table if it is not in it.
+    /// Returns the index of an address. An IPv4 loopback address is added to the table if it is missing.
     pub(in crate::device) fn index_of(&mut self, address: IpAddr) -> Option<u16> {
         let known = self.addresses.iter().position(|known| *known == address);
         let position = known.or_else(|| {
@@ -170,7 +170,7 @@ impl GidTable {
         self.named.is_some()
     }
 
-    /// Returns true if the user named the addresses, and this one is not among them.
+    /// Returns true if the user named the addresses, and `address` is not among them.
     pub(in crate::device) fn is_named_without(&self, address: IpAddr) -> bool {
         self.named.is_some_and(|count| !self.addresses.iter().take(count).any(|known| *known == address))
     }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn gid_table_of_host_has_loopback() {
+    fn gid_table_of_host_contains_loopback() {
         let table = GidTable::of_host().unwrap();
         assert!(table.addresses().contains(&"127.0.0.1".parse().unwrap()), "{table:?}");
     }

@@ -1,14 +1,14 @@
 //! The node GUID, which the connection manager sends as CA GUID.
 //!
-//! Owns the format of GUIDs: a prefix that identifies software devices, then a hash of host, network
-//! namespace and address. Peers rely on a software device to send identification 0. All incarnations at an
-//! address have the same GUID (contract rocev2 12.5).
+//! Owns the format of GUIDs: a prefix that identifies software devices, then a hash of host, network namespace and
+//! address. Peers recognise a software device by the prefix. All incarnations at an address have the same GUID
+//! (contract rocev2 12.5).
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 
-/// First three bytes of the GUIDs of software devices: a locally administered EUI-64, "T" and "L".
+/// First three bytes of a software device's GUID: 0x02 for a locally administered EUI-64, then "TL".
 const PREFIX: u64 = 0x0254_4c00_0000_0000;
 const HASH_BITS: u64 = 0x0000_00ff_ffff_ffff;
 

@@ -44,17 +44,16 @@ struct Region {
     slot: u32,
 }
 
-/// Number of bits of a key's index for its slot. The other bits are the slot's generation.
+/// Number of bits for the slot in a key's index. The other bits contain the slot's generation.
 const SLOT_BITS: u32 = MAX_REGIONS.ilog2();
-/// Number of freed slots that are kept unused while there are unused fresh slots.
+/// Number of freed slots that are kept unused as long as fresh slots are left.
 const REST: usize = 64;
 
 /// The table of registered memory.
 ///
-/// A key encodes a slot and its generation, permuted with a secret of the device. Each registration in a slot
-/// has another generation, so a key becomes invalid with its region, and peers cannot derive other keys from
-/// the ones they have. The permutation is computed at registration only: accesses look up the region by its
-/// key.
+/// A key encodes a slot and its generation, permuted with a secret of the device. Each registration in a slot has
+/// another generation, so a key becomes invalid with its region, and peers cannot derive other keys from known keys.
+/// The permutation is computed only at registration, since accesses look up regions by key.
 #[derive(Debug)]
 pub(in crate::device) struct Keys {
     table: Keyed<Region>,
@@ -75,7 +74,7 @@ struct Slots {
     is_closed: bool,
 }
 
-/// The regions, valid during a read.
+/// View of the regions during a read.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::device) struct KeyView<'a> {
     table: &'a Keyed<Region>,
@@ -83,7 +82,7 @@ pub(in crate::device) struct KeyView<'a> {
 }
 
 impl Keys {
-    /// Creates a table of at most `most` regions, limited to [`MAX_REGIONS`].
+    /// Creates a table for at most `most` regions, but never more than [`MAX_REGIONS`].
     pub(in crate::device) fn new(readers: &Arc<Readers>, random: &mut Random, most: u32) -> Self {
         let slots = Slots {
             generations: Vec::new(),
@@ -145,8 +144,8 @@ impl Keys {
 }
 
 impl Slots {
-    /// Takes a slot for a new key. A freed slot is reused only after others were freed, so that, with the
-    /// generation, a key does not return soon.
+    /// Takes a slot for a new key. A freed slot is reused only after others were freed, so that, together with the
+    /// generation, a key is not reused soon.
     fn take(&mut self) -> Result<u32, VerbsError> {
         let fresh = u32::try_from(self.generations.len()).ok().filter(|slot| *slot < self.most);
         if let Some(slot) = fresh.filter(|_| self.free.len() <= REST) {
@@ -156,8 +155,8 @@ impl Slots {
         self.free.pop_front().ok_or(VerbsError::OutOfResources("the device holds no more memory regions"))
     }
 
-    /// Returns the key of a slot's next generation. The key is never 0 or `u32::MAX`, which programs and
-    /// devices treat as no key.
+    /// Returns the key of a slot's next generation. The key is never 0 or `u32::MAX`, which programs and devices treat
+    /// as invalid.
     fn next_key(&mut self, slot: u32) -> u32 {
         let generation = &mut self.generations[slot as usize];
         loop {
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn full_table_refuses_and_has_room_again() {
+    fn full_table_refuses_keys_until_key_is_removed() {
         let keys = Table::of(3);
         let memory = Memory::zeroed(64).unwrap();
         let insert = |keys: &Table| keys.keys.insert(all(&memory), IoAddress(0), PD, Access::empty());
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn seen_keys_do_not_predict_next() {
+    fn known_keys_do_not_predict_next_key() {
         const COUNT: usize = 4096;
         for reuses in [false, true] {
             let keys = table();

@@ -1,8 +1,8 @@
 //! Tables that all shards of a device read without a lock: memory by key, and SRQs.
 //!
-//! Owns the tables, and the registration of their readers. Each shard has a reader; programs and control
-//! write. A shard holds its reader for one packet, or for one list of packets to send, so a deregistration of
-//! memory waits no longer than that.
+//! Owns the tables, and the registration of their readers. Each shard has a reader; programs and control write. A shard
+//! holds its reader for one packet, or for one list of packets to send, so deregistering memory does not wait longer
+//! than that.
 #![forbid(unsafe_code)]
 
 pub(super) mod directory;

@@ -1,10 +1,10 @@
 //! Numbers of 24 bits, for QPs and SRQs.
 //!
-//! Owns the order in which numbers are assigned: by index, upwards from a random start. A number is therefore
-//! reused only after all others, which takes far longer than TIMEWAIT (contract rocev2 12.5). A number is its
-//! index permuted with a key, so that peers cannot derive other numbers from theirs. A member of a host takes
-//! indices in blocks from the registry, separately for each shard. Indices are thus unique, and each member
-//! can determine the shard of a number.
+//! Owns the order in which numbers are assigned: by index, upwards from a random start. A number is therefore reused
+//! only after all others, which takes far longer than TIMEWAIT (contract rocev2 12.5). A number is its index permuted
+//! with a key, so that peers cannot derive other numbers from known numbers. A member of a host takes indices in blocks
+//! from the registry, separately for each shard. Indices are thus unique, and each member can determine the shard of a
+//! number.
 #![forbid(unsafe_code)]
 
 use super::random::Random;
@@ -62,8 +62,8 @@ impl Numbers {
         }
     }
 
-    /// Takes the next number for a shard, and skips numbers for which `taken` returns true. 0 and 1 are the
-    /// special QPs, and all ones is multicast.
+    /// Takes the next number for a shard. Skips 0 and 1, the special QPs, and all ones, which is multicast. A device
+    /// that uses all numbers also skips numbers for which `taken` returns true.
     pub(in crate::device) fn take(
         &mut self,
         shard: u8,
@@ -84,7 +84,6 @@ impl Numbers {
         }
     }
 
-    /// Frees a number.
     pub(in crate::device) fn free(&mut self, number: u32) {
         if let Self::Shared { host, blocks } = self {
             let index = host.index_of(number);
@@ -218,7 +217,7 @@ mod tests {
     use crate::host::testing::hosts;
 
     #[test]
-    fn numbers_wrap_past_special_ones() {
+    fn numbers_wrap_and_skip_special_numbers() {
         for special in [0, 1, MASK] {
             let permutation = Permutation::new(24, [u64::from(special), 7]);
             let next = permutation.index_of(special);
@@ -265,7 +264,7 @@ mod tests {
             numbers.free(number);
             assert!(owned(number), "more may come from this one");
         }
-        // 10,000 QPs that exist one after the other do not use up the numbers of the host.
+        // 10,000 QPs, created and destroyed one after the other, do not use up the numbers of the host.
         for _ in 0..10_000 {
             let number = numbers.take(0, |_| false).unwrap();
             numbers.free(number);

@@ -1,14 +1,14 @@
 //! Random initial values.
 //!
-//! Owns the seed of a device. Numbers of QPs, SRQs and comm ids, PSNs and keys start at random in each
-//! process. Packets for an earlier incarnation therefore do not match this one, and peers cannot derive
-//! further values from the ones they have received.
+//! Owns the seed of a device. Numbers of QPs, SRQs and comm ids, PSNs and keys start at random in each process. Packets
+//! for an earlier incarnation therefore do not match a later one, and peers cannot derive further values from received
+//! values.
 #![forbid(unsafe_code)]
 
 use siphasher::sip::SipHasher24;
 use trunkline_machine::Runtime;
 
-/// A generator whose numbers cannot be predicted without its seed: the keyed hash of a counter.
+/// A generator whose numbers cannot be predicted without its seed. It hashes a counter with a key.
 #[derive(Debug, Clone)]
 pub(in crate::device) struct Random {
     keys: [u64; 2],

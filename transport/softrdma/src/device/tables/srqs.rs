@@ -1,10 +1,10 @@
 //! Shared receive queues.
 //!
-//! Owns the SRQs' posted requests and limits. Programs post receives, and the responders of all shards take
-//! them, so an SRQ belongs to no shard. Its receives are lent to the shards in small batches
-//! ([`trunkline_machine::rings::lending`]), so that shards that deliver into the same SRQ contend only once
-//! per batch. Receives are not lent while a limit is armed. Lent receives count as posted, but do not occupy
-//! the queue: a program may post as many in addition.
+//! Owns the SRQs' posted requests and limits. Programs post receives, and the responders of all shards take them, so an
+//! SRQ does not belong to a shard. Its receives are lent to the shards in small batches
+//! ([`trunkline_machine::rings::lending`]), so that shards that deliver into the same SRQ contend only once per batch.
+//! Receives are not lent while a limit is armed. Lent receives count as posted, but do not occupy the queue, so a
+//! program may post that many in addition.
 #![forbid(unsafe_code)]
 
 use super::directory::ShardIndex;
@@ -76,7 +76,7 @@ impl Srq {
         self.pd
     }
 
-    /// Returns the CQ in which its receives complete, if the SRQ is in the domain.
+    /// Returns the CQ in which the SRQ's receives complete, if the SRQ is in the domain.
     pub(in crate::device) fn cq_in(&self, domain: DomainNumber) -> Option<&CqRing> {
         self.xrc.as_ref().filter(|xrc| xrc.number == domain).map(|xrc| &*xrc.cq)
     }
@@ -114,7 +114,6 @@ impl Srq {
         if self.is_gone.load(Ordering::Acquire) { Err(VerbsError::Gone) } else { Ok(()) }
     }
 
-    /// Posts receives.
     pub(in crate::device) fn post(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
         self.present().map_err(|cause| PostError { index: 0, cause })?;
         self.receives.with_home(|queue| post_all(queue, requests))
@@ -157,7 +156,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Stops handing out receives if the CQ has lost a completion (contract G10).
+    /// Puts the SRQ in error if its CQ has lost a completion (contract G10).
     fn end_if_overflowed(&self, events: &AsyncEvents) {
         if !self.xrc.as_ref().is_some_and(|xrc| xrc.cq.is_overflowed()) {
             return;
@@ -196,7 +195,6 @@ impl Srqs {
         action();
     }
 
-    /// Creates an SRQ.
     pub(in crate::device) fn create(
         &self,
         queue: ReceiveQueue,
@@ -252,13 +250,12 @@ impl Srqs {
         drop(numbers);
     }
 
-    /// Returns an SRQ by number.
     #[inline]
     pub(in crate::device) fn get<'r>(&'r self, reading: &'r Reading<'_>, number: u32) -> Option<&'r Srq> {
         self.table.get(reading, number).map(|srq| &**srq)
     }
 
-    /// Returns the domain of an XRC SRQ: its number here, and its number among the members of the host.
+    /// Returns the number of an XRC SRQ's domain on this device, and its number among the members of the host.
     pub(in crate::device) fn domain_of(
         &self,
         reading: &Reading<'_>,
@@ -274,7 +271,7 @@ impl Srqs {
         self.table.keys().iter().map(posted).sum()
     }
 
-    /// Stops the XRC SRQs whose CQ has lost a completion (contract G10). Senders see them as empty.
+    /// Puts XRC SRQs whose CQ has lost a completion in error (contract G10). Senders see them as empty.
     pub(in crate::device) fn end_overflowed(&self, reading: &Reading<'_>, events: &AsyncEvents) {
         for number in self.table.keys() {
             if let Some(srq) = self.get(reading, number) {
@@ -284,7 +281,7 @@ impl Srqs {
     }
 }
 
-/// Answer of a TGT to a packet whose SRQ number does not exist in its domain (contract G7).
+/// Response of a TGT to a packet that names an SRQ outside the TGT's domain (contract G7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UnknownSrq {
     /// NAK 0x64, invalid RD request; the TGT goes to ERR.

@@ -12,7 +12,7 @@ use trunkline_verbs::VerbsError;
 /// Value of the count after the object was destroyed.
 const DESTROYED: usize = usize::MAX;
 
-/// Number of other objects that use this one.
+/// Number of other objects that use an object.
 #[derive(Debug, Default)]
 pub(in crate::device) struct UseCount(AtomicUsize);
 
@@ -61,7 +61,7 @@ pub(in crate::device) trait Counted {
     fn use_count(&self) -> &UseCount;
 }
 
-/// One use of an object, which is kept alive for its duration.
+/// Use of an object, which keeps the object alive.
 #[derive(Debug)]
 pub(in crate::device) struct UseGuard<T: Counted>(Arc<T>);
 
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn object_in_use_is_busy_and_destroyed_one_cannot_be_used() {
+    fn used_object_is_busy_and_destroyed_object_is_gone() {
         let thing = Arc::new(Thing::default());
         let guard = UseGuard::new(Arc::clone(&thing)).unwrap();
         assert_eq!(thing.0.retire("in use"), Err(VerbsError::Busy("in use")));

@@ -1,9 +1,8 @@
 //! The background machine of a shard, which does the shard's work while no poller does.
 //!
-//! Owns the machine's steps, and the descriptors on which it sleeps. Outside of simulations it is a thread.
-//! It starts with the shard. It holds the shard's turn for one round of work, and never while it sleeps. The
-//! machine of the first shard also does the work of control, and checks for stopped holders of port 4791
-//! before it sleeps.
+//! Owns the machine's steps, and the descriptors on which it sleeps. Outside of simulations, the machine is a thread,
+//! which starts with the shard. It holds the shard's turn for one round of work, and never while it sleeps. The machine
+//! of the first shard also does the work of control, and checks for stopped holders of port 4791 before it sleeps.
 //!
 //! | the machine | sleeps on | [`Watcher`] |
 //! |---|---|---|
@@ -35,8 +34,8 @@ use trunkline_verbs::descriptors::above_stdio;
 /// Minimum time without a poll after which the background machine takes over. It is longer than a slice of
 /// the scheduler, usually 4 ms, so that a poller that waits for its core keeps the work.
 const TICK: Duration = Duration::from_millis(8);
-/// Longest tick, reached by doubling while a poller sleeps for the shard. If the poller wakes and then stops
-/// polling, the machine takes over after at most two such ticks, while its peers still retry.
+/// Longest tick, reached by doubling while a poller sleeps for the shard. If the poller wakes and then stops polling,
+/// the machine takes over after at most two such ticks, while peers still retry.
 const LONGEST_TICK: Duration = Duration::from_millis(256);
 const WAKER: Token = Token(0);
 
@@ -80,13 +79,13 @@ impl Background {
         Arc::ptr_eq(&self.lock, lock)
     }
 
-    /// Ends the machine. Does nothing in the child of a fork, which has no machine.
+    /// Ends the machine. Does nothing in the child of a fork, where the machine does not exist.
     pub(in crate::device) fn stop(self) {
         if self.lock.progress.is_orphan() {
             return self.forget();
         }
         self.lock.progress.stop();
-        // The machine panics only through a bug, and the panic was printed before.
+        // A panic of the machine is a bug, and has already been printed.
         let _panicked = self.machine.join();
     }
 
@@ -102,7 +101,7 @@ struct ShardMachine {
     lock: Arc<ShardLock>,
     means: SleepMeans,
     step: Step,
-    /// Time at which the machine wakes without a notification from its last [`Step::Sleep`].
+    /// Time at which the last [`Step::Sleep`] ends without a notification.
     until: Option<Time>,
     /// Length of the last [`Step::Tick`].
     tick: Duration,
@@ -115,7 +114,7 @@ struct ShardMachine {
 enum Step {
     /// Determines whether the machine or a poller has to do the work.
     Check,
-    /// The machine does the work.
+    /// Does the shard's work.
     Work,
     /// Sleeps until the next tick, even if packets arrive.
     Tick,
@@ -135,7 +134,7 @@ impl ShardMachine {
     fn check(&mut self) -> Turn {
         let progress = &self.lock.progress;
         if let SleepMeans::Bell(sleeper) = &self.means {
-            // After this, a ring of the bell ends the next sleep, like the counter of an eventfd.
+            // From here on, ringing the bell ends the next sleep, like the counter of an eventfd.
             sleeper.announce();
         }
         if progress.is_stopping() {

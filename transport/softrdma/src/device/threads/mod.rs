@@ -1,7 +1,7 @@
 //! Work, sleep and wake-ups of the threads in a device.
 //!
-//! `progress` holds the words that hand a shard's work from thread to thread, `background` is the shard's
-//! machine, and `wait` the sleep of a program's thread. `wake_up` and `signal` wake these threads.
+//! `progress` contains the words that hand a shard's work from thread to thread, `background` is the shard's machine,
+//! and `wait` is the sleep of a program's thread. `wake_up` and `signal` wake these threads.
 #![forbid(unsafe_code)]
 
 pub(super) mod background;

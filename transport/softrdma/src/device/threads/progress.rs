@@ -50,7 +50,7 @@ impl Progress {
         self.waker.descriptor().as_fd()
     }
 
-    /// Returns true if the background thread does not exist since a fork.
+    /// Returns true in a child of a fork in which the background thread was not started again.
     pub(in crate::device) fn is_orphan(&self) -> bool {
         self.orphan.load(Ordering::Relaxed)
     }
@@ -72,8 +72,8 @@ impl Progress {
         }
     }
 
-    /// Hands the work to the machine because a thread of the program sleeps on a channel. If a poller sleeps
-    /// for the shard, it keeps the work.
+    /// Hands the work to the machine because a thread of the program sleeps on a channel. A poller that sleeps for the
+    /// shard keeps the work instead.
     pub(in crate::device) fn hand_over(&self) {
         if self.waker.is(Watcher::Poller) {
             self.keep();
@@ -100,8 +100,8 @@ impl Progress {
         }
     }
 
-    /// Wakes the machine or poller that sleeps for the shard if another thread's change in its turn requires
-    /// it. `version` is the version of the link's descriptors, and `deadline` the shard's next deadline.
+    /// Wakes the machine or poller that sleeps for the shard if a change by another thread requires it. `version` is
+    /// the version of the link's descriptors, and `deadline` the shard's next deadline.
     fn shard_changed(&self, version: u64, deadline: Option<Time>) {
         if version != self.watched_version.load(Ordering::Relaxed) {
             self.waker.wake();
@@ -117,9 +117,9 @@ impl Progress {
         }
     }
 
-    /// Wakes the sleeping machine or poller if necessary, after a thread of the program has run an operation
-    /// on the shard other than its work, in the same turn. Rings that the operation has activated are not
-    /// polled during the sleep.
+    /// Wakes the sleeping machine or poller if necessary, after a thread of the program has run an operation on the
+    /// shard other than the shard's work, in the same turn. Rings that the operation has activated are not polled
+    /// during the sleep.
     pub(in crate::device) fn acted(&self, shard: &mut Shard, deadline: impl FnOnce(&Shard) -> Option<Time>) {
         if self.waker.is(Watcher::Nobody) {
             return;
@@ -131,9 +131,9 @@ impl Progress {
         }
     }
 
-    /// Wakes the sleeping machine or poller if necessary, after another thread has done the shard's work, in
-    /// the same turn. Receiving packets may have disarmed the link, which a thread that sleeps on the
-    /// descriptors needs armed.
+    /// Wakes the sleeping machine or poller if necessary, after another thread has done the shard's work, in the same
+    /// turn. Receiving packets may have disarmed the link, which must be armed while a thread sleeps on the
+    /// descriptors.
     pub(in crate::device) fn worked(
         &self,
         shard: &mut Shard,
@@ -155,8 +155,8 @@ impl Progress {
         self.handover.is_background()
     }
 
-    /// Starts the check whether the machine has to do the work. The machine does not watch from then on. The
-    /// flag is true if no poller watches either.
+    /// Determines whether the machine has to do the work, and records that the machine is awake. The flag is true if
+    /// the machine was recorded as asleep.
     pub(in crate::device) fn check(&self) -> (Duty, bool) {
         let is_unwatched = self.waker.release(Watcher::Background);
         (self.handover.background_check(|| self.waker.is(Watcher::Poller)), is_unwatched)
@@ -189,7 +189,6 @@ impl Progress {
         self.waker.wake_background();
     }
 
-    /// Returns true if the machine should end.
     pub(in crate::device) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -199,7 +198,7 @@ impl Progress {
         self.waker.descriptor().as_raw_fd()
     }
 
-    /// Clears the descriptor after it has woken the machine, so that it can wake it again.
+    /// Clears the descriptor after it has woken the machine, so that it can do so again.
     pub(in crate::device) fn clear_waker(&self) {
         let _empty = self.waker.descriptor().read();
     }

@@ -1,8 +1,7 @@
 //! A queue of events with a descriptor that is readable while the queue is not empty.
 //!
-//! Owns the queue and its eventfd. Each completion channel, each connection channel and the device's
-//! asynchronous events have one. The queue is bounded: events that do not fit are refused, and the queue's
-//! owner counts them.
+//! Owns the queue and its eventfd. Each completion channel, each connection channel and the device's asynchronous
+//! events have one. The queue is bounded: events that do not fit are returned to the caller.
 #![forbid(unsafe_code)]
 
 use nix::sys::eventfd::{EfdFlags, EventFd};

@@ -1,8 +1,8 @@
 //! The wait of a poller that sleeps for its shard.
 //!
-//! Owns the poller's part of the handover of work ([`super::progress`]). While the poller sleeps on the
-//! shard's descriptors, packets and deadlines wake it, and the background machine leaves the work to it. Each
-//! shard can have one such poller.
+//! Owns the poller's part of the handover of work ([`super::progress`]). While the poller sleeps on the shard's
+//! descriptors, packets and deadlines wake it, and the background machine leaves the work to the poller. Each shard can
+//! have one such poller.
 #![forbid(unsafe_code)]
 
 use super::wake_up::{WakePoller, Watcher};

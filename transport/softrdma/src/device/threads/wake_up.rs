@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_machine::{Runtime, Sleeper, Waker};
 
-/// The machine that sleeps, or is about to sleep, on the descriptors of an armed link.
+/// The machine or poller that sleeps, or is about to sleep, on the descriptors of an armed link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::device) enum Watcher {
-    /// Neither machine.
+    /// Neither of the two.
     Nobody,
     /// The background machine.
     Background,
@@ -25,7 +25,7 @@ pub(in crate::device) enum Watcher {
     Poller,
 }
 
-/// Wakes a poller that sleeps for the shard.
+/// Function that wakes a poller that sleeps for the shard.
 pub(in crate::device) type WakePoller = Arc<dyn Fn() + Send + Sync>;
 
 /// The handles that wake the machines of a shard.
@@ -37,7 +37,7 @@ pub(in crate::device) struct WakeUp {
 
 enum Handle {
     Descriptor(EventFd),
-    /// The waker of a simulation, which has no descriptors.
+    /// The waker in a simulation, which does not use descriptors.
     Bell(Waker),
 }
 
@@ -76,7 +76,7 @@ impl WakeUp {
         *super::signal::lock(&self.poller) = None;
     }
 
-    /// Returns true if this machine sleeps for the shard.
+    /// Returns true if `watcher` sleeps for the shard.
     pub(in crate::device) fn is(&self, watcher: Watcher) -> bool {
         self.watcher.load(Ordering::Acquire) == watcher as u8
     }
@@ -87,8 +87,7 @@ impl WakeUp {
         self.watcher.store(watcher as u8, Ordering::SeqCst);
     }
 
-    /// Records that a machine is awake, unless another machine sleeps for the shard. Returns true if none
-    /// sleeps.
+    /// Records that `watcher` is awake. Returns true if it was recorded as asleep.
     pub(in crate::device) fn release(&self, watcher: Watcher) -> bool {
         let (from, to) = (watcher as u8, Watcher::Nobody as u8);
         let was = self.watcher.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
@@ -106,7 +105,6 @@ impl WakeUp {
         self.wake_background();
     }
 
-    /// Wakes the background machine.
     pub(in crate::device) fn wake_background(&self) {
         match &self.background {
             Handle::Bell(bell) => bell.wake(),

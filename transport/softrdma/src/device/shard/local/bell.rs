@@ -1,10 +1,9 @@
-//! Wake-up of a shard by the members that share memory with it. It takes the sender one system call, and the
+//! Wake-up of a shard by the members that share memory with it. A wake-up costs the sender one system call, and the
 //! receiver none.
 //!
-//! Owns a shard's eventfd, which the thread that sleeps for the shard watches edge-triggered, and copies of
-//! other shards' eventfds. The eventfds are never read, so a thread that wakes polls all rings whose senders
-//! have the bell. A process of the same user can block this one with a blocking eventfd, as it can stop it
-//! with a signal.
+//! Owns a shard's eventfd, which the thread that sleeps for the shard watches edge-triggered, and copies of other
+//! shards' eventfds. The eventfds are never read, so a thread that wakes polls all rings whose senders have the bell. A
+//! process of the same user can block this process with a blocking eventfd, just as it can stop it with a signal.
 #![forbid(unsafe_code)]
 
 use crate::device::threads::signal::event_fd;
@@ -18,8 +17,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 pub(super) struct ShardBell(File);
 
 impl ShardBell {
-    /// Creates the bell of a shard; returns `None` if the process has no free descriptor. The shard is then
-    /// woken by messages.
+    /// Creates the bell of a shard; returns `None` if the process is out of descriptors. The shard is then woken by
+    /// messages.
     pub(super) fn new() -> Option<Self> {
         Some(Self(OwnedFd::from(event_fd().ok()?).into()))
     }
@@ -46,7 +45,7 @@ impl ShardBell {
         }
     }
 
-    /// Returns the descriptor for the thread that sleeps to watch.
+    /// Returns the descriptor that a sleeping thread watches.
     pub(super) fn descriptor(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -1,4 +1,4 @@
-//! Paths through memory or the network: which a device allows, and which a QP uses.
+//! Paths that a device allows, through memory or the network, and the path of a QP.
 
 use super::Refusal;
 
@@ -13,12 +13,12 @@ pub(in crate::device) enum PathPolicy {
     Memory,
 }
 
-/// The path of a QP's packets at present.
+/// Current path of a QP's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device::shard) struct Choice {
     /// The pair through which the peer's packets may arrive.
     pub(in crate::device::shard) pair: Option<usize>,
-    /// Number of the own area of the pair, to recognise the pair; 0 without a pair.
+    /// Number of this side's area, which identifies the pair; 0 without a pair.
     pub(super) area: u64,
     /// True if the QP also sends through the pair.
     pub(in crate::device::shard) is_used: bool,

@@ -1,7 +1,6 @@
 //! Agreement of two members on a pair of areas.
 //!
-//! Owns the offers and their outcomes. QPs use the network until each side has mapped the area that the other
-//! side offered.
+//! Owns the offers and their outcomes. QPs use the network until each side has mapped the other side's area.
 
 use super::bell::ShardBell;
 use super::choice::{Choice, PathPolicy};
@@ -35,7 +34,7 @@ impl LocalPaths {
         Choice::network(AWAITED)
     }
 
-    /// Sends a message with an area; returns false if the outbox has no room.
+    /// Sends a message with an area; returns false if it does not fit in the outbox.
     fn hand_over(&self, to: Partner, area: AreaHandle, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.hand_over(to.member, area, |out| message.write(ends, out))
@@ -78,7 +77,7 @@ impl LocalPaths {
             (Message::Accept { version, area, offered }, Some(handle)) => {
                 self.accepted(from, version, area, handle, offered, outbox, now);
             }
-            // The descriptor was lost, for example because this process has reached its limit of descriptors.
+            // The descriptor was lost, for example because this process has reached its descriptor limit.
             (Message::Offer { .. }, None) => {
                 let _asked_again = self.send(from, Message::Refuse { reason: Refusal::NoRoom }, outbox);
             }
@@ -315,7 +314,7 @@ mod tests {
         assert!(known.pair.is_none() && known.again.is_some(), "{known:?}");
     }
 
-    /// Without the repetition, a lost message would keep a peer on the network while both live.
+    /// Without the repetition, a lost message would keep two processes on the network for as long as both live.
     #[test]
     fn offer_without_answer_is_repeated_limited_times() {
         let mut scene = scene();
@@ -346,7 +345,7 @@ mod tests {
     /// Without the reset, the QPs of a process that was stopped, or that ended some pairs, would stay on
     /// the network after the next lost message.
     #[test]
-    fn answered_offer_restarts_number_of_repeats() {
+    fn answered_offer_resets_repeat_count() {
         let mut scene = scene();
         let partner = scene.partner();
         let mut now = Time::default();
@@ -392,7 +391,7 @@ mod tests {
         assert_eq!(scene.outbox.waiting_for_tests().count(), count);
     }
 
-    /// The numbers of a member that has left have no owner, but its last packets are in the pair.
+    /// The numbers of a member that has left do not have an owner, but its last packets are still in the pair.
     #[test]
     fn pair_of_departed_member_is_chosen_until_dropped() {
         let mut scene = scene();
@@ -471,7 +470,7 @@ mod tests {
         scene.local.offer(scene.partner(), &mut scene.outbox, Time::default());
         let reason = Refusal::AsksForUdp;
         assert!(scene.receive(0, Message::Refuse { reason }, None) && scene.is_final());
-        // Another partner with a reason of the same text, which is not final.
+        // Another partner's reason has the same text, but is not final.
         let silent = Partner { shard: 1, ..scene.partner() };
         scene.local.remember(silent, reason.theirs(), Time::default());
         let choice = scene.choose(silent);
@@ -508,7 +507,7 @@ mod tests {
         assert!(scene.local.unsettled.is_empty());
     }
 
-    /// The message that wakes the receiver may wait long at a link that is polled seldom.
+    /// The message that wakes the receiver may be delayed at a link that is rarely polled.
     #[test]
     fn polling_thread_detects_arrivals_in_parked_ring() {
         let (mut scene, now) = (scene(), Time::default());

@@ -28,7 +28,7 @@ pub(in crate::device) struct LocalInit {
     /// The allocator of areas, or the reason why this process cannot share memory.
     pub(super) areas: Result<Areas, &'static str>,
     pub(super) room: Arc<Room>,
-    /// Random number from which areas are numbered.
+    /// Random start of the numbers of areas.
     pub(super) first_number: u64,
 }
 
@@ -48,7 +48,7 @@ impl LocalInit {
     }
 }
 
-/// Number of pairs of all shards of a device, which is limited.
+/// Number of pairs of a device, in all shards.
 #[derive(Debug, Default)]
 pub(super) struct Room(AtomicUsize);
 

@@ -53,7 +53,7 @@ impl Shard {
                 count += 1;
             }
             more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
-            // If the pair ended, this position holds another pair or none.
+            // If the pair has ended, this position holds another pair or none.
             if local.active(at) == Some(pair) && !(count == 0 && local.park_idle(at, now)) {
                 at += 1;
             }
@@ -78,8 +78,7 @@ impl Shard {
         }
     }
 
-    /// Handles the end of the connection with a member, after the last packets of the member in shared
-    /// memory.
+    /// Handles the last packets of a member in shared memory, and then the end of the connection with the member.
     pub(in crate::device) fn member_gone(&mut self, member: MemberId, now: Time) {
         for pair in self.local.pairs_with(member) {
             self.receive_last(pair, now);
@@ -92,7 +91,7 @@ impl Shard {
     fn receive_last(&mut self, pair: usize, now: Time) {
         let Self { local, qps, resources, taken, .. } = self;
         let mut bytes = 0;
-        // Stop after the size of a ring, since a live member may keep writing.
+        // Stop after the size of one ring, since a live member may keep writing.
         while bytes < RING_BYTES
             && let Some(length) = receive_one(local, qps, resources, taken, pair, now)
         {
@@ -100,7 +99,8 @@ impl Shard {
         }
     }
 
-    /// Releases the memory shared with other processes, and notifies them. Called when the device is removed.
+    /// Releases the memory shared with other processes, and notifies these processes. Called when the device is
+    /// removed.
     pub(in crate::device) fn leave_memory(&mut self) {
         self.local.leave(&mut self.resources.outbox);
     }

@@ -21,7 +21,7 @@ pub(in crate::device::shard) const KINDS: RangeInclusive<u8> = 32..=37;
 /// Version of the area's layout and of the packets in its ring. Areas of another version are refused.
 pub(super) const VERSION: u32 = 3;
 
-/// The shards from which and to which a message goes.
+/// The shards between which a message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device::shard) struct Ends {
     pub(in crate::device::shard) from: u8,
@@ -36,7 +36,7 @@ impl Ends {
     }
 }
 
-/// Reason why a member does not share memory, as it reports it to its peers.
+/// Reason why a member does not share memory, as reported to its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::device) enum Refusal {
     /// `TRUNKLINE_LINK=udp`.
@@ -47,9 +47,9 @@ pub(in crate::device) enum Refusal {
     Faults,
     /// The program observes the device's link.
     Observed,
-    /// The member has another format of areas.
+    /// The member uses another format of areas.
     OtherVersion,
-    /// The member has no memory, descriptor or table space for more areas.
+    /// The member lacks memory, descriptors or table space for more areas.
     NoRoom,
     /// The member is the child of a fork.
     Forked,
@@ -105,7 +105,6 @@ impl Refusal {
     }
 }
 
-/// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Message {
     Offer { version: u32, area: u64 },
@@ -154,7 +153,7 @@ impl Message {
             33 => Self::Accept { version: from.u32()?, area: from.u64()?, offered: from.u64()? },
             34 => {
                 let _version = from.u32()?;
-                // A later version may have further reasons.
+                // A later version may define further reasons.
                 let reason = Refusal::ALL.get(usize::from(from.u8()?));
                 Self::Refuse { reason: reason.copied().unwrap_or(Refusal::OtherVersion) }
             }

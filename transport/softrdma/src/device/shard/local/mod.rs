@@ -1,11 +1,10 @@
 //! Paths through memory that this process shares with other processes of the host.
 //!
-//! Owns the pairs of areas, and the choice of each QP's path. A pair belongs to one shard of a member to
-//! which a QP is connected. Each shard of a device has separate paths. A QP sends its packets through the
-//! ring of a pair instead of UDP datagrams: with the same PSNs, without an ICRC, and with the payload of
-//! several packets in one. To the engine, a change of path looks like a loss, duplicates or reordering, which
-//! it handles, so a path may change in either direction at any moment. Called only by the shard, which passes
-//! received packets to its QPs. It must never wait.
+//! Owns the pairs of areas, and the choice of each QP's path. A pair connects this shard with a partner, which is a
+//! shard of a member. QPs send packets through the ring of a pair instead of the link, with the same PSNs but without
+//! an ICRC. A packet in a ring may contain the payload of several packets. To the engine, a change of path looks like a
+//! loss, duplicates or reordering, which it handles, so a path may change in either direction at any moment. Called
+//! only by the shard, which passes received packets to its QPs. It must never wait.
 //!
 //! | part | what it owns |
 //! |---|---|
@@ -24,13 +23,13 @@
 //! ring. Before that, and after a pair ends, QPs use the network.
 //!
 //! # Polling and parking
-//! Recently active rings are polled in each turn. The others are parked: one parked ring is polled per turn,
-//! and the senders of parked rings wake this side through its bell, an eventfd. All rings are parked before a
-//! thread sleeps for the shard; it then polls the rings whose senders have the bell once more. A poller that
-//! does not wait for acknowledgements is not woken for one, and handles it with the next packet or timer.
-//! Senders without the bell, because there are [`MAX_BELLS`] already or no descriptor is left, wake this side
-//! through a message between members. That message arrives at the first shard; the thread that receives it
-//! also runs the shard to which the message is addressed.
+//! Recently active rings are polled in each turn. The others are parked: one parked ring is polled per turn, and the
+//! senders of parked rings wake this side through its bell, an eventfd. All rings are parked before a thread sleeps for
+//! the shard; the thread then polls the rings whose senders have the bell once more. A poller that does not wait for
+//! acknowledgements is not woken for one, and handles it with the next packet or timer. Senders without the bell,
+//! because there are [`MAX_BELLS`] already or no descriptor is left, wake this side through a message between members.
+//! That message arrives at the first shard; the thread that receives it also runs the shard to which the message is
+//! addressed.
 
 mod bell;
 mod choice;
@@ -67,16 +66,16 @@ use trunkline_verbs::{Counter, QpNumber, Time};
 
 /// Time without packets after which a ring is parked.
 const IDLE_NS: u64 = 1_000_000;
-/// Time after which the receiver of a ring counts as stopped if it takes no packets while QPs wait for space
-/// or for a response. The QPs then return to the network.
+/// Time after which the receiver of a ring counts as stopped if it does not take packets while QPs wait for space or
+/// for a response. The QPs then return to the network.
 const STALLED_NS: u64 = 100_000_000;
 /// Delay before a pair is offered again after it ended or could not be created. Doubled each time, up to
 /// [`AGAIN_DOUBLINGS`] times.
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN_DOUBLINGS: u32 = 8;
-/// Time after which an unanswered offer is repeated: the offer or its answer was dropped, or the peer is
-/// stopped. The descriptors of the offers stay in the peer's socket, so at most [`AGAIN_DOUBLINGS`] offers
-/// are repeated without an answer.
+/// Time after which an unanswered offer is repeated, since the offer or its answer may have been dropped, or the peer
+/// may be stopped. The descriptors of the offers stay in the peer's socket, so at most [`AGAIN_DOUBLINGS`] offers are
+/// repeated without an answer.
 const ANSWER_NS: u64 = 1_000_000_000;
 /// Maximum number of pairs whose senders have the bell. All their rings are polled before each sleep.
 const MAX_BELLS: usize = 64;
@@ -87,7 +86,7 @@ const LINGER_NS: u64 = 50_000;
 const AWAITED: &str = "the peer's answer to an offer of shared memory is awaited";
 const UNANSWERED: &str = "the peer has not answered an offer of shared memory";
 
-/// A shard of a member, which may be this one.
+/// A shard of a member. It may be this shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Partner {
     member: MemberId,
@@ -102,7 +101,7 @@ struct Known {
     why: &'static str,
     /// Time from which a pair may be offered again; `None` means never.
     again: Option<Time>,
-    /// Number of pairs with the partner that ended.
+    /// Number of times that a pair with the partner ended or could not be created.
     ended: u32,
     /// Number of offers without an answer since the last answer.
     unanswered: u32,
@@ -145,9 +144,10 @@ pub(in crate::device) struct LocalPaths {
     again: Option<Time>,
     last_number: u64,
     lingers: bool,
-    /// Wakes the thread that sleeps for this shard. `None` in a simulation, which has no descriptors.
+    /// Bell that wakes the thread that sleeps for this shard. `None` in a simulation, if the shard does not share
+    /// memory, or if descriptors have run out.
     bell: Option<ShardBell>,
-    /// Packets for which the thread that last went to sleep is to be woken.
+    /// Packets that must wake the thread that last went to sleep.
     wanted: Wanted,
     counts: Counts,
 }
@@ -165,7 +165,7 @@ pub(super) enum Taken {
 impl LocalPaths {
     pub(super) fn new(init: LocalInit, of: ShardIndex) -> Self {
         let LocalInit { host, targets, policy, areas, room, first_number } = init;
-        // Only a simulated host has no directory.
+        // Only a simulated host lacks a directory.
         let lingers = host.as_ref().is_some_and(|host| host.directory().is_some());
         let shares = lingers && areas.is_ok() && !matches!(policy, PathPolicy::Network(_));
         let bell = if shares { ShardBell::new() } else { None };
@@ -227,9 +227,9 @@ impl LocalPaths {
         Some(Partner { member, shard })
     }
 
-    /// Chooses the path to the QP with number `peer` at the address `at`. `before` is the last choice for the
-    /// peer. It is used if the peer's member died: numbers and ports of a dead member have no owner, but its
-    /// last packets stay in the pair until the pair is dropped.
+    /// Chooses the path to the QP with number `peer` at the address `at`. `before` is the last choice for the peer. Its
+    /// pair is chosen again if the peer's number and port no longer have an owner: when a member has died, its last
+    /// packets stay in the pair until the pair is dropped.
     pub(super) fn choose(
         &mut self,
         peer: QpNumber,
@@ -309,8 +309,7 @@ impl LocalPaths {
         index
     }
 
-    /// Returns the number of pairs with a partner that ended, and the number of offers that it has not
-    /// answered.
+    /// Returns [`Known::ended`] and [`Known::unanswered`] of a partner.
     fn past(&self, partner: Partner) -> (u32, u32) {
         self.partners.get(&partner).map_or((0, 0), |known| (known.ended, known.unanswered))
     }
@@ -325,7 +324,7 @@ impl LocalPaths {
         Choice::network(why)
     }
 
-    /// Sends a message; returns false if the outbox has no room.
+    /// Sends a message; returns false if it does not fit in the outbox.
     fn send(&self, to: Partner, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.push(to.member, |out| message.write(ends, out))
@@ -370,7 +369,7 @@ impl LocalPaths {
         Some(pair)
     }
 
-    /// Returns the indices of the pairs with a member whose areas are mapped.
+    /// Returns the indices of the pairs with a member whose areas are mapped here.
     pub(super) fn pairs_with(&mut self, member: MemberId) -> Vec<usize> {
         // A forked child does not map the areas, so this call drops its pairs.
         self.is_own_process();
@@ -428,7 +427,7 @@ impl LocalPaths {
         is_own
     }
 
-    /// Returns true if there are no pairs, no planned offers, and no changes to report to QPs.
+    /// Returns true if the shard does not have pairs, planned offers or changes to report to QPs.
     #[inline]
     pub(super) fn is_unused(&self) -> bool {
         self.pairs.is_empty() && self.again.is_none() && !self.has_changed
@@ -491,8 +490,7 @@ impl LocalPaths {
         ready
     }
 
-    /// Polls one of the parked rings, since the wake-up message may arrive late while the link is polled
-    /// seldom.
+    /// Polls one of the parked rings, since the wake-up message may arrive late while the link is rarely polled.
     fn look_at_parked(&mut self, now: Time) {
         let index = self.next_parked;
         self.next_parked = if index + 1 < self.pairs.capacity() { index + 1 } else { 0 };
@@ -504,8 +502,8 @@ impl LocalPaths {
         }
     }
 
-    /// Has QPs choose their paths again if the peer has stopped emptying the ring. Called when a QP that
-    /// sends through this pair timed out, or received a packet from the network.
+    /// Makes QPs choose their paths again if the peer has stopped emptying the ring. Called when a QP that sends
+    /// through this pair timed out, or received a packet from the network.
     pub(super) fn note_silence(&mut self, index: usize, now: Time) {
         let pair = if self.is_own_process() { self.pairs.get_mut(index) } else { None };
         if pair.is_some_and(|pair| !pair.is_drained() && pair.has_stopped(now, STALLED_NS)) {
@@ -514,8 +512,8 @@ impl LocalPaths {
         }
     }
 
-    /// Takes the next packet of a pair to the front of `into`, which never shrinks. The payload of a READ
-    /// response stays in the ring; [`LocalPaths::arrived`] returns it.
+    /// Copies the next packet of a pair to the front of `into`, which never shrinks. The payload of a READ response
+    /// stays in the ring; [`LocalPaths::arrived`] returns it.
     pub(super) fn take(
         &mut self,
         index: usize,
@@ -599,7 +597,7 @@ impl LocalPaths {
         self.pairs.get(index).map(MemoryPair::payload)
     }
 
-    /// Writes and publishes a packet; returns false if there is no room.
+    /// Writes and publishes a packet; returns false if the ring does not have room for it.
     pub(super) fn push_if_room(&mut self, index: usize, packet: &[u8], outbox: &mut MemberOutbox) -> bool {
         let has_room = self.is_own_process()
             && self.pairs.get_mut(index).is_some_and(|pair| pair.has_room() == Ok(true));
@@ -629,7 +627,7 @@ impl LocalPaths {
         } else if !pair.bell.as_ref().is_some_and(ShardBell::ring)
             && !self.send(pair.partner(), Message::Wake, outbox)
         {
-            // The next packet, or a retransmission of this one, wakes the other side.
+            // The next packet, or a retransmission of this packet, wakes the other side.
             self.pairs[index].was_not_woken();
         }
     }

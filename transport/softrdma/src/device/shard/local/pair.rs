@@ -1,4 +1,4 @@
-//! Memory shared by a shard of this process and a shard of another, with a ring in each direction.
+//! Memory shared by a shard of this process and a shard of another process, with a ring in each direction.
 //!
 //! Owns the layout of areas, and the state of the peer as this side has read it. Only [`super::LocalPaths`]
 //! calls it. Values in the peer's area are checked before use, and an invalid value ends only this pair.
@@ -39,8 +39,7 @@ const _: () = assert!(HEADERS_LENGTH_MAX <= HEAD_BYTES, "headers are checked and
 
 const _: () = assert!(2 * LONGEST < RING_BYTES, "one packet may be written while another is read");
 
-/// Number of unpublished bytes at which they are published, so that the peer copies them while more are
-/// written.
+/// Number of unpublished bytes at which packets are published, so that the peer copies them while more are written.
 const PUBLISH_AT_BYTES: usize = 8 << 10;
 
 /// Returns the offset of a word in an area, in bytes.
@@ -68,12 +67,12 @@ enum Other {
 pub(super) struct MemoryPair {
     partner: Partner,
     own: OwnArea,
-    /// Number of the own area.
+    /// Number of this side's area.
     number: u64,
     other: Other,
     producer: Producer,
     consumer: Consumer,
-    /// True if the peer has mapped the own area.
+    /// True if the peer has mapped this side's area.
     is_attached: bool,
     /// Time at which the pair was created, attached or unparked, or received its last packet.
     heard: Time,
@@ -83,20 +82,20 @@ pub(super) struct MemoryPair {
     is_urgent: bool,
     /// True if the receiver has to be woken for packets that are published already.
     must_wake: bool,
-    /// Wakes the peer; `None` if the peer has not sent its bell.
+    /// Bell of the peer; `None` if the peer has not sent it.
     pub(super) bell: Option<ShardBell>,
     /// True if this side's bell was sent to the peer.
     pub(super) gave_bell: bool,
     /// Numbers of the QPs that wait for room.
     pub(super) waiting: Vec<u32>,
-    /// Time at which the peer was seen to take no packets, and its position in the ring then. Set only while
-    /// QPs wait for room or responses.
+    /// Time at which the peer was first found not to take packets, and its position in the ring at that time. Set only
+    /// while QPs wait for room or responses.
     full: Option<(Time, u64)>,
     /// True if the peer counts as stopped. It counts as running again when it has emptied the ring.
     is_stalled: bool,
 }
 
-/// Payload in the ring whose packet is not written yet.
+/// Payload that was written into the ring before its packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::device::shard) struct Written {
     /// Length of the packet's headers, which precede the payload, in bytes.
@@ -112,8 +111,8 @@ pub(in crate::device::shard) struct RingPayload<'a> {
 }
 
 impl RingPayload<'_> {
-    /// Copies `length` bytes from a checked range into the ring. They follow the `headers` bytes for the
-    /// packet's headers, and the payload that is already there.
+    /// Copies `length` bytes from a checked range into the ring. The bytes are placed after `headers` bytes for the
+    /// packet's headers, and after the payload that is already there.
     pub(in crate::device::shard) fn append(
         &self,
         headers: usize,
@@ -209,7 +208,7 @@ impl PeerArea for Shown<'_> {
 }
 
 impl MemoryPair {
-    /// Creates a pair from an own area. The peer's area arrives later.
+    /// Creates a pair from this side's area. The peer's area arrives later.
     pub(super) fn new(partner: Partner, own: OwnArea, number: u64, now: Time) -> Self {
         Self {
             partner,
@@ -240,12 +239,12 @@ impl MemoryPair {
         self.partner
     }
 
-    /// Returns the number of the own area.
+    /// Returns the number of this side's area.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Takes over the peer's area, and records its number in the own area.
+    /// Adds the peer's area, and records its number in this side's area.
     pub(super) fn attach(&mut self, area: MappedArea, number: u64, now: Time) {
         self.other = Other::Mapped(area, number);
         self.own.store(ATTACHED, number);
@@ -267,7 +266,7 @@ impl MemoryPair {
         matches!(self.other, Other::Same)
     }
 
-    /// Checks if the peer has mapped the own area. Returns true only in the first call that finds it mapped.
+    /// Checks whether the peer has mapped this side's area. Returns true only in the first call that finds it mapped.
     pub(super) fn has_become_attached(&mut self) -> bool {
         if self.is_attached {
             return false;
@@ -287,7 +286,7 @@ impl MemoryPair {
         self.is_stalled
     }
 
-    /// Returns true if the pair needs no check until a QP waits for room or a response.
+    /// Returns true if the pair does not need checks until a QP waits for room or a response.
     pub(super) fn is_settled(&self) -> bool {
         self.has_other() && self.is_attached && !self.is_stalled && self.waiting.is_empty()
     }
@@ -303,8 +302,8 @@ impl MemoryPair {
         RingPayload { pair: self, written: Cell::default() }
     }
 
-    /// Writes a packet whose payload may be in the ring already. Call it after [`MemoryPair::has_room`] has
-    /// returned true. If many bytes are unpublished, they are published without [`MemoryPair::publish`].
+    /// Writes a packet whose payload may be in the ring already. Call it after [`MemoryPair::has_room`] has returned
+    /// true. Large amounts of unpublished bytes are published without [`MemoryPair::publish`].
     pub(super) fn push(&mut self, packet: &[u8], Written { at, length }: Written) {
         let (head, tail) = packet.split_at(at.min(packet.len()));
         let whole = packet.len() + length;
@@ -360,7 +359,7 @@ impl MemoryPair {
         ArrivedPayload { pair: self, at }
     }
 
-    /// Releases the space of the taken packets to the sender.
+    /// Releases the space of the taken packets for the sender.
     pub(super) fn release(&mut self) {
         self.consumer.release(&Own(&self.own));
     }
@@ -387,7 +386,7 @@ impl MemoryPair {
         self.heard
     }
 
-    /// Returns true if the peer has taken everything that was published.
+    /// Returns true if the peer has taken all published packets.
     pub(super) fn is_drained(&self) -> bool {
         self.producer.is_drained(&Shown(&self.other, &self.own))
     }
@@ -435,7 +434,7 @@ mod tests {
 
     /// Number of packets sent, which is enough to go around the ring three times.
     const PACKETS: usize = 24;
-    /// Length of their headers: BTH and AETH.
+    /// Length of a packet's headers, BTH and AETH.
     const HEADERS: usize = 16;
 
     /// Two pairs that share their areas, as in two processes.
@@ -496,12 +495,12 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_reads_arrive_in_order_around_end_of_ring() {
+    fn read_responses_arrive_in_order_across_end_of_ring() {
         answers_arrive(false);
     }
 
     #[test]
-    fn sender_overwriting_answer_changes_only_its_target() {
+    fn overwritten_read_response_changes_only_its_target() {
         answers_arrive(true);
     }
 }

@@ -14,14 +14,14 @@ pub(in crate::device::shard) struct QpMemory<'a> {
     pub(in crate::device::shard) pd: PdNumber,
     /// Destination for the payload of the packet being written, if the packet goes through a ring.
     pub(in crate::device::shard) ring: Option<&'a RingPayload<'a>>,
-    /// Payload in a ring of the packet being read. The engine then sees only the payload's length.
+    /// Payload, in a ring, of the packet being read. The engine then sees only the payload's length.
     pub(in crate::device::shard) arrived: Option<ArrivedPayload<'a>>,
 }
 
 impl LocalMemory for QpMemory<'_> {
     fn read(&self, piece: Sge, out: &mut Vec<u8>) -> Result<(), LocalFault> {
         let (key, length) = (piece.lkey.0, piece.length as usize);
-        // An empty piece needs no key.
+        // An empty piece does not need a key.
         if length == 0 {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! A queue pair of a shard.
 //!
-//! Owns the QP's requester and responder, its attributes, its route and its reception. The shard calls it
-//! with the shard's resources. A QP must never access another QP.
+//! Owns the QP's requester and responder, its attributes, its route and its reception. Called by the shard, with the
+//! shard's resources. A QP must never access another QP.
 //!
 //! | part | what it owns |
 //! |---|---|
@@ -66,7 +66,7 @@ pub(in crate::device) struct QpParts {
     pub(in crate::device) signal_all: bool,
 }
 
-/// The state left of a TGT that another process executed.
+/// Remaining state of a TGT that another process executed.
 #[derive(Debug)]
 pub(in crate::device) struct TgtRemains<'a> {
     pub(in crate::device) attributes: QpAttributes,
@@ -79,7 +79,6 @@ pub(in crate::device) struct TgtRemains<'a> {
     pub(in crate::device) shared: Box<dyn SharedTgt>,
 }
 
-/// A queue pair.
 #[derive(Debug)]
 pub(super) struct Qp {
     number: QpNumber,
@@ -111,7 +110,7 @@ impl Qp {
     /// Creates a QP in RESET.
     pub(super) fn new(number: QpNumber, parts: QpParts, shared: Option<Box<dyn SharedTgt>>) -> Self {
         let qp_type = parts.qp_type;
-        // A TGT has no PD (contract C3) and uses the keys of SRQs.
+        // A TGT does not have a PD (contract C3), and uses the keys of SRQs.
         let pd = parts.pd.unwrap_or(PdNumber(0));
         let mut domain = None;
         let source = match parts.receive {
@@ -189,8 +188,8 @@ impl Qp {
             .is_some_and(|route| route.is_of(datagram) && (origin.is_member || !route.is_to_member()))
     }
 
-    /// Returns the headers covered by the ICRC of the peer's packets; `None` if no address translator
-    /// rewrites the headers.
+    /// Returns the headers covered by the ICRC of the peer's packets; `None` unless an address translator rewrites the
+    /// headers.
     pub(super) fn covered_by_peer(&self) -> Option<IpUdp> {
         self.route.as_ref()?.covered_by_peer()
     }
@@ -236,7 +235,7 @@ impl Qp {
         self.responder.as_ref()?.message_srq()
     }
 
-    /// Applies attributes, which the caller has checked, and the route, if it is given.
+    /// Applies the attributes, which the caller has checked, and the route, if any.
     pub(super) fn apply(&mut self, after: &QpAttributes, route: Option<Route>, resources: &mut Resources) {
         let state = after.state;
         let entered = self.attributes.state != state;
@@ -326,8 +325,8 @@ impl Qp {
         }
     }
 
-    /// Requests that another process complete with an error, or release, the receive of the message in
-    /// progress.
+    /// Requests that another process end the message in progress. Its receive completes with an error if `is_error` is
+    /// true, and is released otherwise.
     pub(super) fn end_remote_message(&mut self, is_error: bool, resources: &mut Resources) {
         if let Some(shared) = &mut self.shared {
             shared.end_message(self.number, is_error, &mut resources.outbox);

@@ -1,7 +1,7 @@
-//! The path of a QP's packets: the network, or memory shared with the peer's process.
+//! The path of a QP's packets, through the network or memory shared with the peer's process.
 //!
-//! Owns the decision when a QP chooses its path again. The requester and the responder do not depend on the
-//! choice: packets that are not answered on the old path are retransmitted on the new one.
+//! Owns the decision of when a QP chooses its path again. The requester and the responder do not depend on the choice:
+//! packets that are not answered on the old path are retransmitted on the new one.
 
 use super::Qp;
 use super::memory::QpMemory;
@@ -80,7 +80,7 @@ impl Qp {
         paths.read_allowance(&mut self.on_path, self.number.get(), route, requester, now)
     }
 
-    /// Takes the QP out of the congestion control of its path.
+    /// Removes the QP from the congestion control of its path.
     pub(in crate::device::shard) fn leave_path(&mut self, resources: &mut Resources) {
         if let Some(requester) = &mut self.requester {
             resources.paths.leave(&mut self.on_path);
@@ -96,9 +96,9 @@ impl Qp {
         }
     }
 
-    /// Returns true if the QP uses this pair. A QP that has chosen another path chooses again first,
-    /// because the packet shows that the peer has chosen this pair. A QP that only responds has no timeout
-    /// that causes a new choice.
+    /// Returns true if the QP uses this pair, from which a packet was received. A QP with another path chooses again
+    /// first, because the packet shows that the peer has chosen this pair. A QP that only responds does not have a
+    /// timeout that causes a new choice.
     pub(in crate::device::shard) fn is_reached_by(
         &mut self,
         pair: usize,
@@ -200,12 +200,12 @@ impl Qp {
         }
     }
 
-    /// Returns the reason for which the QP does not use memory; `None` if it uses memory.
+    /// Returns the reason why the QP does not use memory; `None` if it uses memory.
     pub(in crate::device::shard) fn why_not_memory(&self) -> Option<&'static str> {
         (!self.path.choice.is_used).then_some(self.path.choice.why)
     }
 
-    /// Returns the reason for which the QP can never use memory; `None` if it can.
+    /// Returns the reason why the QP can never use memory; `None` if it can.
     pub(in crate::device::shard) fn why_never_memory(&self) -> Option<&'static str> {
         self.path.choice.is_final.then_some(self.path.choice.why)
     }

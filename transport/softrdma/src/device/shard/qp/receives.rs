@@ -28,7 +28,7 @@ enum Queue<'a> {
 }
 
 impl<'a> Receives<'a> {
-    /// Wraps the own queue of a QP.
+    /// Wraps a QP's own queue.
     pub(in crate::device::shard) fn own(queue: &'a mut ReceiveQueue, pd: PdNumber, cq: &'a CqRing) -> Self {
         Self { queue: Queue::Own(queue), lkey_pd: pd, rkey_pd: pd, cq }
     }
@@ -78,8 +78,7 @@ impl<'a> Receives<'a> {
         self.cq
     }
 
-    /// Returns true if a receive is posted. Another shard may take the last receive of an SRQ before this one
-    /// does.
+    /// Returns true if a receive is posted. Another shard may take the last receive of an SRQ before this shard does.
     pub(in crate::device::shard) fn has_some(&self) -> bool {
         match &self.queue {
             Queue::Own(queue) => queue.len() > 0,

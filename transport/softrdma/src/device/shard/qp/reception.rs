@@ -16,13 +16,13 @@ use trunkline_verbs::{Completion, CompletionOpcode, CompletionStatus, QpNumber, 
 /// Source of a QP's receives.
 #[derive(Debug)]
 pub(in crate::device::shard) enum ReceiveSource {
-    /// An INI does not receive.
+    /// An INI, which does not receive.
     None,
     /// An RC QP with a separate queue.
     Own { queue: ReceiveQueue, pd: PdNumber, cq: Arc<CqRing> },
     /// An RC QP with a basic SRQ.
     Basic { srq: u32, pd: PdNumber, cq: Arc<CqRing> },
-    /// A TGT: any XRC SRQ of the domain.
+    /// A TGT, which may use any XRC SRQ of the domain.
     Xrc { domain: DomainNumber },
 }
 
@@ -44,7 +44,7 @@ pub(in crate::device::shard) struct HeldReceive {
 }
 
 impl HeldReceive {
-    /// Returns `Some` if the message in progress holds a receive, with the SRQ that the message names.
+    /// Returns the SRQ that the message in progress names, in `Some` if the message holds a receive.
     pub(in crate::device::shard) fn message(&self) -> Option<Option<SrqNumber>> {
         self.in_use.then_some(self.srq)
     }
@@ -75,7 +75,6 @@ impl HeldReceive {
         self.taken.wr_id
     }
 
-    /// Returns the receive.
     pub(in crate::device::shard) fn taken(&self) -> &Taken {
         &self.taken
     }

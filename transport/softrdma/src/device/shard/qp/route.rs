@@ -1,15 +1,15 @@
 //! Source and destination addresses of a QP's packets.
 //!
-//! Owns the choice of the peer's UDP port (contract rocev2 8.3). A software peer may share its address with
-//! other processes, and then uses a separate port. It is also reachable at its device's port (4791 by
-//! default), through the process that holds that port. A foreign peer is reached at 4791 only. In a
-//! connection of one flow, the source port of the peer's request replaces the port of its device.
+//! Owns the choice of the peer's UDP port (contract rocev2 8.3). A software peer may share its address with other
+//! processes, and then uses a separate port. It is also reachable at its device's port (4791 by default), through the
+//! process that holds that port. A foreign peer is reachable only at 4791. In a single-flow connection, the source port
+//! of the peer's request replaces the port of its device.
 //!
-//! The port is learned from proof only: a request with the expected PSN that was accepted in full, or a
-//! response to an outstanding PSN. A QP sends all packets to the learned port, never to the source of the
-//! packet that it answers, so a forger does not receive the QP's PSNs. A forger that has the addresses and
-//! the QP number, and guesses the PSN, is accepted with one request in 2^24, or with one response in 2^24 / n
-//! while n PSNs are outstanding. A duplicate, half of all guesses, has no effect.
+//! The port is learned only from proof: a request with the expected PSN that was accepted in full, or a response to an
+//! outstanding PSN. A QP sends all packets to the learned port, never to the source of the packet that it answers, so a
+//! forger does not receive the QP's PSNs. A forger that has the addresses and the QP number, and guesses the PSN, is
+//! accepted with one request in 2^24, or with one response in 2^24 / n while n PSNs are outstanding. Half of all
+//! guessed requests are duplicates, which have no effect.
 //!
 //! | time-outs without an answer | destination of the next packets |
 //! |---|---|
@@ -43,7 +43,7 @@ pub(in crate::device) struct Route {
     home: u16,
     /// UDP port from which the last proof came.
     seen: u16,
-    /// True if packets pass a network.
+    /// True if packets cross a network.
     is_between_hosts: bool,
     /// True if the peer is a member of this host.
     is_to_member: bool,
@@ -51,7 +51,7 @@ pub(in crate::device) struct Route {
     is_to_soft: bool,
     /// Number of time-outs since the last proof.
     silences: u32,
-    /// Addresses for computing ICRCs, if they differ from the ones above because of address translation.
+    /// Addresses for computing ICRCs, if address translation changes the addresses of packets.
     view: Option<PeerView>,
 }
 
@@ -71,12 +71,12 @@ impl Route {
         }
     }
 
-    /// Sets whether packets pass a network.
+    /// Sets whether packets cross a network.
     pub(in crate::device::shard) fn between_hosts(self, is_between_hosts: bool) -> Self {
         Self { is_between_hosts, ..self }
     }
 
-    /// Returns true if packets pass a network.
+    /// Returns true if packets cross a network.
     pub(in crate::device::shard) fn is_between_hosts(&self) -> bool {
         self.is_between_hosts
     }
@@ -129,7 +129,7 @@ impl Route {
         self.destination
     }
 
-    /// Returns true if the IP addresses of a datagram are the ones of a packet from the peer.
+    /// Returns true if a datagram has the IP addresses of a packet from the peer.
     pub(in crate::device::shard) fn is_of(&self, datagram: &Datagram<'_>) -> bool {
         is_same_address(&self.destination, &datagram.source)
             && is_same_address(&self.source, &datagram.destination)

@@ -1,4 +1,4 @@
-//! The target of a QP's responder: receives, SRQs and registered memory.
+//! The target of a QP's responder, which places packets in receives and in registered memory.
 //!
 //! Combines a QP's reception with the shard's resources for one call. The engine's responder calls it for
 //! each packet that passed the engine's own checks. The checks here are made in the order of contract G4. A
@@ -45,7 +45,7 @@ enum Sharing<'a> {
 }
 
 impl Sharing<'_> {
-    /// Records that a packet was placed. Called before its completion.
+    /// Records that a packet was placed. Called before the receive of its message completes.
     fn note_placed(&self) {
         match self {
             Self::Alone => {}
@@ -106,7 +106,7 @@ impl<'a> QpTarget<'a> {
     }
 }
 
-/// The parts of a target that placing a packet needs, after its SRQ was found in this process.
+/// Parts of a target for placing a packet whose SRQ was found in this process.
 struct Here<'a, 'b> {
     number: QpNumber,
     keys: KeyView<'a>,
@@ -259,7 +259,7 @@ impl<'a> Here<'a, '_> {
             return Placement::Rnr;
         }
         if let Some(to) = to {
-            // Checked above.
+            // The range was checked above.
             let _inside = to.memory.write(to.offset, payload);
         }
         self.sharing.note_placed();

@@ -20,7 +20,7 @@ const PACKETS_IN_TURN: usize = 64;
 const FINAL_ACK_COPIES: usize = 3;
 
 impl Qp {
-    /// Stores a request while a placement in another process is pending; returns false if none is pending.
+    /// Stores a request while a placement in another process is pending. Returns false if there is none.
     pub(in crate::device::shard) fn keep(&mut self, packet: &[u8], joined: bool) -> bool {
         match &mut self.shared {
             Some(shared) if shared.is_waiting() => {
@@ -31,8 +31,8 @@ impl Qp {
         }
     }
 
-    /// Passes a request to the responder; returns `None` if there is no responder. `joined` is true if the
-    /// request may have the payload of several packets.
+    /// Passes a request to the responder; returns `None` if there is no responder. `joined` is true if the request may
+    /// contain the payload of several packets.
     pub(in crate::device::shard) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -71,9 +71,9 @@ impl Qp {
             || self.path.epoch == 0
     }
 
-    /// Passes a response to the requester; returns `None` if there is no requester. `joined` is true if the
-    /// response may have the payload of several packets. `arrived` is the payload of a READ response that is
-    /// in a ring; the packet then contains only its length.
+    /// Passes a response to the requester; returns `None` if there is no requester. `joined` is true if the response
+    /// may contain the payload of several packets. `arrived` is the payload of a READ response in a ring; the packet
+    /// then contains only the payload's length.
     pub(in crate::device::shard) fn handle_response(
         &mut self,
         packet: &Packet<'_>,
@@ -224,7 +224,7 @@ impl Qp {
 
     #[inline(never)]
     fn report_all(&mut self, resources: &mut Resources) {
-        // Complete the failed request before the flushed requests: programs take the first completion with an
+        // Complete the failed request before the flushed requests, since programs take the first completion with an
         // error for the cause.
         self.report_completions(resources);
         if self.report_events(resources) {

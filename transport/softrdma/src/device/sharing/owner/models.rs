@@ -36,8 +36,7 @@ struct World {
     placed: Vec<u64>,
     /// Number of packets acknowledged to the peer.
     acknowledged: u64,
-    /// True if the executor has placed a packet, or received the outcome of a placement, and not published
-    /// it.
+    /// True if the executor has placed a packet, or received the outcome of a placement, and has not published it.
     is_ahead: bool,
 }
 
@@ -80,7 +79,7 @@ impl World {
                 world.waits = true;
             });
         }
-        // No answer arrives for a while. The executor repeats its request.
+        // The answer is delayed. The executor repeats its request.
         if self.executes() && self.waits && self.asked[self.executor].len() < ON_THE_WAY {
             step(&|world| world.asked[world.executor].push(world.expected));
         }
@@ -162,7 +161,7 @@ impl World {
 }
 
 #[test]
-fn each_packet_is_placed_once_whenever_home_dies() {
+fn each_packet_is_placed_once_whenever_executor_dies() {
     let mut seen = HashSet::from([World::start()]);
     let mut open = vec![World::start()];
     let mut finished = 0;
