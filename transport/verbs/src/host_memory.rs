@@ -77,7 +77,7 @@ pub struct ControlGroup {
     /// Directory of the group's files. It may not exist, because in a container the root of the mount is the container's
     /// group.
     pub folder: PathBuf,
-    /// True for version 2, whose files have other names.
+    /// True for cgroup version 2, whose files have different names.
     pub is_unified: bool,
 }
 

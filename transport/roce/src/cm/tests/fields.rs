@@ -1,4 +1,4 @@
-//! The fields of REQ and REP (contract rocev2 9.5) and the effect of each of their values.
+//! The fields of REQ and REP (contract rocev2 9.5), and the effects of their values.
 
 use crate::wire::MAD_DATA_BYTES;
 use trunkline_verbs::RejectReason;
@@ -15,7 +15,7 @@ pub(super) enum Verdict {
 
 use Verdict::{Dropped, Refused, Taken};
 
-/// A field: its position, and the effect of a value. The second argument is the valid value.
+/// A field, with its position and the effect of a value. The second argument is the valid value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field {
     pub(super) name: &'static str,

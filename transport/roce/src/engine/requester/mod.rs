@@ -1,44 +1,40 @@
 //! The requester and completer of an RC or INI queue pair.
 //!
-//! Owns the send queue from the posting of a request to its completion, and all of its timers. The device
-//! calls it. It touches memory only through [`super::LocalMemory`], and never decides where a packet goes.
+//! A [`Requester`] owns the send queue, from the posting of a request to its completion, and all of the queue's timers. The
+//! device calls it. It accesses memory only through [`super::LocalMemory`], and never decides where a packet goes.
 //!
 //! ```text
 //!  queue:   [ retired | sent, unacknowledged | not sent yet ]
 //!                     ^ una          ^ cursor     ^ sent_end        (PSNs)
 //! ```
-//! `cursor` is the next packet to send; it equals `sent_end` except after a rewind (NAK, RNR,
-//! timeout), when the packets between the two are sent again.
+//! `cursor` is the next packet to send. It equals `sent_end` except after a rewind (NAK, RNR, timeout), when the packets
+//! between the two are sent again.
 //!
 //! # Pieces of a READ
-//! The response to a READ arrives as fast as the peer can send, and the protocol can only slow it down by
-//! smaller requests. So a READ is requested in pieces, each a separate READ request to the peer, and
-//! the range that is requested again when a response is lost is part of a piece, and so of an answer that the
-//! peer has saved (contract rocev2 7.24).
+//! The response to a READ arrives as fast as the peer can send, and only smaller requests can slow it down. So a READ is
+//! requested in pieces, each of which is a separate READ request to the peer. A range that is requested again after a loss
+//! is part of a piece, and so of an answer that the peer has saved (contract rocev2 7.24).
 //!
 //! # Requests for an acknowledgement
-//! The last packet of a message requests an acknowledgement only if it is needed. Otherwise a later packet
-//! requests it, at the latest a quarter of the window or half of the send queue later, or the tail-loss
-//! probe. A probe after
-//! packets without such a request does not indicate a loss.
+//! The last packet of a message requests an acknowledgement only if necessary. Otherwise a later packet requests it, at most
+//! a quarter of the window or half of the send queue later, or the tail-loss probe. A probe after packets without such a
+//! request does not indicate a loss.
 //!
 //! # Lost responses to READs
-//! Responses beyond a lost one are kept, and only the missing ones are requested again: see `gaps`.
+//! Responses beyond a lost one are kept, and only the missing ones are requested again; see `gaps`.
 //!
 //! # Tail-loss probe, a deviation
-//! The nominal local ACK timeout is tens of milliseconds. In addition, after a silence of the smoothed round
-//! trip and four times its variation (at least 1 ms, doubling), the oldest unacknowledged packet is sent once
-//! more, without charge to `retry_cnt`; of a READ, only its first missing response is requested. The peer
-//! receives a duplicate, which the protocol allows at any time; only the nominal timeouts decide that a peer
-//! is dead.
+//! The nominal local ACK timeout is tens of milliseconds. In addition, the oldest unacknowledged packet is sent once more,
+//! without charge to `retry_cnt`, after a silence of the smoothed round trip plus four times its variation (at least 1 ms,
+//! doubling). If the packet belongs to a READ, only its first missing response is requested. The peer receives a duplicate,
+//! which the protocol allows at any time. Only the nominal timeouts determine that a peer is dead.
 //!
 //! # Large packets that vanish
-//! A network with a smaller MTU than the interfaces at its ends may drop large packets without a report. The death
-//! of a peer, and random losses, must be distinguished from this. So each ACK timeout of a packet with more
-//! payload than the smallest path MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it
-//! as a duplicate, whichever later packets it has received. If retries are exhausted, and the peer has answered
-//! two of them without the packet, the work completes with
-//! [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
+//! A network whose MTU is smaller than the MTU of the interfaces at its ends may drop large packets without a report. This
+//! must be distinguished from the death of a peer and from random losses. So each ACK timeout of a packet with more payload
+//! than the smallest path MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it as a duplicate,
+//! whichever later packets it has received. If retries are exhausted, and the peer has answered two of these SENDs without
+//! the packet, the work completes with [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
 
 mod complete;
 mod gaps;
@@ -64,29 +60,29 @@ use trunkline_verbs::{
     Completion, CompletionStatus, Mtu, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
 };
 
-/// Parameters of windows and timers. They affect only the pace of packets to a peer.
+/// Parameters of windows and timers. They affect only the timing of packets to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
-    /// Bytes of a UDP socket's receive buffer that packets in flight may take, each way. Bounds `window` and
+    /// Bytes of a UDP socket's receive buffer that packets in flight may use in each direction. Bounds `window` and
     /// `read_window`; a third of it bounds `ack_every` and `read_piece`.
     pub buffer_bytes: u32,
-    /// Maximum number of unacknowledged packets, however short.
+    /// Maximum number of unacknowledged packets of any size.
     pub window: u32,
-    /// Packets after which an acknowledgement is requested inside a long message.
+    /// Number of packets after which an acknowledgement is requested within a long message.
     pub ack_every: u32,
     /// Number of response packets per READ request, at least 1. A longer READ is requested in pieces.
     pub read_piece: u32,
-    /// Maximum number of response packets that are requested and have not arrived.
+    /// Maximum number of response packets that were requested but have not arrived.
     pub read_window: u32,
-    /// Longest message in bytes.
+    /// Maximum length of a message, in bytes.
     pub max_message: u32,
-    /// Shortest wait before a tail-loss probe, in nanoseconds; 0 turns probes off.
+    /// Minimum wait before a tail-loss probe, in nanoseconds; 0 disables probes.
     pub probe_floor_ns: u64,
     /// Minimum ACK timeout, in nanoseconds. It applies within the range that the standard allows, from the
     /// nominal value to four times that (contract rocev2 7.22). Probes detect losses much earlier. The
     /// timeout decides when a peer counts as dead, so it must be longer than a peer waits for a processor.
     pub ack_floor_ns: u64,
-    /// Minimum ACK timeout until the peer has responded for the first time, since it may still be starting.
+    /// Minimum ACK timeout, in nanoseconds, until the peer responds for the first time, because it may still be starting.
     pub first_ack_floor_ns: u64,
 }
 
