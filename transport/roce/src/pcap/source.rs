@@ -3,7 +3,7 @@
 use super::PcapError;
 use std::io::{self, Read};
 
-/// The largest frame or block that is held in memory, in bytes.
+/// Maximum length of a frame or block that is held in memory, in bytes.
 pub(super) const PIECE_MAX: usize = 1 << 20;
 
 #[derive(Debug)]

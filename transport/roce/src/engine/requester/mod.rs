@@ -104,7 +104,7 @@ impl Default for Tuning {
     }
 }
 
-/// The reason why a request was refused. Exhaustive, so that a device must map each cause to its own error.
+/// Reason for the refusal of a request. Exhaustive, so that a device must map each cause to its own error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PostRefused {
     /// The QP cannot send yet (contract E8).
@@ -125,7 +125,7 @@ pub enum PostRefused {
     /// A READ or atomic, although `max_rd_atomic` is 0.
     #[error("max_rd_atomic of the QP is 0, so READs and atomics can never be sent")]
     NoReadResources,
-    /// An atomic's gather list does not hold 8 bytes.
+    /// The gather list of an atomic does not hold 8 bytes.
     #[error("the gather list of an atomic must have 8 bytes")]
     BadAtomic,
 }
@@ -133,9 +133,9 @@ pub enum PostRefused {
 /// Event of the QP itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequesterEvent {
-    /// A work request failed: the QP is in ERR now (its responder half has to follow).
+    /// A work request failed. The QP is in ERR now, and its responder half must follow.
     Failed(CompletionStatus),
-    /// Everything begun has been acknowledged, in SQD.
+    /// In SQD, everything started has been acknowledged.
     Drained,
 }
 
@@ -144,51 +144,51 @@ pub enum RequesterEvent {
 pub enum Response {
     /// The response acknowledged something, or was a NAK for an outstanding packet.
     Progress,
-    /// The response is for an acknowledged packet, or repeats a NAK; it is ignored.
+    /// The response is for an acknowledged packet or repeats a NAK, and is ignored.
     Stale,
-    /// The response is malformed or for a packet that was never sent, and is ignored. If it does not match
-    /// its request, the QP has failed.
+    /// The response is malformed or for a packet that was never sent, and is ignored. If it does not match its request, the
+    /// QP has failed.
     Unexpected,
 }
 
 impl Response {
-    /// Returns true if the response proves the peer's source address: it answered an outstanding PSN.
+    /// Returns true if the response proves the peer's source address, because it answered an outstanding PSN.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Progress
     }
 }
 
-/// Counts since the QP's creation.
+/// Event counts since the QP's creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequesterCounters {
-    /// Packets sent, repeated ones included.
+    /// Packets sent, including retransmissions.
     pub packets: u64,
-    /// Packets sent again after a timeout, a NAK or an implied loss, without probes.
+    /// Packets sent again after a timeout, a NAK or an implied loss, excluding probes.
     pub retransmits: u64,
     /// Nominal local ACK timeouts.
     pub timeouts: u64,
-    /// Tail-loss probes, except probes for packets that had not requested an acknowledgement.
+    /// Tail-loss probes, excluding probes for packets that had not requested an acknowledgement.
     pub probes: u64,
     /// RNR NAKs received.
     pub rnr_naks: u64,
     /// Sequence NAKs received.
     pub sequence_naks: u64,
-    /// Lost responses concluded from a later acknowledgement (contract rocev2 7.18).
+    /// Lost responses inferred from a later acknowledgement (contract rocev2 7.18).
     pub implied_losses: u64,
-    /// Number of responses for packets acknowledged before.
+    /// Responses for packets that were already acknowledged.
     pub stale: u64,
-    /// Number of responses that were for packets never sent, malformed, or received in a wrong state.
+    /// Responses that were malformed, for packets never sent, or received in a wrong state.
     pub unexpected: u64,
 }
 
 /// Requester and completer of one RC or INI queue pair.
 ///
-/// Contract: the caller checks transitions with `trunkline_verbs::check_transition`, then calls
-/// [`Requester::modify`]. After every `post`, `handle_*` or `modify` it drains [`Requester::poll_completion`]
-/// and [`Requester::poll_event`], calls [`Requester::poll_transmit`] until `None` (or stops earlier and
-/// continues later), then reads [`Requester::next_timeout`] and calls [`Requester::handle_timeout`] at or
-/// after that time. A late call is harmless, an early one has no effect. Times are monotonic.
+/// The caller checks transitions with `trunkline_verbs::check_transition`, then calls [`Requester::modify`]. After every
+/// `post`, `handle_*` or `modify` it drains [`Requester::poll_completion`] and [`Requester::poll_event`], calls
+/// [`Requester::poll_transmit`] until `None` (or stops earlier and continues later), then reads [`Requester::next_timeout`]
+/// and calls [`Requester::handle_timeout`] at or after that time. A late call is harmless, and an early call has no effect.
+/// Times are monotonic.
 #[derive(Debug)]
 pub struct Requester {
     number: QpNumber,
@@ -208,7 +208,7 @@ pub struct Requester {
 
     /// Oldest PSN that is not acknowledged.
     una: Psn,
-    /// One past the last PSN that was ever sent.
+    /// PSN after the last PSN that was ever sent.
     sent_end: Psn,
     /// PSN of the next request to be posted.
     post_psn: Psn,
@@ -218,12 +218,12 @@ pub struct Requester {
     kept: Kept,
     retry: Retry,
     round_trip: RoundTrip,
-    /// Message number up to which the peer has receives; `None` is unlimited.
+    /// Message number up to which the peer has posted receives; `None` means unlimited.
     credit_limit: Option<Psn>,
     drain_reported: bool,
-    /// Packets that the path admits; `None` on a path without congestion control.
+    /// Number of packets that the path admits; `None` on a path without congestion control.
     allowance: Option<Allowance>,
-    /// True if the packet at the cursor waits for the path only.
+    /// True if the packet at the cursor waits only for the path.
     is_held_back: bool,
     signals: Signals,
     counters: RequesterCounters,
@@ -270,8 +270,8 @@ impl Requester {
         }
     }
 
-    /// Takes over attributes and state after a checked transition. RESET clears everything without
-    /// completions; ERR flushes; RTR to RTS starts at `sq_psn`; SQD stops new messages.
+    /// Applies attributes and state after a checked transition. RESET clears everything without completions, ERR flushes,
+    /// RTR to RTS starts at `sq_psn`, and SQD stops new messages.
     pub fn modify(&mut self, attributes: &QpAttributes) {
         let from = self.state;
         self.state = attributes.state;
@@ -311,7 +311,7 @@ impl Requester {
         self.report_drained();
     }
 
-    /// Returns the current state: the state of the last `modify`, or ERR after a failure.
+    /// Returns the current state, which is the state of the last `modify`, or ERR after a failure.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.state
