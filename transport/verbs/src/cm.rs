@@ -161,8 +161,8 @@ pub enum OneFlow {
     /// Each side sends from any of its ports to the receiving port of the other device.
     #[default]
     No,
-    /// The second, fourth and every further even transmission of the request asks for one flow. The peer refuses the
-    /// request, and reports which form arrived.
+    /// Every second transmission of the request, starting with the second, asks for one flow. The peer refuses the request,
+    /// and reports which form arrived.
     Try,
     /// The request asks for one flow.
     Yes,
@@ -330,7 +330,7 @@ pub struct CmEvent {
     pub id: CmIdNumber,
     /// The kind of event.
     pub kind: CmEventKind,
-    /// The peer's private data, always as long as the message's field.
+    /// The peer's private data, as long as the message's field.
     pub private_data: Vec<u8>,
 }
 

@@ -65,6 +65,6 @@ pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::R
 /// # Errors
 /// The error of the system call that duplicates the descriptor.
 pub fn lift(made: OwnedFd) -> io::Result<OwnedFd> {
-    // `try_clone` returns a descriptor above the streams, and sets `O_CLOEXEC`.
+    // `try_clone` returns a descriptor above the streams, and sets `FD_CLOEXEC`.
     if made.as_raw_fd() >= LOWEST { Ok(made) } else { made.try_clone() }
 }

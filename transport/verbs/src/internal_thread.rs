@@ -2,8 +2,8 @@
 //!
 //! A signal for a process goes to any of its threads that does not block it. A program that reads a signal through
 //! `signalfd` or `sigwait` must block it in all threads, but cannot do so in the threads of a library. Internal threads
-//! therefore block every signal from their first instruction, except signals that the kernel raises for a fault of the
-//! thread itself. A blocked fault signal would end the process without its handler.
+//! therefore block every signal from their first instruction, except signals for the thread's own faults. A blocked fault
+//! signal would end the process without its handler.
 
 use nix::sys::signal::{SigSet, Signal};
 use std::cell::Cell;

@@ -163,8 +163,8 @@ impl Memory {
         self.check(offset, parts.iter().map(|part| part.len()).sum())?;
         let mut at = offset;
         for part in parts {
-            // SAFETY: `check` has verified that the range of all parts is inside the block, and this one ends where the
-            // next begins. Overlap is as for `write`.
+            // SAFETY: `check` has verified that the range of all parts is inside the block, and this one ends where the next
+            // begins. The overlap rule of `write` applies.
             unsafe { copy::write(part, self.start.as_ptr().add(at)) };
             at += part.len();
         }

@@ -122,8 +122,8 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// Posts send requests, with one doorbell for all of them.
     ///
     /// # Errors
-    /// The index of the first refused request and the reason. Requests are refused if the QP is a TGT, if it is not yet in
-    /// RTS, or if the queue is full (contract C10, E8).
+    /// The index of the first refused request and the reason. The QP is a TGT or not yet in RTS, or the queue is full
+    /// (contract C10, E8).
     fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
     /// Like [`QueuePair::post_send`], but posts all requests or none (`ibv_wr_complete`).
@@ -135,8 +135,8 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// Posts receives to an RC QP without an SRQ.
     ///
     /// # Errors
-    /// The index of the first refused request and the reason. Requests are refused if the QP is of any other kind (contract
-    /// C10), or if the queue is full.
+    /// The index of the first refused request and the reason. The QP is of another kind (contract C10), or the queue is
+    /// full.
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
 
     /// Destroys the QP, or for a TGT drops this handle. Outstanding work no longer completes; to reuse

@@ -1,8 +1,8 @@
 //! Assigns the device's work to the program's pollers or to the device's background thread.
 //!
-//! Each device has one such word. Pollers call [`Handover::poller_entered`] on each poll, and the background thread calls
-//! [`Handover::background_check`] whenever it wakes. The duty is assigned at any time, but the word does not exclude: both
-//! may work for a moment, so the state they work on needs a lock.
+//! Each device has one [`Handover`] word. Pollers call [`Handover::poller_entered`] on each poll, and the background thread
+//! calls [`Handover::background_check`] whenever it wakes. The duty is assigned at any time, but the word does not exclude:
+//! both may work for a moment, so the state they work on needs a lock.
 //!
 //! ```text
 //!              poller_entered                poller_entered: wake the background, it has to tick again
@@ -96,8 +96,8 @@ impl Handover {
         self.word.swap(WATCHED, Ordering::AcqRel) == BACKGROUND
     }
 
-    /// Returns the duty of the background thread, which must be the caller. It takes over if there was no poll since its
-    /// last check. `is_asleep` returns true while the poller that called [`Handover::watch`] sleeps.
+    /// Called by the background thread, and returns its duty. It takes over if there was no poll since its last check.
+    /// `is_asleep` returns true while the poller that called [`Handover::watch`] sleeps.
     pub fn background_check(&self, is_asleep: impl FnOnce() -> bool) -> Duty {
         // SYNC: handover-word
         let seen = self.word.load(Ordering::Acquire);

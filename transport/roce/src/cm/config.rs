@@ -3,7 +3,6 @@
 use crate::Permutation;
 use crate::wire::ROCE_PORT;
 
-/// Nanoseconds per millisecond.
 const MS: u64 = 1_000_000;
 
 /// Identity, times and limits of a [`super::CmMachine`].
@@ -75,7 +74,7 @@ impl CmConfig {
 /// Bits of a comm id's index below the slot.
 const SLOT_SHIFT: u32 = 22;
 
-/// Numbering of comm ids, which are successive indices encrypted with a key. If several processes share an address, they
+/// Numbering of comm ids, which are successive indices permuted with a key. If several processes share an address, they
 /// share the key, and the top 10 bits of the index are the process's slot, so that messages can be forwarded by comm id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommIds {

@@ -45,7 +45,7 @@ pub(super) struct Listeners {
     next_id: u64,
 }
 
-/// Range of free ports, as on Linux.
+/// Range from which free ports are taken, as on Linux.
 const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
 
 impl Listeners {

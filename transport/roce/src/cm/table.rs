@@ -144,7 +144,6 @@ impl Table {
         self.connections.remove(&id);
     }
 
-    /// Returns the ids of all connections.
     pub(super) fn ids(&self) -> Vec<ConnectionId> {
         self.connections.keys().copied().collect()
     }

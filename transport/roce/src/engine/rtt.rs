@@ -81,7 +81,6 @@ impl RoundTrip {
         self.sample.is_some_and(is_in)
     }
 
-    /// Removes and returns the last measurement.
     pub(super) fn take_measured(&mut self) -> Option<Measured> {
         self.measured.take()
     }

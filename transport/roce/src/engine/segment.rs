@@ -30,9 +30,7 @@ pub fn is_request(opcode: Opcode) -> bool {
 pub(super) enum RequestKind {
     /// Writes into a posted receive.
     Send,
-    /// Writes to memory.
     Write,
-    /// Reads from memory.
     Read,
     /// Compare-and-swap or fetch-and-add.
     Atomic,

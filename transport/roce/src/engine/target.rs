@@ -7,7 +7,7 @@ use trunkline_verbs::{IoAddress, Psn, RemoteAddress, SrqNumber};
 /// The remote range of a one-sided message, with its start and its whole length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRange {
-    /// Start and rkey, as in RETH.
+    /// Start and rkey, as in the RETH.
     pub start: RemoteAddress,
     /// Bytes of the whole message.
     pub length: u32,

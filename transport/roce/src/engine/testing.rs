@@ -34,7 +34,6 @@ pub(super) fn attributes(qp_type: QpType) -> QpAttributes {
     }
 }
 
-/// Returns the same attributes in another state.
 pub(super) fn in_state(qp_type: QpType, state: QpState) -> QpAttributes {
     QpAttributes { state, ..attributes(qp_type) }
 }

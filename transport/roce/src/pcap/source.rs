@@ -64,7 +64,6 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Skips `length` bytes.
     pub(super) fn skip(&mut self, length: u64, inside: &'static str) -> Result<(), PcapError> {
         let skipped = io::copy(&mut self.input.by_ref().take(length), &mut io::sink())?;
         self.offset = self.offset.saturating_add(skipped);

@@ -1,4 +1,4 @@
-//! The fields of an AETH, which are syndromes, RNR timers, credits and NAK codes (contract rocev2 §6).
+//! Syndromes, RNR timers, credits and NAK codes, the fields of an AETH (contract rocev2 §6).
 
 use super::Aeth;
 

@@ -43,7 +43,7 @@ pub enum WireError {
         /// Number of bytes after the headers.
         length: usize,
     },
-    /// The payload of a FIRST or MIDDLE is not a path MTU, which is at least 256 bytes without pad.
+    /// The payload of a FIRST or MIDDLE is not a path MTU, or has a pad.
     #[error("{opcode} carries {length} bytes, which is not a path MTU")]
     PartialPayload {
         /// The packet's opcode.

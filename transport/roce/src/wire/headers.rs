@@ -79,7 +79,7 @@ pub struct AtomicEth {
 pub struct Aeth {
     /// ACK, RNR NAK or NAK with its code (contract rocev2 §6).
     pub syndrome: u8,
-    /// Message sequence number, which counts completed request messages modulo 2^24.
+    /// Number of completed request messages modulo 2^24.
     pub msn: u32,
 }
 

@@ -45,7 +45,7 @@ pub enum PayloadRule {
 pub const BTH_LENGTH: usize = 12;
 /// Length in bytes of the ICRC at the end of each packet.
 pub const ICRC_LENGTH: usize = 4;
-/// Maximum length in bytes of all headers, which are BTH, XRCETH and AtomicETH.
+/// Maximum length in bytes of all headers, reached by BTH, XRCETH and AtomicETH.
 pub const HEADERS_LENGTH_MAX: usize = BTH_LENGTH + 4 + 28;
 /// The smallest path MTU in bytes, which is the minimum payload of a FIRST or MIDDLE.
 pub(super) const MTU_MIN: usize = 256;

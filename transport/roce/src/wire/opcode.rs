@@ -53,7 +53,7 @@ impl Operation {
 }
 
 impl Operation {
-    /// Returns true if a responder sends the operation, which is a READ response or an acknowledgement.
+    /// Returns true for READ responses and acknowledgements, which a responder sends.
     #[must_use]
     pub const fn is_response(self) -> bool {
         self.0 >= Self::READ_RESPONSE_FIRST.0 && self.0 <= Self::ATOMIC_ACKNOWLEDGE.0

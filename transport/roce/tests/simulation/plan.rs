@@ -5,7 +5,6 @@ use trunkline_roce::engine::Tuning;
 use trunkline_roce::wire::Packet;
 use trunkline_verbs::Mtu;
 
-/// One microsecond in nanoseconds.
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
 

@@ -11,7 +11,6 @@ use trunkline_verbs::{
 /// Overwrites the range of a finished WRITE, so that a late second execution is detected.
 const SENTINEL: u8 = 0xee;
 
-/// A request.
 #[derive(Debug, Clone)]
 pub(crate) struct Op {
     pub(crate) operation: SendOperation,

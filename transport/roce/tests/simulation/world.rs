@@ -238,7 +238,6 @@ impl World {
         self.serve_at(endpoint, self.now + delay);
     }
 
-    /// Runs the simulation to its end.
     pub(crate) fn run(mut self) -> Summary {
         while let Some(Reverse((when, _, event))) = self.events.pop() {
             self.now = when;

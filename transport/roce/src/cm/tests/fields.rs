@@ -43,7 +43,6 @@ const MTU: Verdict = Refused("cm_refused_mtu", RejectReason::INVALID_PATH_MTU);
 const PKEY: Verdict = Refused("cm_refused_pkey", RejectReason::UNSUPPORTED);
 const GID: Verdict = Refused("cm_refused_gid", RejectReason::INVALID_PRIMARY_GID);
 
-/// Accepts any value.
 const fn any(_: u64, _: u64) -> Verdict {
     Taken
 }
@@ -172,13 +171,11 @@ pub(super) fn values(field: &Field) -> Vec<u64> {
     values
 }
 
-/// Returns the value of the field.
 pub(super) fn at(field: &Field, data: &[u8; MAD_DATA_BYTES]) -> u64 {
     let bit = |at: usize| u64::from(data[at / 8] >> (7 - at % 8) & 1);
     (field.bit..field.bit + field.bits).fold(0, |value, at| value << 1 | bit(at))
 }
 
-/// Sets the field.
 pub(super) fn put(field: &Field, data: &mut [u8; MAD_DATA_BYTES], value: u64) {
     for (index, at) in (field.bit..field.bit + field.bits).rev().enumerate() {
         let mask = 1 << (7 - at % 8);

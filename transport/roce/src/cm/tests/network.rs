@@ -124,7 +124,6 @@ impl Node {
         self.machine.listen(&listen).unwrap().0
     }
 
-    /// Starts a listener for SIDR requests.
     pub(super) fn listen_for_questions(&mut self, backlog: u32) -> ListenerId {
         let listen = Listen {
             is_family_only: false,

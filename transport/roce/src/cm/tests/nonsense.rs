@@ -16,7 +16,6 @@ use trunkline_verbs::{PortSpace, QpNumber, RejectReason};
 enum Took {
     /// A request or a reply was reported.
     Reported(ConnectionId),
-    /// A connection was established.
     Established,
     /// These counters increased, and no others.
     Counted(Vec<&'static str>),

@@ -386,8 +386,8 @@ impl Requester {
         true
     }
 
-    /// Returns the first lost range that was not requested again, and the index of its READ. Ranges after the cursor are
-    /// excluded, because the cursor requests them again.
+    /// Returns the first lost range that was not requested again, and the index of its READ. The cursor requests later
+    /// ranges again.
     fn next_lost(&self) -> Option<(usize, Range<Psn>)> {
         let kept = &self.kept;
         let mut at = self.una;

@@ -30,11 +30,11 @@
 //! which the protocol allows at any time. Only the nominal timeouts determine that a peer is dead.
 //!
 //! # Large packets that vanish
-//! A network whose MTU is smaller than the MTU of the interfaces at its ends may drop large packets without a report. This
-//! must be distinguished from the death of a peer and from random losses. So each ACK timeout of a packet with more payload
-//! than the smallest path MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it as a duplicate,
-//! whichever later packets it has received. If retries are exhausted, and the peer has answered two of these SENDs without
-//! the packet, the work completes with [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
+//! A network with a smaller MTU than its end interfaces may drop large packets without a report. This must be distinguished
+//! from the death of a peer and from random losses. So each ACK timeout of a packet with more payload than the smallest path
+//! MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it as a duplicate, whichever later packets
+//! it has received. If retries are exhausted, and the peer has answered two of these SENDs without the packet, the work
+//! completes with [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
 
 mod complete;
 mod gaps;
@@ -80,7 +80,7 @@ pub struct Tuning {
     pub probe_floor_ns: u64,
     /// Minimum ACK timeout, in nanoseconds. It applies within the range that the standard allows, from the
     /// nominal value to four times that (contract rocev2 7.22). Probes detect losses much earlier. The
-    /// timeout decides when a peer counts as dead, so it must be longer than a peer waits for a processor.
+    /// timeout decides when a peer counts as dead, so it must be longer than a peer may wait for a processor.
     pub ack_floor_ns: u64,
     /// Minimum ACK timeout, in nanoseconds, until the peer responds for the first time, because it may still be starting.
     pub first_ack_floor_ns: u64,

@@ -1,4 +1,4 @@
-//! Interface to the path's congestion control, with the allowance that it sets and the signals that it needs.
+//! Interface to the path's congestion control: its allowance, and the signals for its decisions.
 
 use super::Requester;
 use super::queue::Wqe;

@@ -94,14 +94,14 @@ impl Wqe {
         self.first_psn.plus(self.psns)
     }
 
-    /// Returns the packet number after the piece of a READ that contains packet number `packet`, or after the part of the
-    /// piece if it is split.
+    /// Returns the packet number after the piece of a READ, or after the part of a split piece, that contains packet
+    /// `packet`.
     pub(super) fn piece_end(&self, packet: u32) -> u32 {
         let end = self.whole_piece_end(packet);
         if packet < self.split { end.min(self.split) } else { end }
     }
 
-    /// Returns the packet number after the piece of a READ, even if only a part was requested.
+    /// Returns the packet number after the whole piece of a READ, even if only a part was requested.
     pub(super) fn whole_piece_end(&self, packet: u32) -> u32 {
         piece_end(packet, self.psns, self.piece)
     }

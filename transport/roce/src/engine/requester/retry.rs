@@ -49,7 +49,7 @@ pub(super) struct Retry {
     went_back: Option<(Psn, Time)>,
     /// True if the next `poll_transmit` must send a duplicate that the peer answers.
     pub(super) duplicate_due: bool,
-    /// True between an ACK timeout of the packet at `una` and the next answer.
+    /// True between an ACK timeout for the packet at `una` and the next answer.
     is_answer_awaited: bool,
     /// Number of ACK timeouts for the packet at `una` that were followed by an answer.
     answered_timeouts: u8,
@@ -92,7 +92,6 @@ impl Retry {
         self.asked_end.after(una) > 0
     }
 
-    /// Returns the current ACK timeout.
     fn timeout_ns(&self) -> Option<u64> {
         self.timeouts_ns.map(|of| of[usize::from(self.has_answered)])
     }

@@ -17,7 +17,7 @@ pub(super) struct Cursor {
     pub(super) packet: u32,
     pub(super) psn: Psn,
     /// Number of atomics and pieces of READs between `una` and the cursor. The peer saves only as many of the latest ones,
-    /// so requests beyond a gap count until the gap is filled. Otherwise the peer could not repeat a response in the gap.
+    /// so requests beyond a gap count until it is filled.
     pub(super) reads: u32,
     /// Number of response packets to these requests that have not arrived. They count only against the window of READs.
     pub(super) missing: u32,

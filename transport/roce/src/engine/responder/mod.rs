@@ -28,7 +28,7 @@ use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpState, SrqNumber};
 /// The outcome of a request packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// The expected packet, which passed the checks of opcode, lengths and rights, and was placed.
+    /// The expected packet, checked and placed.
     Taken,
     /// The expected packet, whose placement was answered with `Later`. Queue later packets for this QP, in order and
     /// bounded, until [`ResponderState::answer`].
@@ -41,13 +41,13 @@ pub enum Handled {
     Duplicate,
     /// The packet's PSN is beyond the expected one, so an earlier packet is missing.
     OutOfOrder,
-    /// The packet was ignored, because of a wrong state or service, because it is not a request, or because it is malformed.
+    /// The packet was ignored: wrong state or service, not a request, or malformed.
     Dropped,
 }
 
 impl Handled {
-    /// Returns true if the packet proves the peer's source address, because it was expected and valid. Duplicates prove
-    /// nothing, because half of all PSNs count as duplicates.
+    /// Returns true if the packet proves the peer's source address by being expected and valid. Duplicates prove nothing:
+    /// half of all PSNs count as duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Taken
@@ -89,9 +89,9 @@ pub struct ResponderCounters {
     pub acks: u64,
     /// READ response packets sent.
     pub read_responses: u64,
-    /// Packets dropped because the QP does not receive in its state.
+    /// Packets dropped in a state without receiving.
     pub dropped_state: u64,
-    /// Packets dropped because the opcode belongs to another service or is not a request.
+    /// Packets dropped for an opcode of another service or of a response.
     pub dropped_opcode: u64,
     /// Duplicate READs and atomics dropped because they are no longer saved.
     pub dropped_duplicate: u64,
@@ -318,8 +318,8 @@ impl ResponderState {
         self.message.kind != Message::NONE
     }
 
-    /// Returns the serial number of the next placement, or of the waiting one. It is unique among the QP's packets, except
-    /// that a packet that the peer repeats because its outcome is unknown keeps its number.
+    /// Returns the serial number of the next placement, or of the waiting one. It is unique among the QP's packets. A packet
+    /// repeated after an unknown outcome keeps its number.
     #[must_use]
     pub fn serial(&self) -> u64 {
         self.serial

@@ -1,4 +1,4 @@
-//! Responses in the order of PSNs, which are acknowledgements, READ responses, atomic results and NAKs.
+//! Acknowledgements, READ responses, atomic results and NAKs, in the order of PSNs.
 
 use super::{PHASE_RECEIVING, PHASE_RTR, ResponderState, count};
 use crate::engine::segment::{JOINED_BYTES, packets};

@@ -55,7 +55,6 @@ impl SavedAnswers {
         self.entries.reserve_exact(self.limit().saturating_sub(self.entries.len()));
     }
 
-    /// Returns the negotiated depth.
     pub(super) const fn depth(&self) -> u8 {
         self.depth
     }

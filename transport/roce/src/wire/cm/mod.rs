@@ -66,7 +66,7 @@ pub enum CmMessage {
     SidrReq(SidrReq),
     /// The QP and its Q_Key, or a refusal.
     SidrRep(SidrRep),
-    /// LAP, APR and all others: not parsed.
+    /// LAP, APR and all other messages, which are not parsed.
     Other(Attribute, [u8; MAD_DATA_BYTES]),
 }
 
