@@ -37,8 +37,7 @@ impl Process {
     }
 
     /// Ends the running process if it was forked from this one. A node's threads call this when the program's code returns
-    /// to them. The sockets and the shared memory belong to the parent, so the child would send the thread's messages a
-    /// second time.
+    /// to them. The sockets and the shared memory belong to the parent, so messages from the child would be duplicates.
     ///
     /// The child writes a line to standard error and exits with [`ENDED_IN_CHILD`], without running exit handlers.
     #[inline]

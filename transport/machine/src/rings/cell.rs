@@ -156,7 +156,7 @@ impl<T> fmt::Debug for Setter<T> {
     }
 }
 
-/// The half that waits. It is a future of the value, or of [`Closed`] if the setter was dropped.
+/// The half that waits. It is a future that returns the value, or [`Closed`] if the setter was dropped.
 pub struct Getter<T> {
     /// `None` only while the getter is being turned into a resting cell.
     shared: Option<Arc<OneShot<T>>>,

@@ -96,7 +96,7 @@ impl Handover {
         self.word.swap(WATCHED, Ordering::AcqRel) == BACKGROUND
     }
 
-    /// Called by the background thread, and returns its duty. It takes over if there was no poll since its last check.
+    /// Returns the duty of the calling background thread, which takes over if there was no poll since its last check.
     /// `is_asleep` returns true while the poller that called [`Handover::watch`] sleeps.
     pub fn background_check(&self, is_asleep: impl FnOnce() -> bool) -> Duty {
         // SYNC: handover-word

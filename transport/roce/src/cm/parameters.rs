@@ -56,7 +56,7 @@ pub struct Connect<'a> {
     pub retry_count: u8,
     /// RNR retries, 0 to 7, for the peer's QP; not sent for XRC.
     pub rnr_retry: u8,
-    /// Local ACK timeout of the peer's QP, and of this side's QP unless the peer is slower, as n in 4.096 us * 2^n.
+    /// Local ACK timeout of the peer's QP, and of this side's QP unless the peer is slower; n means 4.096 us * 2^n.
     pub ack_timeout: u8,
     /// True if the program requests end-to-end flow control. Has no effect here.
     pub flow_control: bool,
@@ -139,7 +139,7 @@ pub struct Peer {
     pub retry_count: u8,
     /// `rnr_retry`.
     pub rnr_retry: u8,
-    /// `timeout`, as n in 4.096 us * 2^n. It is never 0, which would mean no timeout.
+    /// `timeout`; n means 4.096 us * 2^n. It is never 0, which would mean no timeout.
     pub ack_timeout: u8,
     /// True if the peer requests end-to-end flow control.
     pub flow_control: bool,

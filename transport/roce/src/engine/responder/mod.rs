@@ -46,7 +46,7 @@ pub enum Handled {
 }
 
 impl Handled {
-    /// Returns true if the packet proves the peer's source address by being expected and valid. Duplicates prove nothing:
+    /// Returns true if the packet was expected and valid, which proves the peer's source address. Duplicates prove nothing:
     /// half of all PSNs count as duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {

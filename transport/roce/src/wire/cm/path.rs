@@ -49,7 +49,7 @@ pub struct Path {
     pub subnet_local: bool,
     /// The three reserved bits of byte 42.
     pub reserved_42: u8,
-    /// Local ACK timeout for the receiver's QP, 5 bits, as n in 4.096 us * 2^n.
+    /// Local ACK timeout for the receiver's QP, 5 bits; n means 4.096 us * 2^n.
     pub ack_timeout: u8,
     /// The three reserved bits of byte 43.
     pub reserved_43: u8,

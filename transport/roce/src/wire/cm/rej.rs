@@ -106,7 +106,7 @@ pub struct Mra {
     pub answered: Answered,
     /// The six reserved bits of byte 8.
     pub reserved_8: u8,
-    /// Time that the reply may take, 5 bits, as n in 4.096 us * 2^n.
+    /// Time that the reply may take, 5 bits; n means 4.096 us * 2^n.
     pub service_timeout: u8,
     /// The three reserved bits of byte 9.
     pub reserved_9: u8,

@@ -56,7 +56,7 @@ pub struct Rep {
     pub responder_resources: u8,
     /// Maximum number of outstanding READs and atomics of the sender.
     pub initiator_depth: u8,
-    /// ACK delay of the sender, 5 bits, as n in 4.096 us * 2^n.
+    /// ACK delay of the sender, 5 bits; n means 4.096 us * 2^n.
     pub ack_delay: u8,
     /// Acceptance of the alternate path, 2 bits.
     pub failover: u8,

@@ -75,7 +75,7 @@ pub struct Req {
     pub initiator_depth: u8,
     /// The receiver's EE context, 24 bits.
     pub remote_eecn: u32,
-    /// Time within which the receiver should reply, 5 bits, as n in 4.096 us * 2^n.
+    /// Time within which the receiver should reply, 5 bits; n means 4.096 us * 2^n.
     pub remote_timeout: u8,
     /// RC, UC, RD or XRC.
     pub transport: TransportType,
@@ -83,7 +83,7 @@ pub struct Req {
     pub flow_control: bool,
     /// PSN of the first packet that the receiver of this message sends.
     pub starting_psn: Psn,
-    /// Time within which the sender will reply, 5 bits, as n in 4.096 us * 2^n.
+    /// Time within which the sender will reply, 5 bits; n means 4.096 us * 2^n.
     pub local_timeout: u8,
     /// Transport retries for the receiver's QP, 3 bits.
     pub retry_count: u8,
