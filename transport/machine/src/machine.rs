@@ -7,7 +7,7 @@ use trunkline_verbs::Time;
 /// Outcome of a machine's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Call again: there is more work, or the machine is preparing to sleep.
+    /// Call again. There is more work, or the machine is preparing to sleep.
     Again,
     /// Call again soon. The machine was idle, and no other machine uses its CPU.
     Spin,
@@ -16,7 +16,7 @@ pub enum Turn {
     /// Sleep until an awaited event, or until this time. The machine has announced its sleep, and checked for
     /// work again after that.
     Sleep(Option<Time>),
-    /// Do not call again: the machine is done.
+    /// Do not call again. The machine is done.
     Done,
 }
 
@@ -51,5 +51,5 @@ pub trait Machine {
     }
 }
 
-/// Creates a machine on the thread that will drive it, so the machine need not be `Send`.
+/// Constructor of a machine. It runs on the thread that drives the machine, so the machine need not be `Send`.
 pub type MakeMachine = Box<dyn FnOnce() -> io::Result<Box<dyn Machine>> + Send>;

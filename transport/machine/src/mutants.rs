@@ -1,11 +1,11 @@
-//! Deliberate faults, which prove that the simulation detects mistakes.
+//! Deliberate faults, which the simulation must detect.
 //!
 //! Code that must follow a rule calls [`mutant!`](crate::mutant) where a plausible mistake would break the
 //! rule. Unless the feature `mutants` is enabled, the result is a constant `false`, and the call is compiled
 //! away. With the feature, one fault at a time can be switched on for the thread that runs the simulation, so
 //! that one build is sufficient for all faults.
 //!
-//! The feature also records nonces, since packets do not show if a key is used twice with the same nonce.
+//! The feature also records nonces, because packets do not show whether a key is used twice with the same nonce.
 //!
 //! ```
 //! # use trunkline_machine::mutant;
@@ -24,7 +24,7 @@ std::thread_local! {
     static SEALED: std::cell::RefCell<Vec<Sealed>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Use of a key and a nonce to seal something.
+/// A use of a key and a nonce to seal data.
 #[derive(Debug, Clone, Copy)]
 pub struct Sealed {
     /// Fingerprint of the key.
@@ -42,7 +42,7 @@ impl Sealed {
     pub const FRAME: &'static str = "frame of a lane";
 }
 
-/// Switches on the named fault for this thread, and all others off. `None` switches all off.
+/// Enables the named fault for this thread, and disables all others. `None` disables all.
 #[cfg(feature = "mutants")]
 pub fn choose(name: Option<&str>) {
     CHOSEN.set(name.map(str::to_owned));
@@ -63,8 +63,7 @@ pub fn take_sealed() -> Vec<Sealed> {
     SEALED.take()
 }
 
-/// Returns true if the fault of this name is switched on: `mutant!(name)`. Constant `false` without the
-/// feature `mutants` of this crate.
+/// Returns true if the named fault is enabled. Constant `false` without the feature `mutants` of this crate.
 #[macro_export]
 macro_rules! mutant {
     ($name:ident) => {

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use trunkline_verbs::Clock;
 
-/// Starts machines, and provides their clock and randomness. Clones are handles on the same runtime.
+/// Starts machines, and provides their clock and randomness. Clones are handles to the same runtime.
 #[derive(Debug, Clone, Default)]
 pub struct Runtime {
     clock: Clock,

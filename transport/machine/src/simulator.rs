@@ -11,8 +11,8 @@ pub trait Simulator: Send + Sync + fmt::Debug {
     /// Adds a machine. It is created on the simulation's thread, before any other machine's next turn.
     fn spawn(&self, name: &str, make: MakeMachine);
 
-    /// Rings a bell, now or later, but before the clock advances further than a thread may be descheduled.
-    /// Other machines may run between a push into a queue and the ring that follows it.
+    /// Rings a bell, now or later, but before the clock advances by more than the time for which a thread may be
+    /// descheduled. Other machines may run between a push into a queue and the ring that follows it.
     fn ring(&self, bell: Arc<Bell>);
 
     /// Returns the next number of the seeded generator.

@@ -29,7 +29,7 @@ const WAKER: Token = Token(0);
 const WATCHED: Token = Token(1);
 const CHANGING: Token = Token(2);
 
-/// Half of the machine.
+/// The machine's half.
 pub struct Sleeper {
     clock: Clock,
     half: SleeperHalf,
@@ -40,7 +40,7 @@ enum SleeperHalf {
     Simulated(Arc<Bell>),
 }
 
-/// Half of the threads that bring work. Clones wake the same machine.
+/// The half of the threads that bring work. Clones wake the same machine.
 #[derive(Clone)]
 pub struct Waker(WakerHalf);
 
@@ -78,8 +78,8 @@ impl Sleeper {
         Ok((Self { clock: clock.clone(), half }, Waker(waker)))
     }
 
-    /// Also wakes the machine when the descriptor becomes readable, edge-triggered. In a simulation, has no
-    /// effect and does not call `fd`.
+    /// Makes the descriptor wake the machine when it becomes readable, edge-triggered. In a simulation, this has no effect
+    /// and does not call `fd`.
     ///
     /// # Errors
     /// The error of the system call.
@@ -101,8 +101,7 @@ impl Sleeper {
         }
     }
 
-    /// Watches a descriptor as [`Sleeper::watch`] does. The descriptor must stay open until
-    /// [`Sleeper::unwatch_raw`].
+    /// Like [`Sleeper::watch`], for a raw descriptor, which must stay open until [`Sleeper::unwatch_raw`].
     ///
     /// # Errors
     /// The error of the system call.
@@ -123,8 +122,8 @@ impl Sleeper {
         }
     }
 
-    /// Also wakes the machine when one of these descriptors becomes readable, edge-triggered. They replace
-    /// the previous set. `fds` is called only if `version` has changed, and never in a simulation.
+    /// Makes these descriptors, in place of the previous set, wake the machine when they become readable, edge-triggered.
+    /// `fds` is called only if `version` has changed, and never in a simulation.
     pub fn watch_set(&mut self, version: u64, fds: impl FnOnce() -> Vec<RawFd>) {
         if let SleeperHalf::Thread { poll, changing, .. } = &mut self.half {
             changing.update(poll, version, fds);

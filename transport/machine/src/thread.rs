@@ -8,7 +8,7 @@ use trunkline_verbs::fork::Process;
 use trunkline_verbs::headroom;
 use trunkline_verbs::internal_thread::{self, InternalThread, ThreadNumber};
 
-/// Maximum interval between two calls for the remaining time, which may become shorter.
+/// Maximum interval between two queries of the remaining time, which may become shorter.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A machine's thread panicked. The panic was printed.
@@ -24,7 +24,7 @@ pub enum NotJoined {
     Abandoned,
 }
 
-/// A machine that was started.
+/// Handle of a started machine.
 #[derive(Debug)]
 pub struct Running {
     /// `None` in a simulation.

@@ -1,15 +1,15 @@
-//! Properties that hold for any bytes, as plain functions.
+//! Properties that hold for any input bytes, as plain functions.
 //!
-//! Fuzzers call them, and so does `cargo test` with a corpus and a short seeded mutation run. They
-//! panic only when a property does not hold.
+//! Fuzzers call these functions, and so does `cargo test` with a corpus and a short seeded mutation run. They panic only if
+//! a property does not hold.
 
 use crate::pcap::{Datagram, PcapReader, RoceFilter};
 use crate::wire::cm::CmMessage;
 use crate::wire::{Bth, ICRC_LENGTH, IpUdp, MAD_BYTES, Mad, Packet, icrc};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Checks a UDP payload without ICRC: a packet that parses is emitted as bytes that parse to the same
-/// packet, and as the input itself if the pad bytes are zero.
+/// Checks a UDP payload without ICRC. A packet that parses must be emitted as bytes that parse to the same packet, and as
+/// the input itself if the pad bytes are zero.
 pub fn packet(data: &[u8]) {
     let bth = Bth::parse(data);
     let parsed = match Packet::parse(data) {
@@ -34,7 +34,7 @@ pub fn packet(data: &[u8]) {
     }
 }
 
-/// Checks that a MAD and its CM message re-emit equal, with any content.
+/// Checks that a MAD and its CM message are emitted unchanged, with any content.
 pub fn mad(data: &[u8; MAD_BYTES]) {
     let mad = Mad::parse(data);
     assert_eq!(mad.to_bytes(), *data);
@@ -43,11 +43,11 @@ pub fn mad(data: &[u8; MAD_BYTES]) {
     assert_eq!(message.attribute(), mad.header.attribute);
 }
 
-/// Checks that an appended ICRC passes the check, and that its identification is found.
+/// Checks that an appended ICRC is valid, and that its identification is found.
 fn checksum(data: &[u8]) {
     let v4 = |end| SocketAddr::new(Ipv4Addr::new(127, 0, 0, end).into(), 4791);
     let v6 = |end| SocketAddr::new(Ipv6Addr::from(u128::from(end)).into(), 4791);
-    // The identification is arbitrary; this one varies with the input.
+    // The identification is arbitrary. Here it varies with the input.
     let v4_identification = u16::try_from(data.len() & 0xffff).unwrap_or(0).rotate_left(9);
     let hidden = IpUdp::new(v4(1), v4(2));
     let sent = IpUdp { v4_identification, ..hidden };
@@ -65,7 +65,7 @@ fn checksum(data: &[u8]) {
     assert_eq!(icrc::solve_identification(&hidden, &whole), Some(v4_identification));
 }
 
-/// Checks a capture file: reading it ends, and each datagram is inside its frame.
+/// Checks that reading a capture file ends, and that each datagram is inside its frame.
 pub fn capture(data: &[u8]) {
     let Ok(mut reader) = PcapReader::new(data) else { return };
     let mut filter = RoceFilter::default();
@@ -81,6 +81,6 @@ pub fn capture(data: &[u8]) {
             packet(&datagram.payload[..end]);
         }
     }
-    // The shortest block or record has 12 bytes.
+    // The shortest block or record is 12 bytes long.
     assert!(frames <= data.len() as u64 / 12);
 }

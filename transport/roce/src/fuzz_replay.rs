@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus and a short run of mutations of it: each parser keeps its properties.
+//! Replays the fuzz corpus and a short run of mutations, to check the properties of each parser.
 
 #[path = "../../../fuzz/replay.rs"]
 mod replay;

@@ -1,14 +1,14 @@
 //! Unpredictable numbers on the wire.
 //!
-//! Owns the keyed permutation of places in tables to QP numbers, SRQ numbers, communication ids and memory
-//! keys. The holder of the key can compute the place from the number; without the key, numbers reveal only
-//! that they are unique. It must never be used to hide data.
+//! A keyed permutation maps places in tables to QP numbers, SRQ numbers, communication ids and memory keys. With the key,
+//! the place can be computed from the number. Without it, numbers reveal only that they are unique. The permutation must
+//! never be used to hide data.
 
 use siphasher::sip::SipHasher24;
 use std::fmt;
 
-/// Rounds of the Feistel network. Six suffice against any test of a random permutation of so few values, if
-/// the round function cannot be distinguished from a random one.
+/// Number of rounds of the Feistel network. Six would resist any test for a random permutation of so few values, if the
+/// round function cannot be distinguished from a random function.
 const ROUNDS: u64 = 8;
 
 /// A permutation of the numbers with a given number of bits, determined by a key.
@@ -19,8 +19,8 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// Creates the permutation of all numbers of `bits` bits, an even number up to 32. Equal keys give equal
-    /// permutations; permutations of different widths are unrelated.
+    /// Creates the permutation of all `bits`-bit numbers. `bits` is an even number up to 32. Equal keys give equal
+    /// permutations, and permutations of different widths are unrelated.
     ///
     /// # Panics
     /// If `bits` is odd or more than 32.
@@ -40,7 +40,7 @@ impl Permutation {
         high << self.half_bits | low
     }
 
-    /// Returns the index of a number: the inverse of [`Permutation::number_of`].
+    /// Returns the index of a number, as the inverse of [`Permutation::number_of`].
     #[must_use]
     pub fn index_of(&self, number: u32) -> u32 {
         let [mut high, mut low] = self.halves(number);
@@ -58,7 +58,7 @@ impl Permutation {
         (1 << self.half_bits) - 1
     }
 
-    /// Computes the round function, which has as many bits as a half.
+    /// Computes the round function, whose result has as many bits as a half.
     fn mixed(&self, round: u64, half: u32) -> u32 {
         let message = u64::from(half) | round << 32 | u64::from(self.half_bits) << 48;
         let [low, high, ..] =
@@ -68,7 +68,7 @@ impl Permutation {
 }
 
 impl fmt::Debug for Permutation {
-    /// Leaves out the key.
+    /// Omits the key.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Permutation").field("bits", &(2 * self.half_bits)).finish_non_exhaustive()
     }
@@ -109,7 +109,7 @@ mod tests {
             *differences.entry(after.wrapping_sub(*before)).or_default() += 1;
         }
         assert!(differences.values().all(|count| *count <= 3), "some differences come again and again");
-        // No bit of the number equals a bit of the index, nor changes with it more often than not.
+        // No bit of the number equals a bit of the index, and none changes with a bit of the index more often than not.
         for of_index in 0..14_u32 {
             let mut changed = [0_u32; 32];
             for index in 0..1_usize << 14 {

@@ -1,4 +1,4 @@
-//! Every captured packet of other implementations parses, re-emits equal and has a right ICRC.
+//! Checks that every captured packet of other implementations parses, is emitted unchanged, and has a valid ICRC.
 
 use crate::pcap::{Datagram, PcapReader};
 use crate::wire::cm::CmMessage;
@@ -91,7 +91,7 @@ fn identification_of_each_packet_is_found() {
             assert_eq!(solved, Some(datagram.headers.v4_identification), "{name} frame {number}");
             found += usize::from(solved != Some(0));
         });
-        // The kernel counts its identifications, from a random start.
+        // The kernel increments its identifications from a random start.
         assert!(found >= expected - 1, "{name}: {found} of {expected}");
     }
 }
@@ -104,7 +104,7 @@ fn files_contain_each_of_these_operations() {
             *seen.entry(datagram.payload[0]).or_insert(0_usize) += 1;
         });
     }
-    // READ_RESP_MIDDLE and the opcodes with immediate data or invalidation are missing in the files.
+    // READ_RESP_MIDDLE and the opcodes with immediate data or invalidation do not occur in the files.
     let rc = [0x00, 0x01, 0x02, 0x04, 0x06, 0x08, 0x0a, 0x0c, 0x0d, 0x0f, 0x10, 0x11, 0x12, 0x13, 0x14];
     let xrc = [0xa0, 0xa1, 0xa2, 0xa4, 0xa6, 0xa8, 0xac, 0xad, 0xaf, 0xb1, 0xb2, 0xb3, 0xb4];
     for opcode in rc.into_iter().chain(xrc).chain([0x64]) {

@@ -1,7 +1,7 @@
 //! Access rights of a memory region or a queue pair.
 
 bitflags::bitflags! {
-    /// Rights of local and remote operations on a region, or rights that a QP grants its peer
+    /// Access rights of local and remote operations to a region, or the rights that a QP grants its peer
     /// (`ibv_access_flags`). Local operations may always read.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Access: u32 {

@@ -37,7 +37,7 @@ pub enum AsyncSubject {
     Srq(u64),
     /// A CQ, identified by the `context` of its [`crate::CqInit`].
     Cq(u64),
-    /// A port, identified by its number, from 1.
+    /// A port, identified by its number. The first port is 1.
     Port(u8),
     /// The device itself.
     Device,

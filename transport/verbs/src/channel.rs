@@ -8,19 +8,19 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// A queue of completion events, with a file descriptor that becomes readable when an armed CQ of the
 /// channel gets a completion.
 ///
-/// To sleep: arm the CQ with [`crate::CompletionQueue::request_notify`], poll it once more (a completion
-/// may have arrived before arming), then wait on the descriptor. When it is readable, call
-/// [`CompletionChannel::next_event`] until it returns `None`. The descriptor is non-blocking.
+/// To sleep, arm the CQ with [`crate::CompletionQueue::request_notify`], poll it once more because a completion may have
+/// arrived before arming, then wait on the descriptor. When it is readable, call [`CompletionChannel::next_event`] until it
+/// returns `None`. The descriptor is non-blocking.
 pub trait CompletionChannel: Any + AsFd + Send + Sync + Debug {
-    /// Takes one event: the `context` of the CQ that fired. `None` if the channel is empty.
+    /// Takes one event and returns the `context` of its CQ, or `None` if the channel is empty.
     fn next_event(&self) -> Option<u64>;
 
-    /// Returns true if the descriptor is readable now. A simulation calls this where a thread would sleep on it.
+    /// Returns true if the descriptor is readable now. Simulations call this instead of sleeping on the descriptor.
     fn has_event(&self) -> bool {
         is_readable(self.as_fd())
     }
 
-    /// Drops the waiting events with this `context`, after the CQ was destroyed.
+    /// Discards the queued events with this `context`. Called after the CQ is destroyed.
     fn forget(&self, context: u64);
 }
 

@@ -1,9 +1,8 @@
-//! Connection management: the rdma_cm endpoints of librdmacm, in event-driven form.
+//! Connection management with the endpoints of librdmacm, in event-driven form.
 //!
-//! A [`CmId`] belongs to one [`CmChannel`] at a time, which gets its events. `connect`, `accept` and
-//! `disconnect` start an operation whose outcome is an event. Only
-//! [`ConnectionManager::create_endpoint`] may block; [`ConnectionManager::begin_endpoint`] is its
-//! non-blocking form.
+//! A [`CmId`] belongs to one [`CmChannel`] at a time, which receives its events. `connect`, `accept` and `disconnect` start
+//! an operation whose outcome is an event. Only [`ConnectionManager::create_endpoint`] may block;
+//! [`ConnectionManager::begin_endpoint`] is its non-blocking form.
 //!
 //! ```text
 //! active : create_endpoint -> attach(INI) -> connect -> Established | Rejected | Unreachable
@@ -16,7 +15,7 @@
 //! passive: create_id -> bind -> listen -> ConnectRequest(new id) -> qp_changes(RTR, RTS)
 //!          -> accept(QP number) -> Established
 //!
-//! in port space UDP, which resolves a QP and makes no connection:
+//! in port space UDP, which resolves a QP and creates no connection:
 //! active : create_id [-> bind] -> resolve_address -> resolve_route -> connect
 //!          -> ServiceResolved(QP number, Q_Key) | ServiceRefused | Unreachable
 //! passive: create_id -> bind -> listen -> ConnectRequest(new id) -> accept(QP number, Q_Key)
@@ -35,7 +34,7 @@ use std::sync::Arc;
 pub enum PortSpace {
     /// RC, 0x0106.
     Tcp,
-    /// SIDR, which resolves a QP number and Q_Key without a connection, 0x0111.
+    /// SIDR, 0x0111. It resolves a QP number and a Q_Key without a connection.
     Udp,
     /// Any QP type including XRC, 0x013f (contract J1).
     Ib,
@@ -45,7 +44,7 @@ impl PortSpace {
     /// All port spaces.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Ib];
 
-    /// Returns the prefix of a service id. The lowest 16 bits of the id are the port.
+    /// Returns the prefix of the port space's service ids. The lowest 16 bits of a service id are the port.
     #[must_use]
     pub const fn prefix(self) -> u64 {
         match self {
@@ -56,19 +55,19 @@ impl PortSpace {
     }
 }
 
-/// Side of an endpoint in its connection.
+/// Role of an endpoint in its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointSide {
     /// Initiates the connection.
     Active {
         /// Address and port of the listener.
         remote: SocketAddr,
-        /// The local address; `None` selects it by the route.
+        /// The local address. With `None`, the route determines it.
         source: Option<IpAddr>,
     },
     /// Listens.
     Passive {
-        /// Local address and port. Port 0 picks a free port, an unspecified address means all addresses.
+        /// Local address and port. Port 0 picks a free port, and an unspecified address means all addresses.
         local: SocketAddr,
     },
 }
@@ -80,7 +79,7 @@ pub struct EndpointRequest {
     pub side: EndpointSide,
     /// The port space; XRC needs [`PortSpace::Ib`].
     pub port_space: PortSpace,
-    /// The type of its QPs: `XrcIni` for active XRC, `XrcTgt` for passive XRC.
+    /// The type of the endpoint's QPs: `XrcIni` for active XRC, `XrcTgt` for passive XRC.
     pub qp_type: QpType,
 }
 
@@ -89,21 +88,21 @@ pub struct EndpointRequest {
 pub struct ConnectParameters {
     /// Private data: at most 56 bytes in a request and 196 in a reply; 180 and 136 in [`PortSpace::Udp`].
     pub private_data: Vec<u8>,
-    /// Number of READs and atomics that this side accepts at a time.
+    /// Maximum number of READs and atomics that this side accepts at a time.
     pub responder_resources: u8,
-    /// Number of READs and atomics that this side has outstanding at most.
+    /// Maximum number of READs and atomics that this side has outstanding.
     pub initiator_depth: u8,
     /// Transport retries, 0 to 7.
     pub retry_count: u8,
     /// RNR retries, 0 to 7.
     pub rnr_retry_count: u8,
-    /// Local ACK timeout of the active side's QP, 1 to 31: 4.096 us * 2^n. The request carries it
-    /// (contract rocev2 12.2); it is ignored when accepting.
+    /// Local ACK timeout of the active side's QP, 4.096 us * 2^n for n from 1 to 31. The request carries n (contract rocev2
+    /// 12.2). Ignored when accepting.
     pub ack_timeout: u8,
-    /// In calls: the QP of an endpoint without an attached QP, which the program moves to RTS itself
-    /// ([`CmId::qp_changes`]). In events: the peer's QP.
+    /// In events, the peer's QP. In calls, the QP of an endpoint without an attached QP; the program moves that QP to RTS
+    /// itself ([`CmId::qp_changes`]).
     pub qp_number: Option<QpNumber>,
-    /// End-to-end flow control. It is only reported to the peer's program.
+    /// True if end-to-end flow control is available. The value is only reported to the peer's program.
     pub flow_control: bool,
     /// True if the QP has an SRQ; always set for XRC (contract J5).
     pub srq: bool,
@@ -137,35 +136,35 @@ impl Default for ConnectParameters {
 pub enum CmOption {
     /// Traffic class of the connection's packets (`RDMA_OPTION_ID_TOS`).
     TypeOfService(u8),
-    /// True if other endpoints may be bound to the same port, as long as at most one of them listens
+    /// True if other endpoints may bind to the same port, as long as at most one of them listens
     /// (`RDMA_OPTION_ID_REUSEADDR`).
     ReuseAddress(bool),
     /// True if a listener at `::` refuses IPv4 peers (`RDMA_OPTION_ID_AFONLY`).
     AddressFamilyOnly(bool),
-    /// Overrides [`ConnectParameters::ack_timeout`], same unit (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
+    /// Overrides [`ConnectParameters::ack_timeout`], in the same unit (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
     AckTimeout(u8),
     /// UDP ports of the connection. Hardware supports only 4791.
     UdpPorts(UdpPorts),
     /// One pair of UDP ports for all packets of the connection. Software devices only.
     OneFlow(OneFlow),
-    /// If true, a request without a receiver is repeated for 525 ms instead of ending at once, in case the
-    /// peer is just starting. Software devices only.
+    /// If true, a request refused for lack of a receiver is repeated for 525 ms instead of failing at once, because the peer
+    /// may just be starting. Software devices only.
     RetryRefused(bool),
-    /// Largest path MTU in the request. Software devices only.
+    /// Upper bound on the path MTU in the request. Software devices only.
     PathMtu(Mtu),
 }
 
-/// Use of one pair of UDP ports by all packets of a connection, so that a firewall or an address translator
-/// at the connecting side treats the peer's packets as answers.
+/// Use of one pair of UDP ports by all packets of a connection, so that a firewall or an address translator on the
+/// connecting side treats the peer's packets as replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OneFlow {
     /// Each side sends from any of its ports to the receiving port of the other device.
     #[default]
     No,
-    /// Every second transmission of the request, from the second on, is for one flow. The peer refuses it,
-    /// and reports which form has arrived.
+    /// Every second transmission of the request, starting with the second, asks for one flow. The peer refuses the request,
+    /// and reports which form arrived.
     Try,
-    /// The request is for one flow.
+    /// The request asks for one flow.
     Yes,
 }
 
@@ -176,25 +175,24 @@ pub struct UdpPorts {
     pub own: Option<u16>,
     /// Destination port of packets to the peer.
     pub peer: u16,
-    /// Addresses that the ICRC covers in place of the packets' addresses, if an address translator rewrites
-    /// the packets' addresses. Only the side that accepted a connection of one flow, or dials back in one,
-    /// has a view.
+    /// Addresses that the ICRC covers in place of the packets' addresses, if an address translator rewrites the packets'
+    /// addresses. Set only on the side that accepted a one-flow connection, or that dials back in one.
     pub view: Option<PeerView>,
 }
 
 impl UdpPorts {
-    /// Value of [`Self::own`] for any source port except the port at which the device receives.
+    /// Value of [`Self::own`] that stands for any source port except the device's receiving port.
     pub const OTHER: u16 = 0;
 
-    /// Returns the ports of packets with any source port.
+    /// Returns the ports of packets to port `peer`, with any source port.
     #[must_use]
     pub const fn new(peer: u16) -> Self {
         Self { own: None, peer, view: None }
     }
 }
 
-/// Addresses and UDP ports of a connection's packets from the side of its peer, which is behind an address
-/// translator. They are never used as destinations.
+/// Addresses and UDP ports of a connection's packets as seen by its peer, which is behind an address translator. They are
+/// never used as destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerView {
     /// Address and port of this side.
@@ -214,7 +212,7 @@ impl RejectReason {
     pub const NO_RESOURCES: Self = Self(3);
     /// The peer timed out.
     pub const TIMEOUT: Self = Self(4);
-    /// The request is of an unsupported kind.
+    /// The kind of request is not supported.
     pub const UNSUPPORTED: Self = Self(5);
     /// The message names a connection that the peer does not have.
     pub const INVALID_COMM_ID: Self = Self(6);
@@ -261,7 +259,7 @@ impl SidrStatus {
     pub const REJECT: Self = Self(2);
 }
 
-/// Identifies an endpoint in events. It is unique on its device for the life of the process.
+/// Number of an endpoint in events. It is unique on its device for the life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CmIdNumber(pub u64);
 
@@ -279,11 +277,11 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CmEventKind {
-    /// At a listener: a peer requests a connection. `id` is a new endpoint on the listener's channel.
+    /// A peer requests a connection from a listener. `id` is a new endpoint on the listener's channel.
     ConnectRequest {
         /// The new endpoint.
         id: Arc<dyn CmId>,
-        /// The peer's parameters; its depths are already swapped to this side's view.
+        /// The peer's parameters, with both depths already swapped to this side's view.
         parameters: ConnectParameters,
     },
     /// `resolve_address` has found the local address and the route.
@@ -292,31 +290,31 @@ pub enum CmEventKind {
     AddressError(VerbsError),
     /// `resolve_route` has completed.
     RouteResolved,
-    /// At an active endpoint without an attached QP: the peer accepted. Move the QP to RTS and call
+    /// The peer accepted the request of an active endpoint without an attached QP. Move the QP to RTS and call
     /// [`CmId::establish`]; no further event reports that the endpoint is connected.
     ConnectResponse {
-        /// The peer's parameters; its depths are already swapped to this side's view.
+        /// The peer's parameters, with both depths already swapped to this side's view.
         parameters: ConnectParameters,
     },
     /// The connection is established.
     Established,
-    /// At an active endpoint of [`PortSpace::Udp`]: the service was resolved.
+    /// An active endpoint in [`PortSpace::Udp`] resolved its service.
     ServiceResolved {
         /// QP number, Q_Key and private data; the other fields are not used.
         parameters: ConnectParameters,
     },
-    /// At an active endpoint of [`PortSpace::Udp`]: the service was not resolved.
+    /// An active endpoint in [`PortSpace::Udp`] failed to resolve its service.
     ServiceRefused(SidrStatus),
     /// A local operation failed.
     ConnectError,
     /// The peer did not answer.
     Unreachable(UnreachableCause),
-    /// The peer refused, with this reason.
+    /// The peer refused the request for this reason.
     Rejected(RejectReason),
     /// Either side disconnected; the attached QP is in ERR.
     Disconnected {
-        /// `true` if the peer disconnected or confirmed this side's DREQ. `false` if it did not confirm,
-        /// which librdmacm reports as status `-ETIMEDOUT`, a minute or more after the call.
+        /// True if the peer disconnected or confirmed this side's DREQ. A missing confirmation is reported a minute or more
+        /// after the call; librdmacm reports it as status `-ETIMEDOUT`.
         is_answered: bool,
     },
     /// The device is being removed.
@@ -332,7 +330,7 @@ pub struct CmEvent {
     pub id: CmIdNumber,
     /// The kind of event.
     pub kind: CmEventKind,
-    /// The peer's private data, at the full size of the message's field.
+    /// The peer's private data, as long as the message's field.
     pub private_data: Vec<u8>,
 }
 
@@ -341,7 +339,7 @@ pub trait CmChannel: Any + AsFd + Send + Sync + Debug {
     /// Takes one event, if one is waiting. The descriptor is readable while events are waiting.
     fn next_event(&self) -> Option<CmEvent>;
 
-    /// Returns true if the descriptor is readable now. A simulation calls this where a thread would sleep on it.
+    /// Returns true if the descriptor is readable now. Simulations call this instead of sleeping on the descriptor.
     fn has_event(&self) -> bool {
         is_readable(self.as_fd())
     }
@@ -355,14 +353,14 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Returns the local address. The port is set once the endpoint listens or connects.
     fn local_address(&self) -> SocketAddr;
 
-    /// Returns the peer's address. At a passive endpoint it comes from the header of the request.
+    /// Returns the peer's address. On a passive endpoint it is taken from the header of the request.
     fn peer_address(&self) -> Option<SocketAddr>;
 
-    /// Returns the effective uid of the process at the other end, if this host proves that the peer is a process of
-    /// this user in this user namespace. The peer's request or reply must have arrived. `None` for hardware, for other
-    /// hosts and users, and without such a proof.
+    /// Returns the effective uid of the peer's process, if the host proves that the process runs as this user in this user
+    /// namespace. Call this after the peer's request or reply has arrived. Returns `None` for hardware, for other hosts and
+    /// users, and without such a proof.
     ///
-    /// Takes system calls: call this once per connection.
+    /// This makes system calls, so call it once per connection.
     fn local_user(&self) -> Option<u32>;
 
     /// Returns the UDP ports of the connection, once they are determined; `None` on hardware.
@@ -378,11 +376,11 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Attaches the QP of the connection and moves it to INIT.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if a QP is attached already, or the type does not fit.
+    /// [`VerbsError::Invalid`] if a QP is attached already, or its type does not match the endpoint.
     fn attach(&self, qp: Arc<dyn QueuePair>) -> Result<(), VerbsError>;
 
-    /// Detaches the QP of an established connection: `disconnect` and the peer's disconnect no longer
-    /// change its state.
+    /// Detaches the QP of an established connection. After that, neither `disconnect` nor the peer's disconnect changes the
+    /// QP's state.
     fn detach(&self) -> Option<Arc<dyn QueuePair>>;
 
     /// Binds the endpoint to a local address. Port 0 picks a free port.
@@ -392,11 +390,11 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] if it is bound already.
     fn bind(&self, local: SocketAddr) -> Result<(), VerbsError>;
 
-    /// Finds the local address for a peer: `source` if that is given and the endpoint is not bound.
-    /// Completes with [`CmEventKind::AddressResolved`] or [`CmEventKind::AddressError`].
+    /// Determines the local address for the path to `remote`. An unbound endpoint uses `source`, if given. Completes with
+    /// [`CmEventKind::AddressResolved`] or [`CmEventKind::AddressError`].
     ///
     /// # Errors
-    /// Errors of `bind`, and [`VerbsError::Os`] if the host has no route to the peer.
+    /// Same as [`CmId::bind`], and [`VerbsError::Os`] if the host has no route to the peer.
     fn resolve_address(&self, source: Option<SocketAddr>, remote: SocketAddr) -> Result<(), VerbsError>;
 
     /// Finds the route to the peer. Completes with [`CmEventKind::RouteResolved`].
@@ -411,21 +409,21 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a value out of range.
     fn set_option(&self, option: CmOption) -> Result<(), VerbsError>;
 
-    /// Returns the change that moves a QP of this connection to a state: INIT at any time, RTR and RTS after
+    /// Returns the change that moves a QP of this connection to `state`. INIT is available at any time, RTR and RTS after
     /// the peer's request or reply (`rdma_init_qp_attr`).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for RTR and RTS before the message has arrived, and for other states.
     fn qp_changes(&self, state: QpState) -> Result<QpModify, VerbsError>;
 
-    /// Starts to listen; an unbound endpoint listens on a free port of all addresses. At most
-    /// `backlog` requests wait for the program.
+    /// Starts to listen. An unbound endpoint listens on a free port of all addresses. At most `backlog` requests wait for
+    /// the program.
     ///
     /// # Errors
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`].
     fn listen(&self, backlog: u32) -> Result<(), VerbsError>;
 
-    /// Sends the request, after the route is resolved. An endpoint can connect only once, even if it fails.
+    /// Sends the request. The route must be resolved. An endpoint can connect only once, even if the attempt fails.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] in the wrong state or with too much private data.
@@ -434,33 +432,31 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// Moves the attached QP, if there is one, to RTS and sends the reply.
     ///
     /// # Errors
-    /// Errors of `connect`.
+    /// Same as [`CmId::connect`].
     fn accept(&self, parameters: &ConnectParameters) -> Result<(), VerbsError>;
 
-    /// Completes the connection after [`CmEventKind::ConnectResponse`]: the program reports that its
-    /// QP is in RTS, and the RTU is sent.
+    /// Completes the connection after [`CmEventKind::ConnectResponse`] by sending the RTU. The program's QP must be in RTS.
     ///
     /// # Errors
-    /// Errors of `connect`.
+    /// Same as [`CmId::connect`].
     fn establish(&self) -> Result<(), VerbsError>;
 
     /// Notifies the endpoint that a packet has arrived at the QP of its accepted connection, which is
     /// equivalent to the peer's RTU (`rdma_notify` with `IBV_EVENT_COMM_EST`). Has no effect after the RTU.
     fn communication_established(&self);
 
-    /// Refuses a request, with at most 148 bytes of private data, 136 in [`PortSpace::Udp`].
+    /// Refuses a request, with at most 148 bytes of private data, or 136 in [`PortSpace::Udp`].
     ///
     /// # Errors
-    /// Errors of `connect`.
+    /// Same as [`CmId::connect`].
     fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
         self.reject_for(RejectReason::CONSUMER, private_data)
     }
 
-    /// Refuses a request for another reason than the application's. In [`PortSpace::Udp`] the reason
-    /// is not sent to the peer.
+    /// Refuses a request for the given reason. In [`PortSpace::Udp`] the reason is not sent to the peer.
     ///
     /// # Errors
-    /// Errors of `connect`.
+    /// Same as [`CmId::connect`].
     fn reject_for(&self, reason: RejectReason, private_data: &[u8]) -> Result<(), VerbsError>;
 
     /// Ends the connection; an attached QP goes to ERR.
@@ -471,13 +467,14 @@ pub trait CmId: Any + Send + Sync + Debug {
         self.disconnect_with(&[])
     }
 
-    /// Ends the connection as `disconnect` does, with at most 220 bytes of private data. librdmacm does not send it.
+    /// Ends the connection as `disconnect` does, with at most 220 bytes of private data. librdmacm does not send private
+    /// data.
     ///
     /// # Errors
-    /// Errors of `disconnect`.
+    /// Same as [`CmId::disconnect`].
     fn disconnect_with(&self, private_data: &[u8]) -> Result<(), VerbsError>;
 
-    /// Moves the endpoint to another channel, with its waiting events.
+    /// Moves the endpoint and its waiting events to another channel.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a channel of another device.
@@ -492,12 +489,11 @@ pub trait ConnectionManager: Send + Sync + Debug {
     /// Creates a channel.
     ///
     /// # Errors
-    /// The operating system's error, if it has no descriptor left.
+    /// The operating system's error if no descriptor is left.
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError>;
 
-    /// Creates an endpoint that is neither bound nor resolved. `qp_type` is the type of its QPs: `XrcIni`
-    /// to connect with XRC, `XrcTgt` to listen for XRC, and `Rc` in [`PortSpace::Udp`], where it has no
-    /// QP.
+    /// Creates an endpoint that is neither bound nor resolved. `qp_type` is the type of its QPs: `XrcIni` to connect with
+    /// XRC, `XrcTgt` to listen for XRC, and `Rc` in [`PortSpace::Udp`], where the endpoint has no QP.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for XRC outside [`PortSpace::Ib`], or a channel of another device;
@@ -521,9 +517,8 @@ pub trait ConnectionManager: Send + Sync + Debug {
         channel: &Arc<dyn CmChannel>,
     ) -> Result<Arc<dyn CmId>, VerbsError>;
 
-    /// Like [`ConnectionManager::create_endpoint`], but never blocks: `done` is called once with the
-    /// outcome, on any thread, before or after this returns. A caller that no longer needs the
-    /// endpoint drops it, which destroys it.
+    /// Like [`ConnectionManager::create_endpoint`], but never blocks. `done` is called once with the outcome, on any thread,
+    /// before or after this function returns. Drop the endpoint to destroy it.
     ///
     /// A provider whose `create_endpoint` waits for the network must override this.
     fn begin_endpoint(&self, request: EndpointRequest, channel: &Arc<dyn CmChannel>, done: EndpointDone) {

@@ -94,15 +94,15 @@ pub enum CompletionOpcode {
 }
 
 bitflags::bitflags! {
-    /// Optional fields of a completion that are valid.
+    /// Flags of a completion.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct CompletionFlags: u32 {
         /// `immediate` is valid.
         const WITH_IMMEDIATE = 1;
         /// The sender requested a solicited event.
         const SOLICITED = 1 << 1;
-        /// Only with [`CompletionStatus::RetryExceeded`], from software devices: the peer answers, but has not received any packet
-        /// with as much payload as the lost one.
+        /// The peer answers, but has received no packet with as much payload as the lost one. Software devices set this
+        /// flag, and only with [`CompletionStatus::RetryExceeded`].
         const LARGE_PACKETS_LOST = 1 << 2;
     }
 }
@@ -112,7 +112,7 @@ bitflags::bitflags! {
 pub struct Completion {
     /// The `wr_id` of the work request.
     pub wr_id: u64,
-    /// Success, or the reason of the failure.
+    /// Success, or the reason for the failure.
     pub status: CompletionStatus,
     /// The kind of work.
     pub opcode: CompletionOpcode,
@@ -120,9 +120,9 @@ pub struct Completion {
     pub byte_length: u32,
     /// Immediate data from the sender; valid with `WITH_IMMEDIATE`.
     pub immediate: u32,
-    /// The local QP: the INI for sends, the TGT or RC QP that received the message for receives
-    /// (contract G2).
+    /// The local QP: for a send the QP it was posted to, for a receive the TGT or RC QP that received the message (contract
+    /// G2).
     pub qp_number: QpNumber,
-    /// Optional fields that are valid.
+    /// Flags of the completion.
     pub flags: CompletionFlags,
 }

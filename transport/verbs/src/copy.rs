@@ -1,15 +1,14 @@
-//! Copies of memory that others may access at the same time.
+//! Copies to and from memory that devices and other threads may access at the same time.
 //!
-//! Owns the only way in which bytes are copied out of and into memory that a device, a NIC or another thread
-//! may write or read meanwhile. Such a copy may tear, and its bytes are then unspecified. It must never be
-//! undefined behaviour, since programs without unsafe code can cause it. [`Memory`](crate::Memory) calls it
-//! for ranges that it has checked.
+//! All copies to and from such memory go through this module. A copy may tear, and the copied bytes are then unspecified. It
+//! must never be undefined behaviour, because programs without unsafe code can cause it. [`Memory`](crate::Memory) checks
+//! the ranges before it copies.
 //!
 //! | where | how |
 //! |---|---|
-//! | x86-64 | inline assembly: the compiler assumes nothing about what it moves |
-//! | other processors | relaxed atomics, of words where the shared side is aligned |
-//! | Miri, and with the feature `relaxed-copies`, for sanitizers | relaxed atomics of bytes |
+//! | x86-64 | inline assembly, which is opaque to the compiler |
+//! | other processors | relaxed atomics, on words where the shared memory is aligned |
+//! | Miri, and sanitizers with the feature `relaxed-copies` | relaxed atomics on bytes |
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, feature = "relaxed-copies"))))]
 mod x86_64;
@@ -28,7 +27,7 @@ use std::mem::MaybeUninit;
 /// Copies bytes from shared memory, and initializes all of `into`.
 ///
 /// # Safety
-/// `from` is valid for reads of that many bytes, which others may write meanwhile, and `into` does not overlap them.
+/// `from` is valid for reads of `into.len()` bytes, which others may write meanwhile. `into` does not overlap this range.
 pub(crate) unsafe fn read(from: *const u8, into: &mut [MaybeUninit<u8>]) {
     // SAFETY: this function's contract; `into` is exclusive.
     unsafe { how::read(from, into) }
@@ -37,8 +36,8 @@ pub(crate) unsafe fn read(from: *const u8, into: &mut [MaybeUninit<u8>]) {
 /// Copies all of `from` to shared memory.
 ///
 /// # Safety
-/// `to` is valid for writes of that many bytes, which others may read and write meanwhile, and `from` does not
-/// overlap them.
+/// `to` is valid for writes of `from.len()` bytes, which others may read and write meanwhile. `from` does not overlap this
+/// range.
 pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
     // SAFETY: this function's contract.
     unsafe { how::write(from, to) }
@@ -48,7 +47,7 @@ pub(crate) unsafe fn write(from: &[u8], to: *mut u8) {
 /// unspecified.
 ///
 /// # Safety
-/// `from` is valid for reads and `to` for writes of that many bytes, which others may read and write meanwhile.
+/// `from` is valid for reads and `to` for writes of `length` bytes, which others may read and write meanwhile.
 pub(crate) unsafe fn between(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: this function's contract.
     unsafe { how::between(from, to, length) }

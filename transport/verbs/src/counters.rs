@@ -1,7 +1,6 @@
 //! Event counters of a device.
 
-/// One counter of a device: a stable name (`rnr_nak_sent`, `drop_bad_icrc`, ...) and its value
-/// since the device was opened.
+/// A counter of a device with a stable name, such as `rnr_nak_sent` or `drop_bad_icrc`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counter {
     /// Name in snake case; the same cause has the same name on every provider.

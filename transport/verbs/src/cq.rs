@@ -13,11 +13,11 @@ pub struct CqInit {
     pub capacity_cqe: u32,
     /// The channel for notifications; `None` for a CQ that is only polled.
     pub channel: Option<Arc<dyn CompletionChannel>>,
-    /// The caller's value that [`CompletionChannel::next_event`] returns for this CQ.
+    /// Value, chosen by the caller, that [`CompletionChannel::next_event`] returns for this CQ.
     pub context: u64,
-    /// Group of CQs that one thread polls. A software device may give each group a separate part, so that
-    /// threads that poll different groups do not wait for each other. Any thread may still poll any CQ.
-    /// Programs that do not divide their CQs use group 0.
+    /// Group of CQs that one thread polls. A software device may process each group separately, so that threads that poll
+    /// different groups do not wait for each other. Any thread may still poll any CQ. Programs that do not divide their CQs
+    /// use group 0.
     pub group: u32,
 }
 
@@ -36,7 +36,7 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
     /// software device the calling thread first does the device's pending work.
     fn poll(&self, completions: &mut [Completion]) -> usize;
 
-    /// Arms the CQ for one event on its channel. Poll once more after this and before sleeping.
+    /// Arms the CQ for one event on its channel. Before sleeping, poll the CQ once more.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if the CQ has no channel.
@@ -52,9 +52,9 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
     /// entries.
     fn resize(&self, capacity_cqe: u32) -> Result<(), VerbsError>;
 
-    /// Lets the thread that polls this CQ also sleep for the device: `wake` wakes that thread if it sleeps, from
-    /// any thread. Returns `None` if the device has no work for threads of the program, or if another thread
-    /// sleeps for the CQ's group. The thread then sleeps on the channel alone.
+    /// Lets the thread that polls this CQ also wait for the device. The device calls `wake`, on any thread, to wake the
+    /// waiting thread. Returns `None` if the device leaves no work to the program's threads, or if another thread waits for
+    /// the CQ's group. The caller then sleeps on the channel alone.
     fn device_wait(&self, wake: Arc<dyn Fn() + Send + Sync>) -> Option<Arc<dyn DeviceWait>> {
         let _ = wake;
         None
@@ -67,46 +67,45 @@ pub trait CompletionQueue: Any + Send + Sync + Debug {
     fn destroy(&self) -> Result<(), VerbsError>;
 }
 
-/// The wait of a thread that does a software device's work itself and sleeps in between, so that packets
-/// need not pass through a second thread of the device.
+/// Wait handle for a thread that does a software device's work itself and sleeps in between. Packets then need not pass
+/// through a thread of the device.
 ///
-/// To sleep: announce the sleep to all callers of `wake`, call [`DeviceWait::prepare`], then wait on the
-/// [`DeviceWait::descriptors`] and on the CQ's channel, which completions of other threads make readable.
-/// After waking, call [`DeviceWait::awake`] and poll the CQ. Dropping the wait ends it.
+/// To sleep, announce the sleep to all callers of `wake`, call [`DeviceWait::prepare`], then wait on the
+/// [`DeviceWait::descriptors`] and on the CQ's channel, which becomes readable when another thread completes work. After
+/// waking, call [`DeviceWait::awake`] and poll the CQ. Dropping the handle ends the wait.
 pub trait DeviceWait: Send + Sync + Debug {
-    /// Arms the CQ and does the device's pending work. From then on the calling thread must wake for the
-    /// device. Unless `awaits_acknowledgement`, it need not wake for acknowledgements, which are then
-    /// handled later.
+    /// Arms the CQ and does the device's pending work. From then on the calling thread must wake for the device. Unless
+    /// `awaits_acknowledgement` is true, acknowledgements need not wake the thread, and are handled later.
     fn prepare(&self, awaits_acknowledgement: bool) -> Prepared;
 
-    /// Returns the descriptors to wait on, edge-triggered. They belong to the device.
+    /// Returns the descriptors to wait on, edge-triggered. The device owns them.
     fn descriptors(&self) -> Vec<RawFd>;
 
-    /// Returns a further descriptor, which never changes.
+    /// Returns an additional descriptor to wait on, which never changes.
     fn bell(&self) -> Option<RawFd>;
 
-    /// Records that the thread is awake. `by_device` is false if it waited and none of the `descriptors` was
+    /// Records that the thread is awake. `by_device` is false if the thread waited and none of the `descriptors` was
     /// readable.
     fn awake(&self, by_device: bool);
 
-    /// Returns true if a packet has arrived. A simulation calls this where a thread would sleep on the descriptors.
+    /// Returns true if a packet has arrived. Simulations call this instead of sleeping on the descriptors.
     fn has_arrivals(&self) -> bool;
 
-    /// Returns true if the device has work for which it does not wake the thread. Called by a simulation,
-    /// like [`DeviceWait::has_arrivals`].
+    /// Returns true if the device has work for which it does not wake the thread. Simulations call this, like
+    /// [`DeviceWait::has_arrivals`].
     fn is_due(&self) -> bool;
 }
 
 /// Result of [`DeviceWait::prepare`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prepared {
-    /// Work is ready: poll the CQ instead of sleeping.
+    /// Work is ready. Poll the CQ instead of sleeping.
     Ready,
     /// The thread may sleep.
     Sleep {
         /// Time of the device's next timer.
         until: Option<Time>,
-        /// Number that changes with [`DeviceWait::descriptors`].
+        /// Number that changes whenever [`DeviceWait::descriptors`] change.
         version: u64,
     },
 }

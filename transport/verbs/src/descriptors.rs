@@ -1,9 +1,9 @@
-//! Descriptors with higher numbers than the standard streams.
+//! File descriptors with higher numbers than the standard streams.
 //!
-//! A program may run with standard input, output or error closed. The next descriptor created then gets the
-//! stream's number, and the program's output goes there: into a socket, or into a file that all processes of
-//! the host share. So all code that keeps a descriptor creates it through [`above_stdio`], or passes it to
-//! [`lift`] if it cannot be created twice. The streams stay closed for the program.
+//! A program may run with standard input, output or error closed. The next descriptor created then gets the number of the
+//! closed stream, and may be a socket, or a file shared by all processes of the host. The program's output would go there.
+//! Therefore code that keeps a descriptor creates it with [`above_stdio`], or passes it to [`lift`] if it cannot be created
+//! twice. The streams stay closed for the program.
 #![forbid(unsafe_code)]
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -14,16 +14,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 /// The lowest descriptor beyond the standard streams.
 const LOWEST: RawFd = 3;
 
-/// Placeholders in the numbers of the standard streams that are closed. Dropping it closes them again.
+/// Placeholders for closed standard streams. Dropping this value closes them again.
 #[must_use = "the streams are occupied until this is dropped"]
 #[derive(Debug)]
 pub struct HeldStdio {
-    /// Epoll descriptors, since these can be neither read nor written.
+    /// Epoll descriptors, which can be neither read nor written.
     _placeholders: Vec<Epoll>,
 }
 
 impl HeldStdio {
-    /// Occupies the streams that are closed. Allocates only if there is one.
+    /// Occupies the numbers of closed standard streams. Allocates only if one is closed.
     ///
     /// # Errors
     /// The error of the system call that creates a placeholder.
@@ -45,7 +45,7 @@ fn is_stdio_open() -> bool {
 /// Creates a descriptor above the numbers of the standard streams. `make` may be called several times.
 ///
 /// # Errors
-/// The error of `make`, or of a placeholder.
+/// The error of `make`, or of [`HeldStdio::take`].
 pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let _held = HeldStdio::take()?;
     // Another thread closed a stream in the meantime. Keep this descriptor, so that the next attempt gets
@@ -63,8 +63,8 @@ pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::R
 /// Moves a descriptor above the standard streams, unless it is there already.
 ///
 /// # Errors
-/// The error of the system call that copies it.
+/// The error of the system call that duplicates the descriptor.
 pub fn lift(made: OwnedFd) -> io::Result<OwnedFd> {
-    // Clones from the standard library are above the streams, and closed by exec.
+    // `try_clone` returns a descriptor above the streams, and sets `FD_CLOEXEC`.
     if made.as_raw_fd() >= LOWEST { Ok(made) } else { made.try_clone() }
 }

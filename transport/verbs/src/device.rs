@@ -1,4 +1,4 @@
-//! Opened devices, which create every other object.
+//! Opened devices, which create all other objects.
 
 use crate::channel::is_readable;
 use crate::{
@@ -104,7 +104,7 @@ pub enum AddressOwner {
 
 /// An opened device.
 pub trait Device: Any + Send + Sync + Debug {
-    /// Properties and limits.
+    /// Returns the properties and limits of the device.
     fn attributes(&self) -> &DeviceAttributes;
 
     /// Returns the current properties of a port, numbered from 1.
@@ -116,7 +116,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// Returns the used entries of port 1's GID table, in the order of their index.
     fn gid_table(&self) -> Vec<GidEntry>;
 
-    /// Returns the owner of an address, as far as the device can determine it, possibly with system calls.
+    /// Returns the owner of an address, as far as the device can determine it. May make system calls.
     fn address_owner(&self, address: IpAddr) -> AddressOwner {
         let is_own = self.gid_table().iter().any(|entry| entry.gid.ip() == address);
         if is_own { AddressOwner::ThisHost } else { AddressOwner::OtherHost }
@@ -131,7 +131,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// Creates a completion channel.
     ///
     /// # Errors
-    /// The operating system's error, if it has no descriptor left.
+    /// The operating system's error if no descriptor is left.
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError>;
 
     /// Creates a completion queue.
@@ -140,8 +140,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for a capacity of 0 or above the device's limit.
     fn create_cq(&self, init: CqInit) -> Result<Arc<dyn CompletionQueue>, VerbsError>;
 
-    /// Opens an XRC domain: the domain of the file's inode, or with `None` a new private one
-    /// (contract A1 to A7).
+    /// Opens the XRC domain of a file's inode, or with `None` a new private domain (contract A1 to A7).
     ///
     /// # Errors
     /// The errors in the table of contract A5.
@@ -160,13 +159,13 @@ pub trait Device: Any + Send + Sync + Debug {
     /// Creates a queue pair in the state RESET.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if the parts do not fit the type (contract C1, C11, C12).
+    /// [`VerbsError::Invalid`] if the parameters do not match the QP type (contract C1, C11, C12).
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError>;
 
-    /// Opens another handle of a TGT of the domain (contract C4 to C8).
+    /// Opens another handle of a TGT in the domain (contract C4 to C8).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if the domain has no TGT of that number.
+    /// [`VerbsError::Invalid`] if the domain has no TGT with that number.
     fn open_qp(&self, xrcd: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<Arc<dyn QueuePair>, VerbsError>;
 
     /// Returns the connection manager of the device.
@@ -178,8 +177,8 @@ pub trait Device: Any + Send + Sync + Debug {
     /// Returns a descriptor that is readable while asynchronous events are waiting.
     fn async_event_fd(&self) -> BorrowedFd<'_>;
 
-    /// Returns true if [`Device::async_event_fd`] is readable now. A simulation calls this where a thread would sleep
-    /// on it.
+    /// Returns true if [`Device::async_event_fd`] is readable now. Simulations call this instead of sleeping on the
+    /// descriptor.
     fn has_async_event(&self) -> bool {
         is_readable(self.async_event_fd())
     }
@@ -189,7 +188,7 @@ pub trait Device: Any + Send + Sync + Debug {
         Clock::monotonic()
     }
 
-    /// Returns the device's counters. Providers report `rnr_nak_sent`, `rnr_nak_received`, `retransmits`,
-    /// `packets_sent` and `packets_received`, except counters without a known value.
+    /// Returns the device's counters. Providers report `rnr_nak_sent`, `rnr_nak_received`, `retransmits`, `packets_sent` and
+    /// `packets_received`, but omit counters without a known value.
     fn counters(&self) -> Vec<Counter>;
 }

@@ -4,8 +4,7 @@ use crate::headroom;
 use std::io;
 use std::net::IpAddr;
 
-/// The reason why a verb was refused. Each variant has the errno that libibverbs returns
-/// ([`VerbsError::errno`]).
+/// Reason for the refusal of a verb. [`VerbsError::errno`] returns the errno of libibverbs for each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
@@ -50,14 +49,14 @@ pub enum VerbsError {
     Os(i32),
 }
 
-/// Content of [`VerbsError::AddressInUse`] for a port of another endpoint, if one of the two is bound to all
-/// addresses. Linux returns `EADDRNOTAVAIL` for it, and `EADDRINUSE` only if both name the same address
-/// (`cma_check_port` in drivers/infiniband/core/cma.c).
+/// Text in [`VerbsError::AddressInUse`] for a port that another endpoint uses, if one of the two is bound to all addresses.
+/// Linux then returns `EADDRNOTAVAIL`, and `EADDRINUSE` only if both endpoints name the same address (`cma_check_port` in
+/// drivers/infiniband/core/cma.c).
 pub const WILDCARD_TAKEN: &str = "another endpoint has this port, at all addresses or at one of them; take another port, or port 0 for a free one";
 
 impl VerbsError {
-    /// Refuses a link-local IPv6 address. It names a host only together with an interface, and neither GIDs nor the
-    /// connection manager's messages have one.
+    /// Refuses a link-local IPv6 address. Such an address identifies a host only together with an interface, which neither
+    /// GIDs nor the connection manager's messages contain.
     ///
     /// # Errors
     /// [`VerbsError::AddressNotAvailable`] with the remedy.
@@ -97,8 +96,8 @@ impl From<io::Error> for VerbsError {
     }
 }
 
-/// A list of work requests was accepted only in part: the requests before `index` are posted, the request
-/// at `index` was refused for `cause`, and later ones were not examined (`bad_wr` in C).
+/// Refusal of a request in a list of work requests. The requests before `index` are posted, the request at `index` was
+/// refused for `cause`, and later requests were not examined (`bad_wr` in C).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("work request {index} was refused: {cause}")]
 pub struct PostError {

@@ -1,13 +1,13 @@
 //! Detection of forks of the process.
 //!
-//! The child of a `fork` has a copy of everything but the threads. Code that waits for a thread must detect
-//! this, and must not release resources that the parent still uses. A [`Process`] is recorded when threads
-//! are started, and checked before they are waited for: one relaxed load and a comparison.
+//! The child of a `fork` gets a copy of the process with only the calling thread. Code that waits for a thread must detect
+//! this, and must not release resources that the parent still uses. A [`Process`] is recorded when threads are started, and
+//! checked before the code waits for them. The check is one relaxed load and a comparison.
 
 use crate::fork_ffi::{end_child, generation};
 use std::sync::Once;
 
-/// Text for callers in the child, with the remedy.
+/// Error text for callers in the child, with the remedy.
 pub const FORKED: &str = "the process was forked after this node started, and the child has none of the node's threads: \
                           fork first, start the node after";
 
@@ -29,18 +29,17 @@ impl Process {
         Self { generation: generation() }
     }
 
-    /// Returns true in a child that was forked from that process, and in its children.
+    /// Returns true in a child that was forked from this process, and in the child's descendants.
     #[inline]
     #[must_use]
     pub fn is_forked(self) -> bool {
         generation() != self.generation
     }
 
-    /// Ends the process if it is such a child. Threads of a node call this when the program's code returns to
-    /// them. The sockets and the shared memory belong to the parent, so the thread's messages would be sent
-    /// twice.
+    /// Ends the running process if it was forked from this one. A node's threads call this when the program's code returns
+    /// to them. The sockets and the shared memory belong to the parent, so messages from the child would be duplicates.
     ///
-    /// The child writes a line to standard error and ends with [`ENDED_IN_CHILD`], without the parent's exit handlers.
+    /// The child writes a line to standard error and exits with [`ENDED_IN_CHILD`], without running exit handlers.
     #[inline]
     pub fn end_if_forked(self) {
         if self.is_forked() {

@@ -9,25 +9,24 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Returns the number of forks that have led to this process.
 #[inline]
 pub(crate) fn generation() -> u32 {
-    // A child starts with the thread that ran the handler, so relaxed order suffices.
+    // A child starts with the thread that ran the handler, so relaxed ordering suffices.
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Counts each child from now on.
+/// Starts to count forks.
 pub(crate) fn notice() {
-    // SAFETY: the handler takes no arguments, does not unwind and does one atomic addition, which a child may do
-    // before it executes another program. The C library forgets the handlers of a library that is unloaded.
+    // SAFETY: the handler takes no arguments, does not unwind and does one atomic addition, which a child may do before it
+    // executes another program. The C library removes the handlers of an unloaded library.
     let _no_memory = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 
-/// Written by a child before it is ended.
+/// Message of a child before it exits.
 const RETURNED: &[u8] =
     b"trunkline: a handler or task has forked the process and returned in the child, which ends here: \
                           execute another program in the child, or call _exit\n";
 
-/// Ends this process, the child of a `fork`. A library normally does not end its program, but this is the
-/// child's only thread, and it cannot return. A panic, a log or an exit handler may need a lock that a thread
-/// of the parent held.
+/// Exits from this process, the child of a `fork`. A library normally does not exit, but this is the child's only thread,
+/// and it cannot return. A panic, a log event or an exit handler may need a lock that another thread of the parent held.
 #[cold]
 pub(crate) fn end_child(status: i32) -> ! {
     // SAFETY: the text is valid for its length. Both functions may be called in the child of a process with threads.

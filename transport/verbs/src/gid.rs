@@ -1,4 +1,4 @@
-//! Global identifiers: the addresses of a RoCE port.
+//! Global identifiers (GIDs), the addresses of a RoCE port.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -54,6 +54,6 @@ pub struct GidEntry {
     pub index: u16,
     /// The address.
     pub gid: Gid,
-    /// Kind of packets to it.
+    /// Encapsulation of packets to the address.
     pub kind: GidKind,
 }

@@ -1,13 +1,12 @@
-//! Space that stays free in a limited address space.
+//! Memory kept free within the process's limits.
 //!
-//! Small allocations cannot fail: when the system has no more memory, the allocator ends the process. So
-//! every large allocation, which can fail, succeeds only while [`HEADROOM`] is left after it. Owns that rule
-//! for the limits on the address space (`ulimit -v`) and on private memory (`ulimit -d`). Without such a
-//! limit each check is two system calls. Called before large blocks are allocated, files are mapped and
-//! threads are started. It must never allocate.
+//! Small allocations cannot return errors: if memory is exhausted, the allocator ends the process. Large allocations can, so
+//! they fail unless [`HEADROOM`] is left after them. This module enforces that rule for the limits on the address space
+//! (`ulimit -v`) and on private memory (`ulimit -d`). Callers check before they allocate large blocks, map files or start
+//! threads. Without a limit, each check makes two system calls. A check must never allocate.
 //!
-//! It does not lock: threads that allocate at the same time may together leave less. The limit of a control
-//! group is not checked; the kernel ends a process that exceeds that limit.
+//! The checks do not lock, so threads that allocate at the same time may together leave less. The limit of a control group
+//! is not checked; the kernel ends a process that exceeds that limit.
 
 use crate::heap_ffi;
 use nix::errno::Errno;
@@ -19,9 +18,9 @@ use std::str;
 
 /// Bytes that are reserved for small allocations.
 pub const HEADROOM: usize = 8 << 20;
-/// Address space of a thread's stack in bytes, including its guard page: the standard library's default.
+/// Address space in bytes of a thread's stack with the standard library's default size, including its guard page.
 pub const STACK: usize = (2 << 20) + 4096;
-/// Blocks below this length count as small.
+/// Minimum length of a large block, in bytes.
 pub const LARGE: usize = 16 << 10;
 /// Size of the buffer for the part of /proc/self/status that is read.
 const STATUS_BYTES: usize = 4096;
@@ -93,7 +92,7 @@ impl Limit {
 
     fn check(self, bytes: usize) -> Result<(), NoRoom> {
         let Some(limit) = self.bytes() else { return Ok(()) };
-        // Without /proc, or a descriptor to read it, the allocation itself fails.
+        // If /proc cannot be read, the allocation itself fails.
         let Some(used_kib) = in_use_kib(self) else { return Ok(()) };
         self.judge(limit >> 10, used_kib, (bytes as u64).saturating_add(HEADROOM as u64).div_ceil(1024))
     }
@@ -106,16 +105,16 @@ impl Limit {
     }
 }
 
-/// Refuses private memory of `bytes` that would not leave [`HEADROOM`].
+/// Checks that [`HEADROOM`] is left after an allocation of `bytes` of private memory.
 ///
 /// # Errors
-/// The limit that does not leave [`HEADROOM`] after them.
+/// The limit that would leave less.
 pub fn check(bytes: usize) -> Result<(), NoRoom> {
     Limit::AddressSpace.check(bytes)?;
     Limit::Data.check(bytes)
 }
 
-/// Refuses shared memory of `bytes`, mapped from a file, that would not leave [`HEADROOM`].
+/// Checks that [`HEADROOM`] is left after `bytes` of shared memory are mapped from a file.
 ///
 /// # Errors
 /// Same as [`check`].
@@ -123,7 +122,7 @@ pub fn check_shared(bytes: usize) -> Result<(), NoRoom> {
     Limit::AddressSpace.check(bytes)
 }
 
-/// A limit of the process allows no file of that length.
+/// The process's limit on file sizes is too low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "files are limited to {limit} bytes (`ulimit -f`), and {wanted} are needed: raise the limit, or lift it with \
@@ -140,18 +139,18 @@ impl From<FileTooLarge> for io::Error {
     }
 }
 
-/// Refuses a file of `bytes` beyond the process's limit. The kernel does not refuse such a file but ends the
-/// process with SIGXFSZ.
+/// Checks the length of a file against the process's limit. The kernel does not refuse a longer file but ends the process
+/// with SIGXFSZ.
 ///
 /// # Errors
-/// The limit, if it is lower.
+/// The limit, if it is below `bytes`.
 pub fn check_file(bytes: u64) -> Result<(), FileTooLarge> {
-    // If there is no limit, the value is the largest number.
+    // Without a limit, the value is `u64::MAX`.
     let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _hard)| soft);
     if bytes <= limit { Ok(()) } else { Err(FileTooLarge { limit, wanted: bytes }) }
 }
 
-/// Returns the end of an error text if the error means that a limit is reached: the limit, its value if the
+/// Returns a suffix for the text of an error that means that a limit is reached. It names the limit, its value if the
 /// process can read it, and how to raise it. Empty for other errors.
 #[must_use]
 pub const fn remedy(errno: Option<i32>) -> Remedy {
@@ -198,23 +197,22 @@ pub fn is_limited() -> bool {
     Limit::AddressSpace.bytes().is_some() || Limit::Data.bytes().is_some()
 }
 
-/// Makes glibc use as little memory as possible if the process has such a limit. Otherwise glibc reserves 64
-/// MiB of address space for each new thread that allocates, and temporarily twice as much, unless the
-/// variable `MALLOC_ARENA_MAX` is set. Depending on the order of the threads, that fits the limit or not.
-/// glibc also keeps large freed blocks, which [`check`] counts as used. The cost is that threads wait for
-/// each other to allocate, and large blocks are mapped again each time.
+/// Minimizes glibc's use of memory if the process's address space or private memory is limited. By default, glibc reserves
+/// 64 MiB of address space for each new thread that allocates, and temporarily twice as much, unless `MALLOC_ARENA_MAX` is
+/// set. Whether that fits the limit depends on the order of the threads. glibc also keeps large freed blocks, which
+/// [`check`] counts as used. The cost is that threads wait for each other to allocate, and that large blocks are mapped
+/// again each time.
 ///
-/// The change affects the whole process, so nodes call this function before they start threads, and devices
-/// do not.
+/// The change affects the whole process, so nodes call this function before they start threads, but devices do not call it.
 pub fn tune_heap() {
     if is_limited() {
         heap_ffi::use_least();
     }
 }
 
-/// Returns large blocks to the system when they are freed, in the whole process. This is for programs that
-/// create and drop many nodes, such as simulations. Most of a pool is never touched, so zero pages of the
-/// system cost less than used memory that must be zeroed.
+/// Makes the whole process return large blocks to the system when they are freed. This is for programs that create and drop
+/// many nodes, such as simulations. Most of a pool is never touched, so fresh pages, which are zero, cost less than used
+/// memory that must be zeroed.
 pub fn return_large_blocks() {
     heap_ffi::return_large_blocks();
 }

@@ -15,8 +15,8 @@ mod glibc {
     }
 }
 
-/// Makes all threads share one heap, unless the environment chooses otherwise, and returns large blocks to
-/// the system when they are freed.
+/// Makes all threads share one heap, unless `MALLOC_ARENA_MAX` is set, and returns large blocks to the system when they are
+/// freed.
 #[cfg(target_env = "gnu")]
 pub(crate) fn use_least() {
     if std::env::var_os("MALLOC_ARENA_MAX").is_none() {

@@ -1,9 +1,7 @@
-//! Memory of the machine and of the process's control group, for the check of settings that require too much
-//! of it.
+//! Memory of the machine and of the process's control groups, used to detect settings that require too much of it.
 //!
-//! Beyond these bounds the kernel kills the process instead of refusing an allocation.
-//! [`headroom`](crate::headroom) checks the limits of the process. This module reads /proc and
-//! /sys/fs/cgroup; without a readable value there is no bound.
+//! Beyond these bounds the kernel kills the process instead of refusing an allocation. [`headroom`](crate::headroom) checks
+//! the limits of the process. This module reads /proc and /sys/fs/cgroup; an unreadable value sets no bound.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +9,9 @@ use std::path::{Path, PathBuf};
 /// Maximum number of control groups that are read: the process's own and its ancestors.
 const MAX_GROUPS: usize = 64;
 
-/// Owner of memory that a control group limits.
+/// [`Bound::of`] for memory that a control group limits.
 pub const CONTROL_GROUP: &str = "its control group";
-/// Remedy for memory that a node may exceed.
+/// Remedy for a node that may exceed the memory.
 pub const REMEDY: &str =
     "raise the limit (MemoryMax=, memory.max), or lower the node's budgets: NodeBuilder::memory_limit";
 
@@ -22,21 +20,21 @@ pub const REMEDY: &str =
 pub struct Bound {
     /// Bytes.
     pub bytes: u64,
-    /// The owner, for errors.
+    /// Owner of the memory, for error texts.
     pub of: &'static str,
 }
 
-/// Memory for the process. `None` if it is unknown.
+/// Memory available to the process. A field is `None` if its value is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostMemory {
-    /// Memory that can still be taken, swap included.
+    /// Memory that can still be allocated, including swap.
     pub free: Option<Bound>,
-    /// All memory, swap included.
+    /// Total memory, including swap.
     pub whole: Option<Bound>,
 }
 
 impl HostMemory {
-    /// Returns the bound that use of this many bytes exceeds. Beyond it the kernel ends the process.
+    /// Returns the bound that `bytes` would exceed. The kernel ends a process that exceeds it.
     #[must_use]
     pub fn exceeded_by(&self, bytes: u64) -> Option<Bound> {
         self.whole.filter(|whole| whole.bytes < bytes)
@@ -53,13 +51,13 @@ impl HostMemory {
     }
 }
 
-/// Returns the memory that the machine and the control groups of this process have.
+/// Reads the memory of the machine and of this process's control groups.
 #[must_use]
 pub fn read() -> HostMemory {
     read_below(Path::new("/"))
 }
 
-/// Like [`read`], with the files of /proc and /sys below another directory than `/`.
+/// Like [`read`], with the directory `root` in place of `/`.
 #[must_use]
 pub fn read_below(root: &Path) -> HostMemory {
     let mut memory = HostMemory::default();
@@ -76,13 +74,14 @@ pub fn read_below(root: &Path) -> HostMemory {
 /// A control group of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlGroup {
-    /// Directory of its files, which may not exist: in a container the root of the mount is the container's group.
+    /// Directory of the group's files. It may not exist, because in a container the root of the mount is the container's
+    /// group.
     pub folder: PathBuf,
-    /// True for version 2, whose files have other names.
+    /// True for cgroup version 2, whose files have different names.
     pub is_unified: bool,
 }
 
-/// Returns the control groups of this process with a controller, and those above them. `root` stands for `/`.
+/// Returns this process's control groups with a controller, and their ancestors. `root` stands for `/`.
 #[must_use]
 pub fn control_groups(root: &Path, controller: &str) -> Vec<ControlGroup> {
     let mut groups = Vec::new();
@@ -139,7 +138,7 @@ mod tests {
     impl Root {
         fn new(name: &str, files: &[(&str, &str)]) -> Self {
             let root = std::env::temp_dir().join(format!("host-memory-{name}-{}", std::process::id()));
-            // A killed process may have had the same number.
+            // A killed process with the same pid may have left its directory.
             let _left = fs::remove_dir_all(&root);
             for (path, text) in files {
                 let path = root.join(path);

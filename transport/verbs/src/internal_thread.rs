@@ -1,9 +1,9 @@
 //! Threads that belong to this library and that its users do not see.
 //!
-//! A signal for a process goes to any of its threads that does not block it. A program that reads a signal
-//! through `signalfd` or `sigwait` must block it in all threads, which it cannot do in threads of a library.
-//! These threads block every signal from their first instruction. Signals that the kernel raises for a fault
-//! of the thread itself stay unblocked: a blocked one would end the process without its handler.
+//! A signal for a process goes to any of its threads that does not block it. A program that reads a signal through
+//! `signalfd` or `sigwait` must block it in all threads, but cannot do so in the threads of a library. Internal threads
+//! therefore block every signal from their first instruction, except signals for the thread's own faults. A blocked fault
+//! signal would end the process without its handler.
 
 use nix::sys::signal::{SigSet, Signal};
 use std::cell::Cell;
@@ -28,7 +28,7 @@ thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Number of an internal thread in this process. Unlike a `ThreadId`, it can be compared with the running thread's
+/// Number of an internal thread in this process. Unlike a `ThreadId`, it can be compared with the current thread's number
 /// after that thread's locals are destroyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadNumber(u64);
@@ -39,7 +39,7 @@ impl ThreadNumber {
         Self(LAST.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Returns true on this thread.
+    /// Returns true if the current thread has this number.
     #[must_use]
     pub fn is_current(self) -> bool {
         NUMBER.get() == self.0
@@ -63,13 +63,13 @@ impl<T> InternalThread<T> {
     /// Waits until the thread has ended.
     ///
     /// # Errors
-    /// The payload of its panic.
+    /// The payload of the thread's panic.
     pub fn join(self) -> thread::Result<T> {
         self.handle.join()
     }
 }
 
-/// Signals are blocked in this thread until the guard is dropped.
+/// Guard that blocks signals in this thread until it is dropped.
 struct Blocked {
     before: SigSet,
 }
@@ -97,7 +97,7 @@ impl Drop for Blocked {
 /// return.
 ///
 /// # Errors
-/// The system has no more threads.
+/// The operating system's error if it cannot create the thread.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,

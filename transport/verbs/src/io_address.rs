@@ -1,6 +1,6 @@
 //! Addresses as used by devices.
 
-/// An address in work requests and packets. It is never dereferenced; code only adds to it.
+/// An address in work requests and packets. Code only adds to it, and never dereferences it.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct IoAddress(pub u64);
@@ -12,18 +12,16 @@ impl IoAddress {
         Self(self.0.wrapping_add(bytes))
     }
 
-    /// Returns a start for [`crate::ProtectionDomain::register_at`] that depends on `random` only, so that
-    /// the memory's address in this process is not disclosed to peers. It is a multiple of the page size, as
-    /// NICs require for page-aligned memory, and in 2^46 .. 2^47. Regions may overlap in this range, since
-    /// each access names a key.
+    /// Returns a start address for [`crate::ProtectionDomain::register_at`] that depends only on `random`, so that the
+    /// memory's address in this process is not disclosed to peers. The result is in 2^46 .. 2^47, and a multiple of the page
+    /// size, as NICs require for page-aligned memory. Regions may overlap in this range, because each access names a key.
     #[must_use]
     pub const fn from_random(random: u64) -> Self {
         // Use the high bits, because the low bits of simple generators are weak.
         Self((1 << 46) | ((random >> 30) << 12))
     }
 
-    /// Like [`Self::from_random`], for memory that begins at `like` in this process, which need not be the
-    /// beginning of a page.
+    /// Like [`Self::from_random`], for memory that begins at `like` in this process, which need not be page-aligned.
     #[must_use]
     pub const fn from_random_like(random: u64, like: Self) -> Self {
         Self::from_random(random).plus(like.0 & 0xfff)

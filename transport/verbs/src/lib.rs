@@ -1,16 +1,14 @@
-//! The verbs vocabulary: the calls on an RDMA device, and what they return.
+//! Verbs types and traits: the calls on an RDMA device, and their results.
 //!
-//! This crate owns plain types and object-safe traits in the terms of libibverbs and librdmacm. Providers
-//! (the software device, the adapter over rdma-core) implement the traits; pollers, trunks and the
-//! conformance suite use them. It does no I/O, and must never name a C type. Some modules that every crate
-//! above needs query the system: [`headroom`] and [`host_memory`] for free memory, [`internal_thread`] for
-//! threads, [`fork`] for forks of the process, and [`descriptors`] for descriptors above the standard
-//! streams.
+//! This crate contains plain types and object-safe traits in the terms of libibverbs and librdmacm. Providers (the software
+//! device, the adapter over rdma-core) implement the traits; pollers, trunks and the conformance suite use them. The crate
+//! does no I/O, and must never name a C type. Some modules query the system for all crates above: [`headroom`] and
+//! [`host_memory`] for free memory, [`internal_thread`] for threads, [`fork`] for forks of the process, and [`descriptors`]
+//! for descriptors above the standard streams.
 //!
-//! Objects are returned as `Arc<dyn Trait>`. One call moves a whole batch (a slice of work requests
-//! or of completions), so there is one virtual call per batch. Each object has an explicit `destroy`
-//! that returns [`VerbsError::Busy`] while another object still uses it. Dropping the last `Arc`
-//! destroys it too, in whatever order the device needs.
+//! Objects are returned as `Arc<dyn Trait>`. One virtual call moves a whole batch of work requests or completions. Each
+//! object has an explicit `destroy` that returns [`VerbsError::Busy`] while another object still uses it. Dropping the last
+//! `Arc` also destroys the object, in the order that the device requires.
 
 mod access;
 mod async_event;

@@ -1,8 +1,8 @@
 //! Memory that a device may read and write.
 //!
-//! Owns the bytes of a registration. Devices, pollers and applications copy into and out of it.
-//! A NIC or another thread may write at the same time, so no Rust reference to the bytes is formed
-//! except by the two `unsafe` functions, whose callers guarantee exclusion for the range.
+//! [`Memory`] holds the bytes of a registration. Devices, pollers and applications copy to and from it. A NIC or another
+//! thread may write at the same time, so only the two `unsafe` functions form Rust references to the bytes, and their
+//! callers guarantee exclusion for the range.
 
 use crate::{IoAddress, copy, headroom};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -12,7 +12,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reason for a refused access, which leaves memory unread and unchanged.
+/// Reason for a refused access, which neither reads nor changes the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -44,15 +44,13 @@ pub struct Memory {
 // SAFETY: the block is plain bytes without thread affinity, and the methods of this type access it
 // by raw copies or atomics only.
 unsafe impl Send for Memory {}
-// SAFETY: shared access is by the copies of `copy`, which may tear but are defined whatever other threads read and write,
-// and by atomics.
-// The callers of `slice` and `slice_mut` guarantee exclusion for the range they borrow.
+// SAFETY: shared access is by atomics, and by the functions of `copy`, whose copies may tear but are defined whatever other
+// threads read and write. The callers of `slice` and `slice_mut` guarantee exclusion for the range they borrow.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `length` zero bytes, page aligned. A length of 0 is allowed. Pages of a large block are taken
-    /// from the system when they are first used. A large block leaves the [`headroom`] of a limited address
-    /// space free.
+    /// Allocates `length` zero bytes, page aligned. A length of 0 is allowed. The system provides the pages of a large block
+    /// when they are first used. A large block must leave the [`headroom`] of a limited address space free.
     ///
     /// # Errors
     /// [`MemoryError::OutOfMemory`].
@@ -84,7 +82,7 @@ impl Memory {
         Arc::new(Self { start, length, allocation: None })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
@@ -159,14 +157,14 @@ impl Memory {
     /// Copies consecutive parts into the memory from `offset` on.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`], without a write.
+    /// [`MemoryError::OutOfBounds`]. Nothing is written then.
     #[inline]
     pub fn write_all<const N: usize>(&self, offset: usize, parts: [&[u8]; N]) -> Result<(), MemoryError> {
         self.check(offset, parts.iter().map(|part| part.len()).sum())?;
         let mut at = offset;
         for part in parts {
-            // SAFETY: `check` has verified that the range of all parts is inside the block, and this one ends where the
-            // next begins. Overlap is as for `write`.
+            // SAFETY: `check` has verified that the range of all parts is inside the block, and this one ends where the next
+            // begins. The overlap rule of `write` applies.
             unsafe { copy::write(part, self.start.as_ptr().add(at)) };
             at += part.len();
         }
@@ -177,7 +175,7 @@ impl Memory {
     /// written bytes are unspecified.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`], of either range.
+    /// [`MemoryError::OutOfBounds`], for either range.
     #[inline]
     pub fn copy_to(&self, offset: usize, length: usize, into: &Self, at: usize) -> Result<(), MemoryError> {
         self.check(offset, length)?;
@@ -258,7 +256,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Some((allocated, layout)) = self.allocation {
-            // SAFETY: `zeroed` allocated it with this layout, and slices borrow from `self`, so none exists.
+            // SAFETY: `zeroed` allocated it with this layout, and slices borrow from `self`, so no slice exists.
             unsafe { dealloc(allocated.as_ptr(), layout) };
         }
     }

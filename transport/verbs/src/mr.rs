@@ -23,7 +23,7 @@ pub struct RemoteAddress {
     pub rkey: Rkey,
 }
 
-/// Registered memory. The keys are valid until it is destroyed or the last `Arc` is dropped.
+/// Registered memory. The keys are valid until the region is destroyed or the last `Arc` is dropped.
 pub trait MemoryRegion: Any + Send + Sync + Debug {
     /// Returns the key for local work requests.
     fn lkey(&self) -> Lkey;
@@ -32,7 +32,7 @@ pub trait MemoryRegion: Any + Send + Sync + Debug {
     /// Returns the address of the byte at `offset` in the region, for work requests and peers. This is the
     /// address in this process, unless the memory was registered at another address.
     fn address(&self, offset: usize) -> IoAddress;
-    /// Returns the memory that is registered, in whole or in part.
+    /// Returns the memory that contains the region.
     fn memory(&self) -> &Arc<Memory>;
     /// Returns the access rights of the registration.
     fn access(&self) -> Access;

@@ -40,8 +40,8 @@ impl Mtu {
         Self::from_code(self.code() - 1)
     }
 
-    /// Returns the largest path MTU for a link MTU in bytes, which leaves 96 bytes for headers, XRCETH
-    /// included (contract rocev2 3.3).
+    /// Returns the largest path MTU for a link MTU in bytes, with 96 bytes reserved for headers including XRCETH (contract
+    /// rocev2 3.3).
     #[must_use]
     pub fn for_link(link_mtu: u32) -> Option<Self> {
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() + 96 <= link_mtu)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The default partition key, full membership (contract rocev2 8.2).
+/// The default partition key, with full membership (contract rocev2 8.2).
 pub const PKEY_DEFAULT: u16 = 0xffff;
 
 const MASK: u32 = 0x00ff_ffff;
@@ -14,7 +14,7 @@ macro_rules! number24 {
         pub struct $name(u32);
 
         impl $name {
-            /// Keeps the low 24 bits of `value`.
+            /// Creates a number from the low 24 bits of `value`.
             #[must_use]
             pub const fn new(value: u32) -> Self {
                 Self(value & MASK)
@@ -42,7 +42,7 @@ macro_rules! number24 {
 }
 
 number24! {
-    /// A queue pair's number on its device. 1 is the general services QP of the CM.
+    /// A queue pair's number on its device. Number 1 is the general services QP, which the CM uses.
     QpNumber
 }
 number24! {
@@ -50,13 +50,13 @@ number24! {
     SrqNumber
 }
 
-/// A packet sequence number: 24 bits, compared by the sign of the difference (contract
-/// rocev2 7.1). It has no total order, so it has no `Ord`.
+/// A 24-bit packet sequence number. Numbers are compared by the sign of their difference (contract rocev2 7.1), which is not
+/// a total order, so there is no `Ord`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Psn(u32);
 
 impl Psn {
-    /// Keeps the low 24 bits of `value`.
+    /// Creates a number from the low 24 bits of `value`.
     #[must_use]
     pub const fn new(value: u32) -> Self {
         Self(value & MASK)

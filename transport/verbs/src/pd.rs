@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A protection domain: queues can access only the regions of their own domain.
+/// A protection domain. Queues can access only the regions of their own domain.
 pub trait ProtectionDomain: Any + Send + Sync + Debug {
     /// Registers all of `memory`, which stays allocated at least as long as the region.
     ///
@@ -33,11 +33,11 @@ pub trait ProtectionDomain: Any + Send + Sync + Debug {
         self.register_range(memory, all, start, access)
     }
 
-    /// Registers the bytes of `range` in `memory`. `start` is the address of the first byte for work requests
-    /// and peers. The keys reach no byte outside of the range. All of `memory` stays allocated at least as
-    /// long as the region. Ranges of several regions may overlap.
+    /// Registers the bytes of `range` in `memory`. `start` is the address of the first byte for work requests and peers. The
+    /// keys do not give access to bytes outside the range. All of `memory` stays allocated at least as long as the region.
+    /// Ranges of several regions may overlap.
     ///
-    /// NICs register pages: `start` must have the same place in its page as the first byte has in this process
+    /// NICs register pages, so `start` must have the same offset in its page as the first byte has in this process
     /// ([`IoAddress::from_random_like`]).
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! Hosts of peers, the unit of all limits per host.
+//! Hosts of peers, to which all per-host limits apply.
 //!
-//! A sender may have many addresses: an IPv6 host has a whole network, and a user of this host has all of
-//! 127.0.0.0/8. Therefore a /64 counts as one host, and so do all addresses of this host together, except
-//! those at which processes of this user are registered. The device identifies these addresses.
+//! A sender may have many addresses. An IPv6 host has a whole network, and a user of this host has all of 127.0.0.0/8.
+//! Therefore a /64 counts as one host. All addresses of this host also count as one, except addresses where processes of
+//! this user are registered. The device identifies these addresses.
 #![forbid(unsafe_code)]
 
 use crate::AddressOwner;
@@ -13,14 +13,14 @@ use std::net::IpAddr;
 pub enum PeerHost {
     /// An IPv4 address, or any address of a process of this user on this host.
     Address(IpAddr),
-    /// An IPv6 network: the first 64 bits of its addresses.
+    /// An IPv6 network, given by the first 64 bits of its addresses.
     Network(u64),
-    /// All processes of this host at addresses where no process of this user is registered.
+    /// All addresses of this host where no process of this user is registered.
     Unregistered,
 }
 
 impl PeerHost {
-    /// Returns the host of the peer at an address, which has this owner.
+    /// Returns the host of a peer, given the peer's address and the owner of that address.
     #[must_use]
     pub fn new(address: IpAddr, owner: AddressOwner) -> Self {
         match (owner, address) {

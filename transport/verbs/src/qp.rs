@@ -12,15 +12,15 @@ use std::sync::Arc;
 /// Capacities of a QP's queues. The actual values may be larger than the requested ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueCapacities {
-    /// Number of outstanding send requests.
+    /// Maximum number of outstanding send requests.
     pub max_send_wr: u32,
-    /// Number of posted receives; ignored with an SRQ and for XRC types (contract C2).
+    /// Maximum number of posted receives; ignored with an SRQ and for XRC types (contract C2).
     pub max_receive_wr: u32,
-    /// Number of SGEs of a send request.
+    /// Maximum number of SGEs per send request.
     pub max_send_sge: u32,
-    /// Number of SGEs of a receive request.
+    /// Maximum number of SGEs per receive request.
     pub max_receive_sge: u32,
-    /// Number of inline bytes of a send request.
+    /// Maximum number of inline bytes per send request.
     pub max_inline_data: u32,
 }
 
@@ -72,7 +72,7 @@ impl QpInit {
 pub struct ReadAllowance {
     /// Packets of data that new READs may request without waiting.
     pub packets: u32,
-    /// Maximum packets of one READ, so that several READs are in flight at a time; at least 1.
+    /// Maximum number of packets per READ, so that several READs are in flight at a time; at least 1.
     pub per_read: u32,
     /// Payload bytes of a packet; at least 1.
     pub packet_bytes: u32,
@@ -122,20 +122,21 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// Posts send requests, with one doorbell for all of them.
     ///
     /// # Errors
-    /// The index of the first refused request and the reason: the QP is a TGT, it is not yet in RTS, or
-    /// the queue is full (contract C10, E8).
+    /// The index of the first refused request and the reason. The QP is a TGT or not yet in RTS, or the queue is full
+    /// (contract C10, E8).
     fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
-    /// Posts send requests like [`QueuePair::post_send`], but all or none (`ibv_wr_complete`).
+    /// Like [`QueuePair::post_send`], but posts all requests or none (`ibv_wr_complete`).
     ///
     /// # Errors
-    /// Errors of `post_send`. No request is posted then.
+    /// Same as [`QueuePair::post_send`]. No request is posted then.
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
-    /// Posts receives on an RC QP without SRQ.
+    /// Posts receives to an RC QP without an SRQ.
     ///
     /// # Errors
-    /// The index of the first refused request and the reason: any other QP (contract C10), or a full queue.
+    /// The index of the first refused request and the reason. The QP is of another kind (contract C10), or the queue is
+    /// full.
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
 
     /// Destroys the QP, or for a TGT drops this handle. Outstanding work no longer completes; to reuse

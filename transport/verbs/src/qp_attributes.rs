@@ -11,7 +11,7 @@ pub struct AddressVector {
     pub destination: Gid,
     /// Local port, from 1; must equal the QP's (contract E4).
     pub port: u8,
-    /// IPv6 flow label; also the entropy of the UDP source port.
+    /// IPv6 flow label, which is also the entropy for the UDP source port.
     pub flow_label: u32,
     /// Hop limit, or TTL in IPv4.
     pub hop_limit: u8,
@@ -19,7 +19,7 @@ pub struct AddressVector {
     pub traffic_class: u8,
 }
 
-/// A change: each `Some` is one bit of the attribute mask of `ibv_modify_qp`.
+/// A change to a QP. Each `Some` corresponds to one bit of the attribute mask of `ibv_modify_qp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "the fields are those of ibv_qp_attr; those with units have docs")]
 pub struct QpModify {
@@ -41,7 +41,7 @@ pub struct QpModify {
     pub max_rd_atomic: Option<u8>,
     /// Code of the RNR NAK timer, 0 to 31 (contract rocev2 6.3).
     pub min_rnr_timer: Option<u8>,
-    /// Local ACK timeout, 0 to 31: 4.096 us * 2^n; 0 disables it.
+    /// Local ACK timeout, 4.096 us * 2^n for n from 1 to 31; 0 disables it.
     pub timeout: Option<u8>,
     /// Number of transport retries, 0 to 7.
     pub retry_count: Option<u8>,

@@ -6,18 +6,18 @@ pub struct QpPath {
     /// Name of the path: [`QpPath::MEMORY`] for memory shared with the peer's process, [`QpPath::NONE`] if the device is
     /// limited to shared memory and cannot use it here, else the device's link, such as `udp`.
     pub name: &'static str,
-    /// Reason why the path is not shared memory; empty where that does not apply.
+    /// Reason why the path is not shared memory; empty if not applicable.
     pub why: &'static str,
 }
 
 impl QpPath {
-    /// Name of memory shared with the peer's process. The device detects at once when that process ends.
+    /// Name of memory shared with the peer's process. The device detects the end of that process at once.
     pub const MEMORY: &str = "shm";
-    /// Name of the path of a QP without one: all its packets are lost.
+    /// Path name of a QP that has no path. All its packets are lost.
     pub const NONE: &str = "none";
 }
 
-/// Path that a software device may use to the QPs of other processes on its host.
+/// Choice of a software device's path to QPs of other processes on its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PathChoice {
     /// Shared memory where both processes support it, else UDP.

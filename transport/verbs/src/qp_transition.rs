@@ -1,6 +1,6 @@
-//! Legal changes of a QP: the table of contract E1 to E3.
+//! Legal changes of a QP, as listed in contract E1 to E3.
 //!
-//! Providers without a kernel driver call it before they change a QP. It has no state.
+//! Providers without a kernel driver call [`check_transition`] before they change a QP. The module has no state.
 #![allow(missing_docs, reason = "the masks have the names of ibv_qp_attr_mask")]
 
 use crate::{QpModify, QpState, QpType};
@@ -27,7 +27,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Why a change is refused. libibverbs returns `EINVAL` for each.
+/// Reason for the refusal of a change. libibverbs returns `EINVAL` for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransitionError {
@@ -48,7 +48,7 @@ pub enum TransitionError {
     /// Required attributes of the transition are missing.
     #[error("required attributes of this transition are missing: {0:?}")]
     Missing(AttributeMask),
-    /// The change has attributes that the transition does not allow.
+    /// The change contains attributes that the transition does not allow.
     #[error("attributes not allowed in this transition: {0:?}")]
     Excess(AttributeMask),
 }
@@ -84,7 +84,7 @@ pub fn effective_mask(qp_type: QpType, change: &QpModify) -> AttributeMask {
     mask - dropped
 }
 
-/// Checks a change of a QP that is in `from`; returns its state after the change.
+/// Checks a change to a QP in state `from`, and returns the state after the change.
 ///
 /// # Errors
 /// The first rule that the change violates.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub enum SrqKind {
     /// An SRQ for RC QPs, which are created with it and use their own CQs.
     Basic,
-    /// Reached by number through any TGT of the domain; completes into its own CQ.
+    /// An SRQ reached by number through any TGT of the domain. Its receives complete into its own CQ.
     Xrc {
         /// The XRC domain that it belongs to.
         xrcd: Arc<dyn XrcDomain>,
@@ -66,8 +66,7 @@ pub trait SharedReceiveQueue: Any + Send + Sync + Debug {
     /// [`VerbsError::Gone`] if it was destroyed.
     fn query(&self) -> Result<SrqAttributes, VerbsError>;
 
-    /// Arms the limit: one event is raised when fewer than `limit` requests are posted (contract D6).
-    /// 0 disarms it.
+    /// Arms the limit. One event is raised when fewer than `limit` requests are posted (contract D6). 0 disarms it.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a limit above the queue's size.

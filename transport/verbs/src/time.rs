@@ -1,8 +1,8 @@
-//! The time of all layers, and the clock that it is read from.
+//! The time type of all layers, and the clock that provides it.
 //!
-//! Owns the only call that reads the operating system's time. Owners of a [`Clock`] may read it; the
-//! protocol's state machines get a [`Time`] from their caller and never read a clock. A simulation
-//! replaces the clock, so no layer above may read the system's time directly.
+//! Only this module reads the operating system's time. Owners of a [`Clock`] may read that clock; the protocol's state
+//! machines get a [`Time`] from their caller and never read a clock. A simulation replaces the clock, so no layer above may
+//! read the system's time directly.
 
 use nix::time::{ClockId, clock_gettime};
 use std::fmt;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Nanoseconds since a start that all readings of one [`Clock`] share. It never runs backwards.
+/// Nanoseconds since a start that all readings of one [`Clock`] share. Readings never go backwards.
 ///
 /// Arithmetic saturates at [`Time::MAX`], and differences at zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -94,7 +94,7 @@ impl Clock {
         Self(Source::Virtual(clock))
     }
 
-    /// Returns the time now. Costs one `clock_gettime` through the vDSO; read it once per batch.
+    /// Returns the current time. Costs one `clock_gettime` through the vDSO; read the time once per batch.
     #[must_use]
     pub fn now(&self) -> Time {
         match &self.0 {
@@ -103,7 +103,7 @@ impl Clock {
         }
     }
 
-    /// Returns the CPU time that the calling thread has used: a system call. `None` for a simulated clock.
+    /// Returns the CPU time used by the calling thread, or `None` for a simulated clock. Makes a system call.
     #[must_use]
     pub fn thread_cpu_time(&self) -> Option<Duration> {
         match &self.0 {
@@ -156,13 +156,13 @@ impl VirtualClock {
         Arc::new(Self::default())
     }
 
-    /// Returns the time now, including the time charged to the running machine.
+    /// Returns the current time, including the time charged to the running machine.
     #[must_use]
     pub fn now(&self) -> Time {
         Time(self.now_ns.load(Ordering::Relaxed)).plus_ns(self.charged_ns.load(Ordering::Relaxed))
     }
 
-    /// Advances the clock before a machine's turn and resets the charged time. It never goes backwards.
+    /// Advances the clock before a machine's turn and resets the charged time. The clock never goes backwards.
     pub fn set(&self, now: Time) {
         self.charged_ns.store(0, Ordering::Relaxed);
         self.now_ns.fetch_max(now.0, Ordering::Relaxed);

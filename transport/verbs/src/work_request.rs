@@ -51,8 +51,7 @@ pub enum SendOperation {
 pub enum SendData<'a> {
     /// Ranges of registered memory, which must not be changed until the completion.
     Gather(&'a [Sge]),
-    /// Bytes that are copied before the call returns: at most `max_inline_data`, and not allowed for READs
-    /// and atomics.
+    /// Bytes that are copied before the call returns. Their maximum is `max_inline_data`. Not allowed for READs and atomics.
     Inline(&'a [u8]),
 }
 
@@ -72,7 +71,7 @@ bitflags::bitflags! {
 /// A request for a send queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendRequest<'a> {
-    /// The caller's value, which the completion repeats.
+    /// Value, chosen by the caller, that the completion repeats.
     pub wr_id: u64,
     /// The operation.
     pub operation: SendOperation,
@@ -80,14 +79,14 @@ pub struct SendRequest<'a> {
     pub data: SendData<'a>,
     /// Modifiers.
     pub flags: SendFlags,
-    /// On an INI: the number of the SRQ at the peer, for every operation (contract F1). Ignored on RC.
+    /// Number of the SRQ at the peer, for every operation on an INI (contract F1). Ignored on RC.
     pub remote_srq: SrqNumber,
 }
 
 /// A request for a receive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiveRequest<'a> {
-    /// The caller's value, which the completion repeats.
+    /// Value, chosen by the caller, that the completion repeats.
     pub wr_id: u64,
     /// The ranges that the message is written to, in order.
     pub scatter: &'a [Sge],

@@ -1,8 +1,7 @@
 //! A one-shot cell that carries the outcome of one call from a poller to the waiter.
 //!
-//! Owns the value in transfer and the waiter's waker. Used by the client queues of the RPC layer; a blocking
-//! wait uses it with a waker that unparks a thread. The cell never blocks, and allocates only when it is
-//! created. A cell can be reused when both halves are done with it.
+//! The client queues of the RPC layer use it; for a blocking wait, its waker unparks a thread. The cell never blocks, and
+//! allocates only when it is created. A cell can be reused when both halves are done with it.
 //!
 //! ```text
 //!   bits of the word     set by                        then
@@ -53,14 +52,14 @@ unsafe impl<T: Send> Send for OneShot<T> {}
 
 impl<T> OneShot<T> {
     /// # Safety
-    /// The caller owns the value by the table of bits: no other access to it happens during the call.
+    /// The caller owns the value according to the table of bits, so no other access to it happens during the call.
     unsafe fn replace_value(&self, value: Option<T>) -> Option<T> {
         // SAFETY: the pointer comes from a live cell, and the caller guarantees exclusive access.
         self.value.with_mut(|slot| unsafe { slot.replace(value) })
     }
 
     /// # Safety
-    /// The caller owns the waker by the table of bits: no other access to it happens during the call.
+    /// The caller owns the waker according to the table of bits, so no other access to it happens during the call.
     unsafe fn replace_waker(&self, waker: Option<Waker>) -> Option<Waker> {
         // SAFETY: the pointer comes from a live cell, and the caller guarantees exclusive access.
         self.waker.with_mut(|slot| unsafe { slot.replace(waker) })
@@ -91,7 +90,7 @@ impl<T> Setter<T> {
     /// # Errors
     /// Returns `value` if the getter was dropped.
     pub fn set(self, value: T) -> Result<(), T> {
-        // The waker is code of the program. The getter has the value even if waking panics.
+        // The waker is the program's code. The getter gets the value even if waking panics.
         self.set_and(value, |waker| {
             let _ended = catch(|| waker.wake());
         })
@@ -157,17 +156,16 @@ impl<T> fmt::Debug for Setter<T> {
     }
 }
 
-/// The half that waits: a future for the value, or for [`Closed`] if the setter was dropped.
+/// The half that waits. It is a future that returns the value, or [`Closed`] if the setter was dropped.
 pub struct Getter<T> {
     /// `None` only while the getter is being turned into a resting cell.
     shared: Option<Arc<OneShot<T>>>,
-    /// True after the outcome was returned; DONE was seen then.
+    /// True after the outcome was returned, or the cell was abandoned.
     taken: bool,
 }
 
 impl<T> Getter<T> {
-    /// Returns the outcome if it is available. After it was returned, this method and the future return
-    /// [`Closed`].
+    /// Returns the outcome if it is available. After the outcome was returned, this method and the future return [`Closed`].
     pub fn try_take(&mut self) -> Option<Result<T, Closed>> {
         if self.taken {
             return Some(Err(Closed));
@@ -193,7 +191,7 @@ impl<T> Getter<T> {
         self.shared.as_ref().expect("a getter has its cell until it is dropped or rests")
     }
 
-    /// Takes the outcome. The caller has seen DONE with acquire ordering.
+    /// Takes the outcome. The caller has read DONE with acquire ordering.
     fn take(&mut self) -> Result<T, Closed> {
         self.taken = true;
         // SAFETY: after DONE, the getter owns the value.
@@ -258,7 +256,7 @@ impl<T> fmt::Debug for Getter<T> {
     }
 }
 
-/// A cell without a getter, for reuse. Pools of these can be shared between threads.
+/// A cell without a getter, for reuse. Pools of resting cells can be shared between threads.
 pub struct Resting<T>(Arc<OneShot<T>>);
 
 impl<T> Resting<T> {

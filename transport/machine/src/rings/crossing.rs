@@ -1,10 +1,10 @@
-//! Hand-over between shards: a bounded ring per sender, and a word that shows which rings contain items and
-//! whether the receiver has requested a notification.
+//! Hand-over between shards through one bounded ring per sender. A word shows which rings contain items, and whether the
+//! receiver has requested a notification.
 //!
-//! Owns the rings and the word. A sender pushes into its ring, then sets its bit. A receiver takes the bits,
-//! then empties the rings of these senders. It may announce that it stops polling ([`Crossing::listen`]); the
-//! next sender must then notify it. Read-modify-writes of the word order the two, so if the receiver misses
-//! an item, the item's sender is told to notify it.
+//! A sender pushes into its ring, then sets its bit. A receiver takes the bits, then empties the rings of these senders. It
+//! may announce that it stops polling ([`Crossing::listen`]); the next sender must then notify it. Read-modify-writes of the
+//! word order the announcement and the sending, so if the receiver misses an item, [`Crossing::send`] returns
+//! [`Sent::Notify`].
 
 use core::fmt;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ use crate::rings::sync::{AtomicU64, Mutex, Ordering, lock};
 /// Maximum number of senders.
 pub const MAX_SENDERS: usize = 32;
 
-/// Set while the receiver requests a notification.
+/// Bit that is set while the receiver requests a notification.
 const LISTENING: u64 = 1 << 63;
 const SENDERS: u64 = (1 << MAX_SENDERS) - 1;
 
@@ -28,12 +28,12 @@ pub enum Sent<T> {
     Quietly,
     /// The sender must notify the receiver.
     Notify,
-    /// The ring has no room. Contains the item.
+    /// The ring is full. Contains the item.
     Full(T),
 }
 
 struct Lane<T> {
-    /// Each half has a separate cache line. The threads of one sender take turns through the lock.
+    /// Each half is on a separate cache line. The locks serialize the threads of each side.
     producer: CachePadded<Mutex<Producer<T>>>,
     consumer: CachePadded<Mutex<Consumer<T>>>,
 }
@@ -69,7 +69,7 @@ impl<T> Crossing<T> {
         if before & LISTENING == 0 { Sent::Quietly } else { Sent::Notify }
     }
 
-    /// Returns true if a sent item was not taken yet.
+    /// Returns true if a sent item has not been taken yet.
     #[inline]
     pub fn has_items(&self) -> bool {
         // SYNC: crossing-word

@@ -1,7 +1,7 @@
 //! The handshake between a machine that is about to sleep and the threads that give it work.
 //!
-//! Owns one word. The sleeper, and each thread that puts work into its queues, call it. It neither sleeps nor
-//! writes to a file descriptor; its results tell the caller to do so.
+//! A doorbell is one word, accessed by the sleeper and by each thread that puts work into the sleeper's queues. It neither
+//! sleeps nor writes to a file descriptor; its results tell the caller to do so.
 //!
 //! ```text
 //!   sleeper                              ringer
@@ -50,11 +50,11 @@ impl Doorbell {
         fence(Ordering::SeqCst);
     }
 
-    /// Announces that the sleeper is awake again, or did not sleep. Called by the sleeper, which then checks
-    /// its queues. Ringers stop writing to its eventfd. Returns true if a ringer was faster: its write to the
-    /// eventfd is done or follows, and causes one needless wake-up unless the sleeper waits for it.
+    /// Announces that the sleeper is awake again, or did not sleep. Called by the sleeper, which then checks its queues.
+    /// Ringers stop writing to the sleeper's eventfd. Returns true if a ringer was faster. That ringer's write to the
+    /// eventfd, which may still follow, causes one needless wake-up unless the sleeper waits for it.
     pub fn woken(&self) -> bool {
-        // Swap instead of storing, since an acquire orders what the ringer did before it changed the word.
+        // Swap instead of storing: the acquire makes visible what the ringer did before it changed the word.
         // SYNC: doorbell-word
         self.word.swap(AWAKE, Ordering::AcqRel) == AWAKE
     }
@@ -65,8 +65,7 @@ impl Doorbell {
     pub fn ring(&self) -> bool {
         // SYNC: doorbell-fence
         fence(Ordering::SeqCst);
-        // Load first, since the word's cache line stays shared while the sleeper is awake, which is almost
-        // always.
+        // Load first, because the word's cache line stays shared while the sleeper is awake, which is almost always.
         // SYNC: doorbell-word
         self.word.load(Ordering::Relaxed) == SLEEPING
             && self.word.compare_exchange(SLEEPING, AWAKE, Ordering::AcqRel, Ordering::Relaxed).is_ok()

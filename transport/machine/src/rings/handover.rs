@@ -1,9 +1,8 @@
 //! Assigns the device's work to the program's pollers or to the device's background thread.
 //!
-//! Owns one word per device. Pollers call [`Handover::poller_entered`] on each poll, the background thread
-//! calls [`Handover::background_check`] whenever it wakes. It assigns the duty and does not exclude: both may
-//! work for a moment, so the state they work on needs its own lock. It guarantees that the duty is assigned
-//! at any time.
+//! Each device has one [`Handover`] word. Pollers call [`Handover::poller_entered`] on each poll, and the background thread
+//! calls [`Handover::background_check`] whenever it wakes. The duty is assigned at any time, but the word does not exclude:
+//! both may work for a moment, so the state they work on needs a lock.
 //!
 //! ```text
 //!              poller_entered                poller_entered: wake the background, it has to tick again
@@ -19,10 +18,10 @@
 //!                      (watch from any state)         watch: wake the background
 //! ```
 //!
-//! The background thread checks again some ticks after `Leave` and `Watched`, and sleeps without a tick after
-//! `TakeOver`. So pollers that just stop are relieved at the second check, and pollers that call `arm` at once.
-//! A poller that calls `watch` sleeps on the device's own descriptors and keeps the duty. It stays in that
-//! state while it is awake for a few polls only, so that a wake-up costs no exchange of this word.
+//! The background thread checks again some ticks after `Leave` and `Watched`, and sleeps without a tick after `TakeOver`.
+//! Pollers that stop without a call are therefore relieved at the second check, and pollers that call `arm` immediately. A
+//! poller that calls `watch` sleeps on the device's own descriptors and keeps the duty. The state does not change while the
+//! poller wakes for only a few polls, so that a wake-up costs no exchange of this word.
 
 use crossbeam_utils::CachePadded;
 
@@ -30,7 +29,7 @@ use crate::rings::sync::{AtomicU32, Ordering};
 
 /// The pollers have polled since the background thread last checked.
 const POLLERS: u32 = 0;
-/// The background thread has checked, and no poller has polled after that.
+/// The background thread has checked, and no poller has polled since.
 const QUIET: u32 = 1;
 /// The background thread does the work.
 const BACKGROUND: u32 = 2;
@@ -48,7 +47,7 @@ pub enum Duty {
     Watched,
 }
 
-/// Word of one device.
+/// Word that assigns the work of one device.
 #[derive(Debug)]
 pub struct Handover {
     word: CachePadded<AtomicU32>,
@@ -67,8 +66,8 @@ impl Handover {
         Self { word: CachePadded::new(AtomicU32::new(BACKGROUND)) }
     }
 
-    /// Poller: marks activity; costs one load unless the background thread has checked since. Returns true if
-    /// the background thread had the duty: the caller must wake it, because it sleeps without a tick.
+    /// Records that a poller is active. Costs one load unless the background thread has checked since the last poll. Returns
+    /// true if the background thread had the duty. The caller must then wake it, because it sleeps without a tick.
     #[must_use = "the background thread sleeps without a tick unless woken when this is true"]
     pub fn poller_entered(&self) -> bool {
         if self.word.load(Ordering::Relaxed) == POLLERS {
@@ -78,17 +77,16 @@ impl Handover {
         self.word.swap(POLLERS, Ordering::AcqRel) == BACKGROUND
     }
 
-    /// Poller: hands the duty over at once, because it goes to sleep or stops polling. Returns true if the
-    /// caller must wake the background thread. Another poller that is still active takes the duty back with
-    /// its next poll.
+    /// Hands the duty to the background thread, because the calling poller goes to sleep or stops polling. Returns true if
+    /// the caller must wake the background thread. Another active poller takes the duty back with its next poll.
     #[must_use = "the background thread may be a tick away from noticing unless woken when this is true"]
     pub fn arm(&self) -> bool {
         // SYNC: handover-word
         self.word.swap(BACKGROUND, Ordering::AcqRel) != BACKGROUND
     }
 
-    /// Poller: keeps the duty while it sleeps on the device's descriptors. Returns true if the caller must wake
-    /// the background thread, because both would watch them.
+    /// Keeps the duty with the calling poller while it sleeps on the device's descriptors. Returns true if the caller must
+    /// wake the background thread, because both would watch the descriptors.
     #[must_use = "the background thread watches the descriptors too unless woken when this is true"]
     pub fn watch(&self) -> bool {
         if self.word.load(Ordering::Relaxed) == WATCHED {
@@ -98,7 +96,7 @@ impl Handover {
         self.word.swap(WATCHED, Ordering::AcqRel) == BACKGROUND
     }
 
-    /// Background thread: returns its duty, which it takes if there was no poll since the last check.
+    /// Returns the duty of the calling background thread, which takes over if there was no poll since its last check.
     /// `is_asleep` returns true while the poller that called [`Handover::watch`] sleeps.
     pub fn background_check(&self, is_asleep: impl FnOnce() -> bool) -> Duty {
         // SYNC: handover-word
@@ -118,7 +116,7 @@ impl Handover {
         if settled == BACKGROUND { Duty::TakeOver } else { Duty::Leave }
     }
 
-    /// Background thread: returns true if it still has the duty; cheap enough to call between two packets.
+    /// Returns true if the background thread has the duty. Cheap enough to call between two packets.
     #[must_use]
     pub fn is_background(&self) -> bool {
         self.word.load(Ordering::Relaxed) == BACKGROUND

@@ -1,12 +1,11 @@
 //! A table from numbers to values that is read without a lock.
 //!
-//! Owns the values. Readers look up a number while they hold a [`Reading`]; writers take turns through a lock
-//! that readers do not take. A removed value is returned to the writer after all readers have stopped using
-//! it, so that the writer may free the value at once.
+//! Readers look up a number while they hold a [`Reading`]; writers take turns through a lock that readers do not take. A
+//! removed value is returned to the writer after all readers have stopped using it, so the writer may free it at once.
 //!
-//! The table uses open addressing. Its keys come from a permutation, so they are well distributed. When keys
-//! and graves would fill more than half of the array, a new array replaces it, of which the keys fill at most
-//! a quarter, and the writer waits for the readers of the old array.
+//! The table uses open addressing. Its keys come from a permutation, so they are well distributed. When keys and graves
+//! would fill more than half of the array, a writer replaces it with an array of which the keys fill at most a quarter, and
+//! waits for the readers of the old array.
 
 use core::fmt;
 use core::ptr;
@@ -14,8 +13,7 @@ use core::ptr;
 use crate::rings::readers::{Readers, Reading};
 use crate::rings::sync::{Arc, AtomicPtr, AtomicU32, Mutex, Ordering, lock};
 
-/// Key of a place that was not used since the array was created, or that no used place follows. A search ends
-/// there.
+/// Key of a place that was never used, or that is followed by an unused place. A search ends there.
 const EMPTY: u32 = 0;
 /// Key of a place whose key was removed. A search continues there.
 const GRAVE: u32 = u32::MAX;
@@ -83,8 +81,7 @@ impl<V> Array<V> {
         None
     }
 
-    /// Adds a key that the array does not contain at the first free place; returns true if the place was a
-    /// grave.
+    /// Adds a key, which the array does not contain, at the first free place. Returns true if the place was a grave.
     fn put(&self, key: u32, value: *mut V) -> bool {
         for (_, place) in self.path(key) {
             // Only writers change keys.
@@ -124,11 +121,10 @@ impl<V> Keyed<V> {
         }
         // SYNC: keyed-array
         let array = self.array.load(Ordering::Acquire);
-        // SAFETY: a replaced array is freed when all readers that may have it have left, and this reader
-        // stays for 'r.
+        // SAFETY: a replaced array is freed after all readers that may use it have left, and this reader stays for 'r.
         let (_, value) = unsafe { &*array }.find(key)?;
-        // SAFETY: a removed value is freed when all readers that may have found it have left, and this reader
-        // stays for 'r. There is no mutable reference to the value.
+        // SAFETY: a removed value is freed after all readers that may have found it have left, and this reader stays for 'r.
+        // There is no mutable reference to the value.
         Some(unsafe { &*value })
     }
 
@@ -146,8 +142,7 @@ impl<V> Keyed<V> {
         counts.keys += 1;
     }
 
-    /// Removes a value, and returns it after all readers have stopped using it. A thread that reads must not
-    /// call this.
+    /// Removes a value, and returns it after all readers have stopped using it. The calling thread must not be reading.
     pub fn remove(&self, key: u32) -> Option<V> {
         if matches!(key, EMPTY | GRAVE) {
             return None;
@@ -166,8 +161,8 @@ impl<V> Keyed<V> {
         counts.keys -= 1;
         counts.graves += usize::from(!is_last);
         self.readers.settle();
-        // SAFETY: the pointer came from a box in `insert`. It was in one place, which no longer has it, and
-        // the readers that may have found it have left.
+        // SAFETY: the pointer came from a box in `insert`. It was in one place, which no longer contains it, and the readers
+        // that may have found it have left.
         Some(*unsafe { Box::from_raw(value) })
     }
 

@@ -1,8 +1,8 @@
 //! A stock that is lent in small batches to its borrowers.
 //!
-//! Owns the stock at home, under one lock, and each borrower's share. A share has its own lock on its own
-//! cache line, for which only recalls contend. A borrower takes from its share, and borrows more when the
-//! share is used up. If home is empty, the unused shares of other borrowers are recalled.
+//! The stock at home has one lock. Each borrower's share has a lock on a separate cache line, for which only recalls
+//! contend. A borrower takes from its share, and borrows more when the share is used up. If home is empty, the unused shares
+//! of other borrowers are recalled.
 //!
 //! Lent items count as part of the stock. While the count must be exact ([`Kept::keep_home`]), nothing is
 //! lent, and all borrowers take from home.
@@ -65,10 +65,9 @@ impl<S: Stock> Lending<S> {
         }
     }
 
-    /// Takes an item with `take`, which gets a stock and returns `None` if that stock is empty. Returns
-    /// `None` if the whole stock is empty. Borrowers are numbered from 0 to `MAX_BORROWERS - 1`; `None` takes
-    /// from home without borrowing. If the item came from home, `from_home` is then called with the remaining
-    /// stock at home.
+    /// Takes an item with `take`, which is passed a stock and returns `None` if that stock is empty. Returns `None` if the
+    /// whole stock is empty. Borrowers are numbered from 0 to `MAX_BORROWERS - 1`; the borrower `None` takes from home
+    /// without borrowing. If the item came from home, `from_home` is then called with the remaining stock at home.
     #[inline]
     pub fn take<R>(
         &self,

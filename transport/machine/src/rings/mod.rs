@@ -1,12 +1,11 @@
-//! The lock-free pieces that carry work between Trunkline's threads: rings, completion cells and wake-up
-//! words.
+//! Lock-free rings, completion cells and wake-up words, which carry work between Trunkline's threads.
 //!
-//! Owns all use of atomics that orders memory between threads. The software device and the transport's
-//! pollers call it. It must never do I/O, sleep, or depend on the type of its items. It uses no tokio, no mio
-//! and no file descriptor, so that loom can run all interleavings of each part in plain `cargo test`.
+//! This module contains all atomics that order memory between threads. The software device and the transport's pollers use
+//! it. It must never do I/O, sleep, or depend on the type of its items. It uses neither tokio, mio nor file descriptors, so
+//! that loom can run all interleavings of each part in plain `cargo test`.
 //!
-//! The unit tests are these loom models. A test build of the crate uses loom's atomics, so tests of machines,
-//! property tests and stress tests are in `tests/`, which link the crate with the atomics of `core`.
+//! The unit tests are the loom models. A test build of the crate uses loom's atomics, so tests of machines, property tests
+//! and stress tests are in `tests/`, which link the crate with the atomics of `core`.
 
 pub mod cell;
 pub mod crossing;

@@ -1,4 +1,4 @@
-//! The loom models: all interleavings of two or three threads on each part, with up to two preemptions.
+//! Loom models, which run all interleavings of two or three threads on each part, with up to two preemptions.
 //!
 //! Run by `cargo test`. A model must stay small: two slots, two or three items, a few seconds at most. loom
 //! reports a lost wake-up as a deadlock, a torn hand-over as a causality violation of its cells, and a leak
@@ -244,7 +244,7 @@ fn cell_value_is_dropped_once_despite_panic_in_waker_drop() {
         let waker = Waker::from(std::sync::Arc::new(Bomb));
         let polled = core::pin::Pin::new(&mut getter).poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending());
-        // The cell has the last reference to the waker.
+        // The cell holds the last reference to the waker.
         drop(waker);
         let answering = thread::spawn(move || {
             // The setter takes the waker, or gets its value back.
@@ -472,7 +472,7 @@ fn dead_writer_leaves_previous_value() {
     });
 }
 
-/// One side's memory of a shared ring: its words, and 16 bytes for messages.
+/// One side's memory of a shared ring, with its words and 16 bytes for messages.
 #[derive(Default)]
 struct Side {
     words: [AtomicU64; 3],

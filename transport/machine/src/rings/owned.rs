@@ -1,8 +1,8 @@
-//! A value that one thread at a time works on, for one turn: the lock of a shard.
+//! A value that one thread at a time works on, for one turn. It is the lock of a shard.
 //!
-//! Owns the lock word, on its own cache line, and the value. A poller tries the lock once per turn. If no
-//! other thread needs the value, that costs one read-modify-write of an uncontended line. Other threads that
-//! need the value, such as control or a second thread of the program, wait for the same lock.
+//! The lock word is on a separate cache line. A poller tries the lock once per turn. If no other thread needs the value,
+//! that costs one read-modify-write of an uncontended line. Other threads that need the value, such as control or a second
+//! thread of the program, wait for the same lock.
 //!
 //! ```text
 //!   word      meaning                      try_enter   enter                     leave
@@ -85,7 +85,7 @@ impl<T> fmt::Debug for Owned<T> {
     }
 }
 
-/// A turn: exclusive access to the value until it is dropped.
+/// Exclusive access to the value until the turn is dropped.
 pub struct Turn<'a, T> {
     owned: &'a Owned<T>,
     value: *mut T,
@@ -104,7 +104,7 @@ impl<T> Deref for Turn<'_, T> {
 impl<T> DerefMut for Turn<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`, and this turn is borrowed mutably.
+        // SAFETY: same as in `deref`, and this turn is borrowed mutably.
         unsafe { &mut *self.value }
     }
 }

@@ -20,8 +20,7 @@ pub fn catch<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
     })
 }
 
-/// Runs `code`, and never panics. After a panic, `describe` creates the error from the message, if there is
-/// one.
+/// Runs `code`, and never panics. After a panic, `describe` creates the error from the panic's message, if there is one.
 #[inline]
 pub fn catch_or<T, E>(code: impl FnOnce() -> T, describe: impl FnOnce(Option<&str>) -> E) -> Result<T, E> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|payload| {

@@ -1,10 +1,9 @@
 //! A value that one process writes and other processes read, even if the writer was killed at any point.
 //!
-//! Owns the order in which the words of two buffers and their sequence are written and read. The writer fills
-//! the buffer that is not current, then increments the sequence. A reader copies the buffer that the sequence
-//! selects, then checks that the sequence has not changed. A writer that dies while it writes leaves the
-//! previous value unchanged. There is one writer at a time; the caller decides which process succeeds a dead
-//! writer. The words belong to the caller and are usually in shared memory, so values read from them are
+//! The value has two buffers and a sequence. The writer fills the buffer that is not current, then increments the sequence.
+//! A reader copies the buffer that the sequence selects, then checks that the sequence has not changed. A writer that dies
+//! while it writes leaves the previous value unchanged. There is one writer at a time; the caller decides which process
+//! succeeds a dead writer. The words belong to the caller and are usually in shared memory, so values read from them are
 //! untrusted.
 
 use crate::rings::sync::{AtomicU64, Ordering, fence};

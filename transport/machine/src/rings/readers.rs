@@ -1,12 +1,11 @@
 //! Registration of lock-free readers, so that a writer can wait until a removed item is unused.
 //!
-//! Owns one word per reader, each on its own cache line. A reader enters before it accesses a table
-//! ([`crate::rings::keyed`]), and leaves after it has dropped its references to the content. A writer first
-//! unlinks an item, then calls [`Readers::settle`], which returns when the readers that may have found the
-//! item have left. Later readers do not find it.
+//! Each reader has a word on a separate cache line. A reader enters before it accesses a table ([`crate::rings::keyed`]),
+//! and leaves after it has dropped its references to the content. A writer first unlinks an item, then calls
+//! [`Readers::settle`], which returns when the readers that may have found the item have left. Later readers do not find it.
 //!
-//! The writer's check is a read-modify-write, which is ordered with the reader's. Either the reader entered
-//! before the check, and the writer waits, or it enters after the check, and sees what the writer did before.
+//! The writer's check is a read-modify-write, which is ordered with the reader's. Either the reader entered before the
+//! check, and the writer waits, or the reader enters after the check, and sees what the writer did before.
 
 use core::fmt;
 
@@ -32,8 +31,7 @@ impl Readers {
         Arc::new(Self { words: Mutex::new(Vec::new()) })
     }
 
-    /// Waits until each reader that is reading at the time of the call has left. A thread that reads must not
-    /// call this.
+    /// Waits until each reader that is reading at the time of the call has left. The calling thread must not be reading.
     pub fn settle(&self) {
         // Release the lock before waiting, so that readers can be dropped during the wait.
         let words = lock(&self.words).clone();
@@ -85,7 +83,7 @@ impl Drop for Reader {
     }
 }
 
-/// A reading in progress. References to content that the reader finds are valid until it is dropped.
+/// A reading in progress. References to content that the reader finds are valid until the reading is dropped.
 #[derive(Debug)]
 pub struct Reading<'a> {
     reader: &'a Reader,

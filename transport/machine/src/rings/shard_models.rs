@@ -159,13 +159,13 @@ fn take(stock: &mut Vec<u32>) -> Option<u32> {
 }
 
 #[test]
-fn lent_receives_are_each_taken_once_and_none_is_refused_while_available() {
+fn lent_receives_are_taken_once_and_not_refused_while_available() {
     model(|| {
         // The first take of a borrower borrows two more.
         let lending = Arc::new(Lending::new((0..18).collect::<Vec<u32>>(), 2));
         let taken_first = lending.take(Some(0), take, |_| {});
         lending.with_home(|home| home.truncate(1));
-        // Two items are lent and one is at home: three items for three takes.
+        // Two items are lent and one is at home, so there are three items for three takes.
         let theirs = Arc::clone(&lending);
         let other =
             thread::spawn(move || [theirs.take(Some(1), take, |_| {}), theirs.take(Some(1), take, |_| {})]);
@@ -179,7 +179,7 @@ fn lent_receives_are_each_taken_once_and_none_is_refused_while_available() {
 }
 
 #[test]
-fn kept_home_lends_no_receives() {
+fn exact_stock_does_not_lend_receives() {
     model(|| {
         let lending = Arc::new(Lending::new((0..18).collect::<Vec<u32>>(), 2));
         lending.take(Some(0), take, |_| {});

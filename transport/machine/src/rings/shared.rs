@@ -1,9 +1,8 @@
 //! A ring of messages from one process to another, in memory that each process shares with the other.
 //!
-//! Owns the positions and their order, and the word that wakes a receiver that has stopped polling. Each side
-//! writes only its own memory, [`LocalArea`], and reads the peer's memory, [`PeerArea`]. The peer's memory
-//! may contain any values: all are safe to read, and an invalid value ends the ring ([`Violation`]). The ring
-//! never waits, and keeps no reference to shared memory.
+//! Each side writes only its own memory, [`LocalArea`], and reads the peer's memory, [`PeerArea`]. Any value in the peer's
+//! memory is safe to read, and an invalid value ends the ring ([`Violation`]). The ring never waits, and keeps no reference
+//! to shared memory.
 //!
 //! ```text
 //! sender's memory:    produced | bytes of messages        receiver's memory:  consumed, parked
@@ -12,11 +11,10 @@
 //! ```
 //!
 //! # Parking
-//! A receiver that stops polling parks the ring: it sets the low bits of `parked`, and polls once more. A
-//! sender reads the word after it has published a message. If the bits are set, and the receiver was not
-//! woken for this value yet, the sender wakes it. Because of the two full fences, either the receiver sees
-//! the message, or the sender sees the word. A receiver that waits only for urgent messages sets the second
-//! bit, and takes other messages when it polls again.
+//! To park the ring, a receiver sets the low bits of `parked`, polls once more, and stops polling. A sender reads the word
+//! after it has published a message. If the bits are set, and the receiver has not been woken for this value yet, the sender
+//! wakes it. Because of the two full fences, either the receiver sees the message, or the sender sees the word. A receiver
+//! that waits only for urgent messages sets the second bit, and takes other messages when it polls again.
 
 use crate::rings::sync::{Ordering, fence};
 use std::ops::Range;
@@ -31,8 +29,8 @@ pub enum Word {
     Produced,
     /// Number of bytes that the receiver has taken since the ring was created.
     Consumed,
-    /// The receiver's [`Wanted`] in the low two bits, above it a count that changes each time the ring is
-    /// parked or unparked.
+    /// The receiver's [`Wanted`] in the low two bits, and above them a count that changes each time the ring is parked or
+    /// unparked.
     Parked,
 }
 
@@ -73,7 +71,7 @@ pub trait PeerArea {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
 
-/// A position in the ring: the number of bytes since the ring was created, and the offset in its memory.
+/// A position in the ring, as the number of bytes since the ring was created, and as the offset in its memory.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     count: u64,
@@ -208,8 +206,8 @@ impl Producer {
         self.finds_parked(peer, is_urgent)
     }
 
-    /// Returns true if the receiver has parked the ring for such a message and was not woken for it. The
-    /// receiver then counts as woken.
+    /// Returns true if the receiver has parked the ring for a message of this urgency and has not been woken for it.
+    /// Afterwards the receiver counts as woken.
     fn finds_parked(&mut self, peer: &impl PeerArea, is_urgent: bool) -> bool {
         // SYNC: shared-parked
         let parked = peer.load(Word::Parked);
@@ -266,10 +264,10 @@ impl Consumer {
         Self { taken: start, last: start, released: 0, produced: 0, parked: 0 }
     }
 
-    /// Copies the next message, or its first `most` bytes, to the front of `into`, which grows to the
-    /// message's length if it is shorter. Returns the length of the message, or `None` if there is none.
-    /// `longest` is the maximum length of a valid message. The rest of the message is in its
-    /// [ranges](Consumer::ranges); the bytes of `into` in its place are arbitrary.
+    /// Copies the next message, or its first `most` bytes, to the front of `into`, which grows to the message's length if it
+    /// is shorter. Returns the length of the message, or `None` if there is none. `longest` is the maximum length of a valid
+    /// message. The rest of the message is in its [ranges](Consumer::ranges); the corresponding bytes of `into` are
+    /// arbitrary.
     ///
     /// # Errors
     /// [`Violation`] if the sender's position or the length is invalid.

@@ -1,7 +1,7 @@
 //! A bounded ring with one producer and one consumer.
 //!
-//! Owns the slots and the two cursors. Pollers use it to hand frames to each other. It never blocks and never
-//! wakes a thread, for which a [`Doorbell`](crate::rings::doorbell::Doorbell) is used beside the ring.
+//! Pollers use it to hand frames to each other. The ring never blocks and never wakes a thread; a
+//! [`Doorbell`](crate::rings::doorbell::Doorbell) beside the ring does that.
 //!
 //! The cursors count pushes and pops, and wrap with the integer; a mask gives the slot of a cursor. Each half
 //! keeps a copy of the other half's cursor. It reads the shared cursor only if the ring is full or empty
@@ -25,10 +25,9 @@ struct Ring<T> {
     mask: usize,
 }
 
-// SAFETY: the ring moves values of T between threads and never shares one, so T: Send suffices. Access to a
-// slot is exclusive: the producer has the slots in tail..head+capacity, the consumer has the slots in
-// head..tail, and a slot changes sides only by a release store of a cursor that the other side has loaded
-// with acquire.
+// SAFETY: the ring moves values of T between threads and never shares one, so T: Send suffices. Access to a slot is
+// exclusive: the producer owns the slots in tail..head+capacity, the consumer owns the slots in head..tail, and a slot
+// changes sides only by a release store of a cursor that the other side has loaded with acquire.
 unsafe impl<T: Send> Sync for Ring<T> {}
 // SAFETY: the shared part owns its values, so moving or dropping it on another thread moves values of T,
 // which is Send.
@@ -202,8 +201,8 @@ impl<T> Consumer<T> {
         self.len() == 0
     }
 
-    /// Returns a lower bound of the number of items. Reads the shared cursor only if the ring is empty
-    /// according to the copy.
+    /// Returns a lower bound on the number of items. Reads the shared cursor only if the ring is empty according to the
+    /// copy.
     fn ready(&mut self) -> usize {
         if self.tail == self.head {
             // SYNC: spsc-tail

@@ -1,8 +1,8 @@
-//! The choice between the atomics of `core` and those of loom.
+//! The choice between the atomics of `core` and loom.
 //!
-//! Owns only this choice; all rings take their atomics from here. The test build of this crate uses loom,
-//! which works only inside `loom::model`, so a unit test that uses a ring must be a model. Crates that link
-//! this one, including its integration tests, get the plain types.
+//! All rings take their atomics from here. The test build of this crate uses loom, which works only inside `loom::model`, so
+//! a unit test that uses a ring must be a model. Crates that link this one, including its integration tests, get the plain
+//! types.
 
 #[cfg(test)]
 pub(crate) use loom::{

@@ -1,4 +1,4 @@
-//! Drops and reuse of the completion cell. Loom models in the crate check it under two threads.
+//! Drops and reuse of the completion cell. Loom models in the crate check it with two threads.
 
 #[cfg(test)]
 mod tests {
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn cell_is_reused_after_its_setter_is_dropped_without_old_state() {
+    fn cell_reused_after_setter_drop_has_no_old_state() {
         let (setter, getter) = cell::pair();
         setter.set(1).unwrap();
         let (setter, mut getter) = getter.rest().expect("its cell").pair().expect("nobody has the cell");

@@ -1,4 +1,4 @@
-//! The ring against a `VecDeque`. Loom models in the crate check it under two threads.
+//! The ring compared with a `VecDeque`. Loom models in the crate check it with two threads.
 
 #[cfg(test)]
 mod tests {

@@ -38,7 +38,7 @@ impl Machine for Worker {
     }
 }
 
-/// Starts a worker on a separate thread. Returns it, its work, and its waker.
+/// Starts a worker on a separate thread. Returns the thread's handle, the work and the waker.
 fn worker() -> (Running, Arc<AtomicUsize>, Waker) {
     let runtime = Runtime::threads();
     let (sleeper, waker) = runtime.sleeper().unwrap();

@@ -1,4 +1,4 @@
-//! The states of the hand-over. Loom models in the crate check it with two threads.
+//! The states of the hand-over. Loom models in the crate check them with two threads.
 
 #[cfg(test)]
 mod tests {

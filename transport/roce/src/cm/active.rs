@@ -1,4 +1,4 @@
-//! The active side: sends the REQ, receives the REP, sends the RTU.
+//! The active side, which sends the REQ, receives the REP and sends the RTU.
 
 use super::config::CLOSING_NS;
 use super::connection::{Addresses, Connection, ConnectionState, Refusals};
@@ -58,8 +58,8 @@ impl CmMachine {
         Ok(id)
     }
 
-    /// Repeats the request with `mtu`, the path MTU of the peer's interface, which is smaller than the one in
-    /// the REQ. This can happen once per smaller MTU.
+    /// Repeats the request with `mtu`, the path MTU of the peer's interface, which is smaller than the path MTU in the REQ.
+    /// This can happen once for each smaller MTU.
     pub(super) fn ask_with_mtu(&mut self, now: u64, id: ConnectionId, mtu: Mtu) {
         let Some(connection) = self.table.get_mut(id) else { return };
         let Some(CmMessage::Req(req)) = connection.unanswered.take().map(|unanswered| unanswered.message)
@@ -128,7 +128,7 @@ impl CmMachine {
             }
             // This node's DREQ ends the connection at the peer.
             ConnectionState::DreqSent if is_same => self.counters.count(CmDrop::Duplicate),
-            // The peer answered this node's REQ twice, from two incarnations, or long ago.
+            // The peer answered this node's REQ twice, once per incarnation, or long ago.
             _ => {
                 self.counters.count(CmDrop::WrongState);
                 self.refuse_rep(addresses, transaction, rep, RejectReason::STALE_CONNECTION);
@@ -158,8 +158,8 @@ impl CmMachine {
             local_port,
             ..asked
         };
-        // The REP contains the comm id of this node's REQ, so it comes from the peer and shows that these
-        // connections have ended at the peer.
+        // The REP contains the comm id of this node's REQ, so it comes from the peer, and these connections have ended
+        // there.
         let stale = self.colliding(addresses, rep.ca_guid, rep.local_id, qpn);
         if !stale.is_empty() {
             stale.into_iter().for_each(|id| self.end_left_over(now, id));
@@ -206,8 +206,8 @@ const fn asked(connect: &Connect<'_>) -> Peer {
     }
 }
 
-/// Combines the path's share of an ACK timeout with the peer's own delay as a kernel does: one step more
-/// than the greater of two that are close (contract rocev2 12.2).
+/// Combines the path's share of an ACK timeout with the peer's own delay as a kernel does. Two values that are close give
+/// one step more than the greater one (contract rocev2 12.2).
 fn ack_timeout(ack_delay: u8, path: u8) -> u8 {
     let joined = if path >= ack_delay {
         path + u8::from(ack_delay + 1 >= path)
@@ -217,8 +217,8 @@ fn ack_timeout(ack_delay: u8, path: u8) -> u8 {
     sane_ack_timeout(joined)
 }
 
-/// Bounds a local ACK timeout: 0 would mean no timeout, above 8.6 s a dead peer would be detected only
-/// after minutes, and below 1 ms a busy peer would count as dead.
+/// Bounds a local ACK timeout. With 0 there would be no timeout, above 8.6 s a dead peer would be detected only after
+/// minutes, and below 1 ms a busy peer would count as dead.
 pub(super) fn sane_ack_timeout(code: u8) -> u8 {
     const USUAL: u8 = 19;
     const SHORTEST: u8 = 8;

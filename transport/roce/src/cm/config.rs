@@ -1,40 +1,38 @@
-//! Configuration of a machine: identity, times, limits.
+//! Configuration of a machine, with its identity, times and limits.
 
 use crate::Permutation;
 use crate::wire::ROCE_PORT;
 
-/// Milliseconds in nanoseconds.
 const MS: u64 = 1_000_000;
 
 /// Identity, times and limits of a [`super::CmMachine`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CmConfig {
-    /// The adapter's GUID, in every REQ and REP.
+    /// The adapter's GUID, sent in every REQ and REP.
     pub ca_guid: u64,
-    /// Seed of the first comm id and transaction id. Outside simulations it must be random: the ids of
-    /// an earlier run of the process must not be used again soon.
+    /// Seed of the first comm id and transaction id. It must be random outside simulations, so that the ids of an earlier
+    /// run of the process are not soon used again.
     pub seed: u64,
     /// Numbering of comm ids.
     pub comm_ids: CommIds,
-    /// The wait before a REQ, REP or DREQ is sent for the second time; it doubles each time, up to
-    /// `longest_retry_ns`. Nanoseconds.
+    /// Wait before the second transmission of a REQ, REP or DREQ, in nanoseconds. The wait doubles with each transmission,
+    /// up to `longest_retry_ns`.
     pub first_retry_ns: u64,
-    /// The longest wait between two transmissions of a REQ, REP or DREQ. Nanoseconds.
+    /// Maximum wait between two transmissions of a REQ, REP or DREQ, in nanoseconds.
     pub longest_retry_ns: u64,
-    /// Number of transmissions of a REQ, REP or DREQ. A DREQ is sent more often if the program waits for
-    /// the outcome; see [`super::CmMachine::disconnect`].
+    /// Maximum number of transmissions of a REQ, REP or DREQ. A DREQ is sent more often if the program waits for the
+    /// outcome; see [`super::CmMachine::disconnect`].
     pub transmissions: u32,
-    /// Time in which the program has to accept a request or to confirm a reply, and for which a SIDR
-    /// request is repeated and its answer is kept for repetitions. Nanoseconds.
+    /// Time in nanoseconds in which the program must accept a request or confirm a reply. It is also the time for which a
+    /// SIDR request is repeated, and for which its answer is kept for repetitions.
     pub decision_ns: u64,
-    /// Maximum total time for which a peer may delay this side by MRAs. Nanoseconds.
+    /// Maximum total time, in nanoseconds, for which a peer may delay this side by MRAs.
     pub patience_ns: u64,
-    /// The shortest time in timewait. Nanoseconds.
+    /// Minimum time in timewait, in nanoseconds.
     pub timewait_min_ns: u64,
     /// UDP port at which this side's device receives.
     pub udp_port: u16,
-    /// Target ACK delay of this side, sent in a REP: 4.096 us * 2^n until a packet is acknowledged; 0 to
-    /// 31.
+    /// Target ACK delay of this side, from 0 to 31, sent in a REP. A packet is acknowledged within 4.096 us * 2^n.
     pub ack_delay: u8,
     /// Maximum number of connections, including connections in timewait.
     pub connections: usize,
@@ -48,9 +46,9 @@ pub struct CmConfig {
 }
 
 impl CmConfig {
-    /// Creates the default configuration. It has six transmissions, 75 to 600 ms apart: a peer that is down
-    /// is detected after 2.3 s, and a peer that comes up before soon gets a REQ. The timeout fields of a
-    /// REQ have rdma_cm's values (contract rocev2 12.1).
+    /// Creates the default configuration, with six transmissions that are 75 to 600 ms apart. A peer that is down is
+    /// detected after 2.3 s, and a peer that starts before then soon gets a REQ. The timeout fields of a REQ have rdma_cm's
+    /// values (contract rocev2 12.1).
     #[must_use]
     pub const fn new(ca_guid: u64, seed: u64) -> Self {
         Self {
@@ -76,9 +74,8 @@ impl CmConfig {
 /// Bits of a comm id's index below the slot.
 const SLOT_SHIFT: u32 = 22;
 
-/// Numbering of comm ids: successive indices, under a key. Where several processes share an address, the top
-/// 10 bits of the index are the process's slot, and they share the key, so that messages can be forwarded by
-/// comm id.
+/// Numbering of comm ids, which are successive indices permuted with a key. If several processes share an address, they
+/// share the key, and the top 10 bits of the index are the process's slot, so that messages can be forwarded by comm id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommIds {
     slot: Option<u16>,
@@ -92,7 +89,7 @@ impl CommIds {
         Self { slot: None, permutation: Permutation::new(32, keys) }
     }
 
-    /// Returns the numbering of the process in a slot, of 10 bits.
+    /// Returns the numbering of the process in `slot`, which has 10 bits.
     #[must_use]
     pub const fn of_slot(self, slot: u16) -> Self {
         Self { slot: Some(slot), ..self }
@@ -108,7 +105,7 @@ impl CommIds {
         self.permutation.number_of(index)
     }
 
-    /// Returns the slot of the process whose comm id this is.
+    /// Returns the slot of the process that owns the comm id.
     #[must_use]
     pub fn slot_of(&self, comm_id: u32) -> u16 {
         let [_, _, low, high] = (self.permutation.index_of(comm_id) >> SLOT_SHIFT).to_be_bytes();
@@ -119,18 +116,18 @@ impl CommIds {
 /// Minimum time between two checks that a peer still has a connection.
 pub(super) const DOUBT_EVERY_NS: u64 = 100 * MS;
 
-/// The CM response timeout and the number of repetitions that rdma_cm puts into a REQ, and the packet
-/// life time of its paths (contract rocev2 12.1).
+/// CM response timeout and number of repetitions that rdma_cm puts into a REQ, and packet life time of its paths (contract
+/// rocev2 12.1).
 pub(super) const RESPONSE_TIMEOUT: u8 = 20;
 pub(super) const MAX_CM_RETRIES: u8 = 15;
 const PACKET_LIFE_TIME: u8 = 18;
 
-/// Returns a time of a CM message in nanoseconds, as the kernel's CM reads it: 2^(code - 8) ms.
+/// Converts a time in a CM message to nanoseconds, 2^(code - 8) ms, as the kernel's CM does.
 const fn cm_time_ns(code: u8) -> u64 {
     MS << (if code > 31 { 31 } else { code }).saturating_sub(8)
 }
 
-/// Time for which the kernel's active side repeats a DREQ: 16 times 6.144 s.
+/// Time for which the kernel's active side repeats a DREQ, 16 times 6.144 s.
 pub(super) const CLOSING_NS: u64 =
     (1 + MAX_CM_RETRIES as u64) * (2 * cm_time_ns(PACKET_LIFE_TIME) + cm_time_ns(RESPONSE_TIMEOUT));
 /// Maximum time between two of these repetitions.
@@ -143,7 +140,7 @@ pub(super) const fn closing_ns(local_timeout: u8, max_cm_retries: u8) -> u64 {
     if asked < CLOSING_NS { asked } else { CLOSING_NS }
 }
 
-/// Returns the time of a code in a message, in nanoseconds: 4.096 us * 2^code (contract rocev2 12.1).
+/// Converts the code of a time in a message to nanoseconds, 4.096 us * 2^code (contract rocev2 12.1).
 pub(super) const fn wire_time_ns(code: u8) -> u64 {
     4_096 << (if code > 31 { 31 } else { code })
 }

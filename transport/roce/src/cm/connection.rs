@@ -1,39 +1,39 @@
-//! One connection: the ids of both sides, its state, and the message to repeat.
+//! A connection, with the ids of both sides, its state, and the message to repeat.
 
 use super::{CmConfig, ListenerId, Peer, Transport};
 use crate::wire::cm::CmMessage;
 use std::net::IpAddr;
 use trunkline_verbs::{OneFlow, PeerHost, QpNumber, UnreachableCause};
 
-/// Identifies a connection, and is the comm id in messages to the peer. Never 0, and not reused soon.
+/// Id of a connection, which is also the comm id in messages to the peer. It is never 0, and not reused soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
-/// The state of a connection; see the drawing in the module above.
+/// State of a connection. The diagram in the parent module shows the transitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConnectionState {
-    /// Active: REQ sent.
+    /// On the active side, the REQ was sent.
     ReqSent,
-    /// Active: REP received, the program brings its QP up.
+    /// On the active side, the REP was received, and the program moves its QP to RTS.
     RepReceived,
-    /// Passive: the program decides. Counts against the backlog of this listener until the request has
-    /// been delivered to the program.
+    /// On the passive side, the program decides. The request counts against the backlog of this listener until it is
+    /// delivered to the program.
     ReqReceived(Option<ListenerId>),
-    /// Passive: REP sent.
+    /// On the passive side, the REP was sent.
     RepSent,
     /// Both sides may send.
     Established,
-    /// Passive XRC: the program has released the connection, but the peer's INI has not (contract J9). Kept
-    /// for a while, so that late messages still find the connection.
+    /// The program has released the connection of a TGT, but the peer's INI has not (contract J9). The connection is kept
+    /// for a while to handle late messages.
     Idle,
-    /// DREQ sent.
+    /// The DREQ was sent.
     DreqSent,
-    /// Ended; kept until its packets can no longer be in the network.
+    /// The connection has ended, and is kept until its packets can no longer be in the network.
     Timewait,
 }
 
 impl ConnectionState {
-    /// Returns true if a peer could cause many connections in this state without cost.
+    /// Returns true in a state that a peer can cause for many connections without cost.
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(self, Self::ReqReceived(_) | Self::RepSent)
     }
@@ -73,29 +73,28 @@ pub(super) struct Unanswered {
     pub(super) message: CmMessage,
     /// The number of transmissions so far.
     pub(super) sent: u32,
-    /// Time from which on MRAs no longer extend the wait.
+    /// Time after which MRAs no longer extend the wait.
     pub(super) patience_until: u64,
     /// Time until which a DREQ is repeated for a program that waits for its outcome. Otherwise the number of
     /// transmissions is limited.
     pub(super) until: Option<u64>,
-    /// Cause in an unauthenticated report about this message. The cause ends the attempt instead of the third
-    /// retransmission.
+    /// Cause from an unauthenticated report about this message. It ends the attempt in place of the third retransmission.
     pub(super) unreachable: Option<UnreachableCause>,
 }
 
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) id: ConnectionId,
-    /// 0 before the peer's first message.
+    /// 0 until the peer's first message.
     pub(super) remote_id: u32,
     pub(super) addresses: Addresses,
-    /// Host that a half-open connection counts for; `None` on the active side.
+    /// Host against whose limit a half-open connection counts; `None` on the active side.
     pub(super) host: Option<PeerHost>,
     pub(super) transport: Transport,
     pub(super) is_active: bool,
     /// 0 until accepted.
     pub(super) local_qpn: QpNumber,
-    /// The peer's values. On the active side before the REP: the requested values.
+    /// The peer's values, or on the active side before the REP the requested values.
     pub(super) peer: Peer,
     /// Transaction id of the REQ, repeated by its answers (contract rocev2 9.4).
     pub(super) transaction: u64,
@@ -108,7 +107,7 @@ pub(super) struct Connection {
     /// Use of one flow, from the REQ.
     pub(super) one_flow: OneFlow,
     pub(super) refusals: Refusals,
-    /// True if the program has released the connection: only the last event is reported.
+    /// True if the program has released the connection. Only the last event is then reported.
     pub(super) is_released: bool,
     /// Time for which a DREQ is repeated while the program waits for its outcome.
     pub(super) closing_ns: u64,
@@ -116,8 +115,8 @@ pub(super) struct Connection {
     pub(super) timer: Option<u64>,
 }
 
-/// Lookup key of a connection for a peer's messages. It contains the peer's address, so that no other host
-/// can use the peer's GUID.
+/// Lookup key for the connection of a peer's messages. It contains the peer's address, so that no other host can use the
+/// peer's GUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct RemoteKey<N> {
     pub(super) address: IpAddr,

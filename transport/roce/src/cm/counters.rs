@@ -1,16 +1,16 @@
-//! Counters of messages, and of drops by cause.
+//! Counters of messages, and of dropped messages by cause.
 
 use trunkline_verbs::RejectReason;
 
-/// Reason why a message was dropped. Duplicates are counted too, since they indicate loss.
+/// Cause of a dropped message. Duplicates are counted too, because they indicate loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum CmDrop {
     /// Not a CM message of the supported version.
     NotCm,
-    /// An attribute that is not served (LAP, APR).
+    /// An attribute that is not supported (LAP, APR).
     Unserved,
-    /// An invalid field: an id of 0, a QP number of 0 or 1.
+    /// An invalid field, such as an id of 0, or a QP number of 0 or 1.
     Malformed,
     /// The connection is unknown.
     UnknownConnection,
@@ -26,9 +26,9 @@ pub enum CmDrop {
     Backlog,
     /// Too many half-open connections, or too many connections.
     Limit,
-    /// The request was refused with a REJ or SIDR_REP, by the machine itself.
+    /// The machine itself refused the request with a REJ or SIDR_REP.
     Refused,
-    /// An outgoing message, because the queue of messages to send was full.
+    /// The queue of outgoing messages was full.
     TransmitQueueFull,
 }
 
@@ -50,7 +50,7 @@ impl CmDrop {
     ];
 }
 
-/// Reasons for which the machine itself refuses requests, with their names in metrics.
+/// Reasons for which the machine itself refuses requests, with the names of their counters.
 const REFUSALS: [(RejectReason, &str); 8] = [
     (RejectReason::NO_QP, "cm_refused_no_qp"),
     (RejectReason::UNSUPPORTED, "cm_refused_pkey"),
@@ -67,7 +67,7 @@ const REFUSALS: [(RejectReason, &str); 8] = [
 pub struct CmCounters {
     /// Messages received.
     pub received: u64,
-    /// Messages queued, retransmissions included.
+    /// Messages queued for sending, including retransmissions.
     pub sent: u64,
     /// Retransmissions.
     pub retransmitted: u64,
@@ -77,14 +77,13 @@ pub struct CmCounters {
 }
 
 impl CmCounters {
-    /// Returns the number of messages dropped for this cause.
+    /// Returns the number of messages dropped for a cause.
     #[must_use]
     pub const fn dropped(&self, cause: CmDrop) -> u64 {
         self.dropped[cause as usize]
     }
 
-    /// Returns the number of refusals, for each reason with its name in metrics. Their sum is
-    /// [`CmDrop::Refused`].
+    /// Returns the name and number of refusals for each reason. Their sum is [`CmDrop::Refused`].
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let by_reason = REFUSALS.iter().zip(self.refused).map(|((_, name), count)| (*name, count));
         by_reason.chain([("cm_refused_other_kind", self.other_kind)])
@@ -94,7 +93,7 @@ impl CmCounters {
         self.dropped[cause as usize] += 1;
     }
 
-    /// Counts a refusal by the machine, because the listener accepts only connections of the other kind.
+    /// Counts a refusal by the machine because the listener accepts only the other kind of connection.
     pub(super) const fn refuse_other_kind(&mut self) {
         self.count(CmDrop::Refused);
         self.other_kind += 1;

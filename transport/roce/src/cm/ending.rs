@@ -1,4 +1,4 @@
-//! The end of connections: REJ, DREQ, DREP, timewait, and release by the program.
+//! The end of connections through REJ, DREQ and DREP, timewait, and release by the program.
 
 use super::active::check_private;
 use super::config::{DOUBT_EVERY_NS, wire_time_ns};
@@ -16,8 +16,8 @@ fn canonical(report: &UnreachableReport) -> (Addresses, UnreachableReport) {
 }
 
 impl CmMachine {
-    /// Refuses a request, or a reply that this side cannot use. Only `TimewaitExit` may follow, after a
-    /// reply was refused.
+    /// Refuses a request, or a reply that this side cannot use. Only `TimewaitExit` may follow, and only after a refused
+    /// reply.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`], [`CmError::PrivateDataTooLong`].
@@ -55,8 +55,8 @@ impl CmMachine {
     /// passive side for at most the time that the REQ requested. [`Self::release`] ends the wait.
     ///
     /// # Errors
-    /// [`CmError::Unknown`]; [`CmError::PrivateDataTooLong`]; [`CmError::WrongState`] before there is a connection
-    /// (`release` or `reject` it then).
+    /// [`CmError::Unknown`]; [`CmError::PrivateDataTooLong`]; [`CmError::WrongState`] before the connection is accepted
+    /// (call `release` or `reject` then).
     pub fn disconnect(&mut self, now: u64, id: ConnectionId, private: &[u8]) -> Result<(), CmError> {
         check_private(private, DREQ_PRIVATE_BYTES)?;
         match self.own(id)?.state {
@@ -131,9 +131,9 @@ impl CmMachine {
         }
     }
 
-    /// Ends a connection whose peer's process has died without a message, as found by the device. The effect
-    /// is the same as if a kernel had sent a message in its place: a REJ before this side has answered, else
-    /// a DREQ. Has no effect on an ended connection.
+    /// Ends a connection after the device has found that the peer's process died without a message. The effect is the same
+    /// as if a kernel had sent a message in place of the process, which is a REJ before this side has answered, else a DREQ.
+    /// Has no effect on an ended connection.
     pub fn peer_died(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -152,11 +152,10 @@ impl CmMachine {
         }
     }
 
-    /// Ends requests of this node that were not delivered according to a report. If the report quotes the
-    /// transaction of a request, that request ends at once. A retried request ends only by a report at
-    /// least 525 ms after the first. A report without a transaction may be forged: requests to its address
-    /// end only if they are still unanswered when they would be repeated for the third time. Connections
-    /// are not affected. Returns true if there was such a request.
+    /// Ends requests of this node that were not delivered according to a report. A request whose transaction the report
+    /// quotes ends at once, or if refused requests are retried, at a report at least 525 ms after the first. A report
+    /// without a transaction may be forged, so requests to its address end only if they are still unanswered when they would
+    /// be repeated for the third time. Connections are not affected. Returns true if there was such a request.
     pub fn handle_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
         let (addresses, report) = canonical(report);
         let mut is_ours = self.question_unreachable(now, &report);
@@ -180,8 +179,7 @@ impl CmMachine {
         is_ours
     }
 
-    /// Returns true if a report may be about a request of this node. Anyone can cause any number of other
-    /// reports.
+    /// Returns true if a report may be about a request of this node. Other reports can be caused by anyone, in any number.
     #[must_use]
     pub fn expects_unreachable(&self, report: &UnreachableReport) -> bool {
         let (addresses, report) = canonical(report);
@@ -223,7 +221,7 @@ impl CmMachine {
                 self.mark_released(id);
                 self.enter_timewait(now, id);
             }
-            // The peer does not have this connection any more, or never had it.
+            // The connection no longer exists at the peer, or never existed there.
             ConnectionState::Established | ConnectionState::Idle | ConnectionState::DreqSent => {
                 self.finish(now, id, true)
             }
@@ -231,8 +229,8 @@ impl CmMachine {
         }
     }
 
-    /// Returns the connection of a REJ: by this side's id or, when the peer withdraws a REQ before it has
-    /// that id, by the peer's id.
+    /// Returns the connection that a REJ refers to, by this side's id. If the peer withdraws a REQ before it has that id,
+    /// the connection is found by the peer's id.
     pub(super) fn rejected(&self, addresses: Addresses, rej: &Rej) -> Option<&Connection> {
         if rej.remote_id != 0 {
             return self.table.get(ConnectionId(rej.remote_id));
@@ -296,23 +294,21 @@ impl CmMachine {
         }
     }
 
-    /// Ends the connection of a local QP, because a peer reports that the QP of this node's REQ belongs to
-    /// another connection. If that is right, this node owns the other connection, too, and a QP has one
-    /// connection at a time (contract J11). The peer cannot verify the sender of the REQ, so this side ends
-    /// the connection.
+    /// Ends the connection of a local QP, because a peer reports that the QP of this node's REQ belongs to another
+    /// connection. If the report is right, this node owns the other connection too, but a QP can have only one connection at
+    /// a time (contract J11). The peer cannot verify the sender of the REQ, so this side ends the connection.
     fn end_of_same_qp(&mut self, now: u64, qpn: QpNumber) {
         for id in self.table.with_local_qpn(qpn) {
             self.end_left_over(now, id);
         }
     }
 
-    /// Checks a connection whose peer's numbers are claimed by a REQ. Either this side has missed the
-    /// connection's end, or the REQ is forged, which only the peer can decide. So the peer gets an RTU. If
-    /// the connection exists there, the RTU has no effect. If not, a software device answers with a REJ,
-    /// which ends the connection here. A kernel does not answer; the connection then ends when its QP or the
-    /// program detects the failure.
+    /// Checks a connection whose peer's numbers appear in another REQ. Either this side has missed the connection's end, or
+    /// the REQ is forged. Only the peer can tell, so this side sends it an RTU. If the connection exists at the peer, the
+    /// RTU has no effect. If not, a software device answers with a REJ, which ends the connection here. A kernel does not
+    /// answer; the connection then ends when its QP or the program detects the failure.
     ///
-    /// Only one such RTU is sent in [`DOUBT_EVERY_NS`], which limits the traffic that forged REQs cause.
+    /// Only one such RTU is sent per [`DOUBT_EVERY_NS`], which limits the traffic that forged REQs cause.
     pub(super) fn doubt(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -332,7 +328,7 @@ impl CmMachine {
         }
     }
 
-    /// Ends a connection that no longer exists at the peer, as a message of the peer has shown.
+    /// Ends a connection that no longer exists at the peer, according to a message from the peer.
     pub(super) fn end_left_over(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -360,8 +356,7 @@ impl CmMachine {
         self.send_until_answered(now, id, dreq);
     }
 
-    /// Repeats the DREQ for as long as the kernel does (contract rocev2 12.6), because the program waits for
-    /// its outcome.
+    /// Repeats the DREQ for as long as the kernel does (contract rocev2 12.6), because the program waits for the outcome.
     fn wait_for_answer(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else { return };
         let until = now.saturating_add(connection.closing_ns);
@@ -370,8 +365,8 @@ impl CmMachine {
         }
     }
 
-    /// Stops waiting for the outcome. The DREQ is then retransmitted only as often as any other message. If
-    /// that number is reached, the connection ends at once.
+    /// Stops waiting for the outcome. The DREQ is then retransmitted only as often as any other message. If that number is
+    /// already reached, the connection ends at once.
     fn stop_waiting_for_answer(&mut self, now: u64, id: ConnectionId) {
         let Some(unanswered) = self.table.get_mut(id).and_then(|c| c.unanswered.as_mut()) else { return };
         unanswered.until = None;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Reason for a failed call on the machine. Failed calls have no effect.
+/// Reason for a failed call to the machine. Failed calls have no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CmError {
@@ -25,7 +25,7 @@ pub enum CmError {
     /// Another listener has the address and port.
     #[error("another listener has this address and port; choose another port, or 0 for a free one")]
     AddressInUse,
-    /// IPv4 on one side, IPv6 on the other.
+    /// One address is IPv4, the other IPv6.
     #[error("source and destination are of different address families; bind to an address like the peer's")]
     AddressFamily,
     /// The table is full.

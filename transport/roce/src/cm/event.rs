@@ -7,11 +7,11 @@ use trunkline_verbs::{QpNumber, RejectReason, SidrStatus, UnreachableCause};
 /// A REQ at a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectRequest {
-    /// The listener that it reached.
+    /// The listener that received it.
     pub listener: ListenerId,
     /// This side's address and the service's port.
     pub local: SocketAddr,
-    /// The peer's address, and the port that its address header names.
+    /// The peer's address, and the port in its address header.
     pub remote: SocketAddr,
     /// Attributes to set on the QP before [`super::CmMachine::accept`].
     pub peer: Peer,
@@ -22,11 +22,11 @@ pub struct ConnectRequest {
 /// A SIDR request at a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceRequest {
-    /// The listener that it reached.
+    /// The listener that received it.
     pub listener: ListenerId,
     /// This side's address and the service's port.
     pub local: SocketAddr,
-    /// The peer's address, and the port that its address header names.
+    /// The peer's address, and the port in its address header.
     pub remote: SocketAddr,
     /// Private data, 180 bytes.
     pub private: Vec<u8>,
@@ -36,18 +36,18 @@ pub struct ServiceRequest {
 /// connection reports `TimewaitExit` only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A peer requests a connection: call `accept` or `reject` (or `release`). Expires as `Unreachable`.
+    /// A peer requests a connection. Call `accept`, `reject` or `release`; otherwise the request expires as `Unreachable`.
     ConnectRequest(ConnectionId, Box<ConnectRequest>),
-    /// Active side: the peer accepted. Bring the QP to RTS and call `confirm`, or `reject`.
+    /// The peer accepted the request of the active side. Move the QP to RTS and call `confirm`, or call `reject`.
     Reply(ConnectionId, Peer),
-    /// Connected. The private data comes from the REP (196 bytes, active side) or from the RTU (224 bytes,
-    /// passive side; all zero if data came before the RTU).
+    /// The connection is established. The private data comes from the REP on the active side (196 bytes), and from the RTU
+    /// on the passive side (224 bytes, all zero if data came before the RTU).
     Established(ConnectionId, Vec<u8>),
-    /// The peer refused the request, or withdrew its own; 148 bytes of private data.
+    /// The peer refused this side's request or withdrew its own. There are 148 bytes of private data.
     Rejected(ConnectionId, RejectReason, Vec<u8>),
     /// The peer did not answer, or the local program did not answer a request or reply in time.
     Unreachable(ConnectionId, UnreachableCause),
-    /// The connection ended: bring the QP to ERR.
+    /// The connection ended. Move the QP to ERR.
     Disconnected {
         /// The connection.
         id: ConnectionId,
@@ -56,21 +56,20 @@ pub enum Event {
         /// Private data of the peer's DREQ, 220 bytes; empty if another message, or none, ended the connection.
         private: Vec<u8>,
     },
-    /// A peer requests a QP: call `answer` or `decline` (or `release`). Expires as `Unreachable`.
+    /// A peer requests a QP. Call `answer`, `decline` or `release`; otherwise the request expires as `Unreachable`.
     ServiceRequest(ConnectionId, Box<ServiceRequest>),
-    /// Active side: the peer answered the `SIDR_REQ` with success. The id is invalid afterwards.
+    /// The peer answered this side's `SIDR_REQ` with success. The id is invalid afterwards.
     ServiceReply {
         /// Id of the SIDR request.
         id: ConnectionId,
-        /// The QP that serves the port, unchecked.
+        /// The QP that serves the port, not checked.
         qpn: QpNumber,
         /// Q_Key of that QP.
         qkey: u32,
         /// Private data, 136 bytes.
         private: Vec<u8>,
     },
-    /// Active side: the peer refused the `SIDR_REQ`; 136 bytes of private data. The id is invalid
-    /// afterwards.
+    /// The peer refused this side's `SIDR_REQ`. There are 136 bytes of private data. The id is invalid afterwards.
     ServiceRefused(ConnectionId, SidrStatus, Vec<u8>),
     /// The QP's number may be used again.
     TimewaitExit(ConnectionId, QpNumber),

@@ -1,4 +1,4 @@
-//! Feeds a machine in any state with arbitrary messages and calls.
+//! Feeds arbitrary messages and calls to a machine in any state.
 
 use super::connection::ConnectionState;
 use super::{
@@ -13,8 +13,8 @@ const US: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const PEERS: [IpAddr; 2] = [US, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))];
 const LIMIT: usize = 12;
 
-/// Interprets `data` as calls, messages and the passing of time. Messages are either raw, or ones
-/// that the machine itself sent with some bytes changed, so that they pass the first checks.
+/// Interprets `data` as calls, messages and the passing of time. Messages are either raw, or messages of the machine itself
+/// with some bytes changed, so that they pass the first checks.
 ///
 /// # Panics
 /// If a bound of the machine is exceeded, which the fuzzer reports.

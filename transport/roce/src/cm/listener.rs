@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use trunkline_verbs::PortSpace;
 
-/// Identifies a listener of one machine; never used again.
+/// Id of a listener of one machine. It is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u64);
 
@@ -15,17 +15,16 @@ pub struct ListenerId(pub u64);
 pub struct Listen {
     /// Local address; `0.0.0.0` means every IPv4 address, `::` every address.
     pub address: IpAddr,
-    /// True if `::` means every IPv6 address only, so that another listener may have `0.0.0.0` at the port.
+    /// True if `::` means only every IPv6 address, so that another listener may use `0.0.0.0` at the port.
     pub is_family_only: bool,
     /// Port space, which forms the service together with the port.
     pub port_space: PortSpace,
-    /// 0 picks a free one.
+    /// Local port; 0 picks a free one.
     pub port: u16,
-    /// The kind of connection that is accepted; the other kind is refused (contract J7). `None` accepts
-    /// both.
+    /// The kind of connection that is accepted; the other kind is refused (contract J7). `None` accepts both kinds.
     pub transport: Option<Transport>,
-    /// Maximum number of requests that wait to be reported to the program, at least 1. Further requests are
-    /// dropped, and the peer repeats them.
+    /// Maximum number of requests waiting to be reported to the program, at least 1. Further requests are dropped, and the
+    /// peer repeats them.
     pub backlog: u32,
 }
 
@@ -46,7 +45,7 @@ pub(super) struct Listeners {
     next_id: u64,
 }
 
-/// The range that free ports are taken from, as on Linux.
+/// Range from which free ports are taken, as on Linux.
 const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
 
 impl Listeners {
@@ -87,7 +86,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Returns the listener that a request to `address` reaches.
+    /// Returns the listener for requests to `address`.
     pub(super) fn find(&self, service: ServiceId, address: IpAddr) -> Option<&Listener> {
         self.by_service.get(&service)?.iter().find(|listener| covers(listener.place, address))
     }
@@ -115,7 +114,7 @@ impl Listeners {
     }
 }
 
-/// Returns true if a listener's address, perhaps restricted to its family, covers `address`.
+/// Returns true if a listener's address covers `address`. The listener may be restricted to its address family.
 fn covers((listening, is_family_only): (IpAddr, bool), address: IpAddr) -> bool {
     match listening {
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => address.is_ipv6() || !is_family_only,

@@ -1,4 +1,4 @@
-//! The machine: its state, its queues, and the parts shared by all roles.
+//! The machine, with its state, its queues, and the parts shared by all roles.
 
 use super::connection::{Addresses, Connection, ConnectionId, ConnectionState, Unanswered};
 use super::listener::{Listen, ListenerId, Listeners};
@@ -31,15 +31,14 @@ pub fn is_request(mad: &Mad) -> bool {
     matches!(CmMessage::parse(mad), CmMessage::Req(_) | CmMessage::SidrReq(_))
 }
 
-/// A report that a message could not be delivered, as by an ICMP error.
+/// A report that a message could not be delivered, such as an ICMP error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnreachableReport {
     /// Local address.
     pub from: IpAddr,
     /// The peer's address.
     pub to: IpAddr,
-    /// Transaction id of the message, if the report quotes the message that far. A report without it may be
-    /// forged.
+    /// Transaction id of the message, if the report quotes enough of it. A report without it may be forged.
     pub transaction: Option<u64>,
     /// The cause.
     pub cause: UnreachableCause,
@@ -48,12 +47,11 @@ pub struct UnreachableReport {
 /// The sender of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MadSource {
-    /// Address, verified if the link can verify addresses.
+    /// Address of the sender, verified if the link can verify addresses.
     pub address: IpAddr,
-    /// UDP ports of the message, swapped as for its answer: its destination, then its source.
+    /// UDP ports of the message in the order of its answer, destination first.
     pub ports: (u16, u16),
-    /// Owner of the address: the host against whose limits the sender's requests count. Used for requests
-    /// only.
+    /// Owner of the address, which determines the host whose limits apply to the sender's requests. Used for requests only.
     pub owner: AddressOwner,
     /// Source port of the message, if a process of this user on this host owns the port.
     pub local_port: Option<u16>,
@@ -70,8 +68,7 @@ impl From<IpAddr> for MadSource {
     }
 }
 
-/// Maximum number of messages that wait for [`CmMachine::poll_transmit`]. Further messages are dropped, as
-/// a network would drop them.
+/// Maximum number of messages that wait for [`CmMachine::poll_transmit`]. Further messages are dropped, as in a network.
 const TRANSMIT_QUEUE: usize = 8_192;
 
 /// The connections of one device, on all of its addresses.
@@ -88,7 +85,7 @@ pub struct CmMachine {
     pub(super) counters: CmCounters,
     pub(super) other_kinds: OtherKinds,
     pub(super) agent: u64,
-    /// Earliest time of the next query whether a peer still has a connection.
+    /// Earliest time of the next check whether a peer still has a connection.
     pub(super) next_doubt: u64,
     next_id: u32,
     random: u64,
@@ -129,7 +126,7 @@ impl CmMachine {
         self.listeners.add(listen, random)
     }
 
-    /// Stops listening. Requests that were reported stay until they are answered or expire.
+    /// Stops listening. Requests already reported stay until they are answered or expire.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -162,8 +159,8 @@ impl CmMachine {
         }
     }
 
-    /// Returns the addresses that the ICRC of a message from `from` to `to` may cover in place of them: the
-    /// addresses in a REQ for one flow, or the addresses of the connection that another message names.
+    /// Returns the addresses that the ICRC of a message may cover in place of `from` and `to`. They are the addresses in a
+    /// REQ for one flow, or the addresses of the connection that another message names.
     #[must_use]
     pub fn view_of(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Option<PeerView> {
         if !mad.header.is_cm() {
@@ -188,8 +185,8 @@ impl CmMachine {
         self.events.pop_front()
     }
 
-    /// Takes the next peer that was refused because it requested RC from an XRC listener, or the reverse.
-    /// Each host is reported once, and at most 64 of them.
+    /// Takes the next peer that was refused because it requested RC from an XRC listener, or XRC from an RC listener. Each
+    /// host is reported once, up to 64 hosts.
     pub fn poll_other_kind(&mut self) -> Option<OtherKind> {
         self.other_kinds.poll()
     }
@@ -214,12 +211,12 @@ impl CmMachine {
         self.table.contains(id) || self.questions.get(id).is_some()
     }
 
-    /// Returns the connection that a call of the program names, unless ended or released.
+    /// Returns the connection named in a call of the program, unless it has ended or was released.
     pub(super) fn own(&self, id: ConnectionId) -> Result<&Connection, CmError> {
         self.table.get(id).filter(|connection| !connection.is_released).ok_or(CmError::Unknown)
     }
 
-    /// Queues a message that belongs to no connection.
+    /// Queues a message that does not belong to a connection.
     pub(super) fn queue(&mut self, addresses: Addresses, transaction: u64, message: &CmMessage) {
         let ports = UdpPorts::new(self.config.udp_port);
         self.queue_to(addresses, ports, transaction, message);

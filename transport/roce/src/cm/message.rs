@@ -17,14 +17,14 @@ use trunkline_verbs::{Gid, Mtu, OneFlow, PKEY_DEFAULT, Psn, QpNumber, RejectReas
 /// LID of a RoCE path that may contain routers (contract rocev2 11.5).
 const LID_ROUTED: u16 = 0xffff;
 const HOP_LIMIT: u8 = 64;
-/// Failover accepted: no alternate path was offered, or it was and is not supported.
+/// Codes for failover. Either no alternate path was offered, or the offered one is not supported.
 const FAILOVER_NONE: u8 = 0;
 const FAILOVER_UNSUPPORTED: u8 = 1;
-/// Time that an MRA requests: 1.07 s. Short, so that the peer soon retransmits its message and detects the
-/// death of this side.
+/// Time that an MRA requests, 1.07 s. It is short, so that the peer soon retransmits its message and detects the death of
+/// this side.
 const SERVICE_TIMEOUT: u8 = 18;
 
-/// Returns `bytes` padded with zeros; longer input was refused before.
+/// Returns `bytes` padded with zeros. Callers refuse longer input.
 fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut field = [0; N];
     for (to, from) in field.iter_mut().zip(bytes) {
@@ -43,7 +43,7 @@ fn with_header<const N: usize>(header: &AddressHeader, bytes: &[u8]) -> [u8; N] 
     field
 }
 
-/// Returns a REQ with or without the bit for one flow. The two forms name different ports.
+/// Returns a REQ with or without the bit for one flow. The two forms contain different ports.
 pub(super) fn in_form(config: &CmConfig, req: Req, ports: &UdpPorts, is_one_flow: bool) -> Req {
     let (own, dialled) = match ports.view {
         _ if !is_one_flow => (config.udp_port, ROCE_PORT),
@@ -62,7 +62,7 @@ pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) ->
     let header = AddressHeader::new(SocketAddr::new(local, connect.local.port()), remote);
     let private: [u8; REQ_PRIVATE_BYTES] = with_header(&header, connect.private);
     let is_rc = connect.transport == Transport::Rc;
-    // An INI lacks a receive side (contract rocev2 10.2).
+    // An INI has no receive side (contract rocev2 10.2).
     let rc = |value: u8| if is_rc { value } else { 0 };
     // contract rocev2 11.5
     let ports = u32::from(connect.local.port()) * 31 + u32::from(connect.remote.port());
@@ -112,7 +112,7 @@ pub(super) fn req(config: &CmConfig, id: ConnectionId, connect: &Connect<'_>) ->
 pub(super) fn rep(config: &CmConfig, connection: &Connection, accept: &Accept<'_>) -> CmMessage {
     let is_rc = connection.transport == Transport::Rc;
     let zero = QpNumber::new(0);
-    // A TGT's number travels in the EECN field (contract rocev2 10.3).
+    // A TGT's number is sent in the EECN field (contract rocev2 10.3).
     let (qpn, eecn) = if is_rc { (accept.qpn, 0) } else { (zero, accept.qpn.get()) };
     CmMessage::Rep(Rep {
         local_id: connection.id.0,
@@ -164,13 +164,13 @@ pub(super) fn dreq(connection: &Connection, private: &[u8]) -> CmMessage {
     })
 }
 
-/// Returns the answer to a DREQ, whether its connection exists or not.
+/// Returns the answer to a DREQ, for both existing and unknown connections.
 pub(super) const fn drep(dreq: &Dreq) -> CmMessage {
     let (local_id, remote_id) = (dreq.remote_id, dreq.local_id);
     CmMessage::Drep(Ids { local_id, remote_id, private: [0; RTU_PRIVATE_BYTES] })
 }
 
-/// Returns a REJ between two comm ids. An id is 0 if it does not exist.
+/// Returns a REJ between two comm ids. An unknown id is 0.
 pub(super) fn rej(ids: (u32, u32), answered: Answered, reason: RejectReason, private: &[u8]) -> CmMessage {
     CmMessage::Rej(Rej {
         local_id: ids.0,
@@ -201,7 +201,7 @@ pub(super) fn rej_mtu(ids: (u32, u32), mtu: Mtu) -> CmMessage {
     })
 }
 
-/// Returns the largest path MTU that the sender of a [`rej_mtu`] supports.
+/// Returns the largest path MTU that the sender of a REJ from [`rej_mtu`] supports.
 pub(super) fn mtu_of_rej(rej: &Rej) -> Option<Mtu> {
     let names_mtu = rej.reason == RejectReason::INVALID_PATH_MTU && rej.info_length >= 1;
     Mtu::from_code(rej.info[0]).filter(|_| names_mtu)
@@ -224,7 +224,7 @@ pub(super) fn rej_timeout(config: &CmConfig, id: ConnectionId) -> CmMessage {
     })
 }
 
-/// Returns the GUID in a REJ of [`rej_timeout`].
+/// Returns the GUID in a REJ from [`rej_timeout`].
 pub(super) fn guid_of_rej(rej: &Rej) -> Option<u64> {
     let guid = rej.info.first_chunk::<8>().copied().map(u64::from_be_bytes);
     guid.filter(|_| rej.reason == RejectReason::TIMEOUT && rej.info_length >= 8)

@@ -1,8 +1,8 @@
-//! The InfiniBand communication manager on QP 1, as rdma_cm uses it, sans-IO.
+//! Sans-IO InfiniBand communication manager on QP 1, compatible with rdma_cm.
 //!
-//! Owns the state of connections: requester, agreed parameters, and the time of each retransmission. The
-//! device calls it with management datagrams and the time, and acts on its events. It must never access a
-//! QP, a socket or a clock itself, and must not panic or grow without bound on any bytes of a peer.
+//! The machine holds the state of each connection, the agreed parameters, and the times of retransmissions. The device
+//! passes it management datagrams and the time, and acts on its events. It must never access a QP, a socket or a clock
+//! itself, and no bytes from a peer may make it panic or grow without bound.
 //!
 //! ```text
 //!           connect                         REQ at a listener
@@ -18,16 +18,16 @@
 //!                               +----> Timewait <----+ --time--> (gone)
 //! ```
 //!
-//! A TGT's connection that the program releases becomes `Idle` instead, without a message to the peer, since
+//! When the program releases the connection of a TGT, it becomes `Idle` instead, without a message to the peer, because
 //! other processes may use the TGT (contract J9).
 //!
 //! SIDR requests (port space UDP) are not connections and have separate states; see `sidr`. Connections and
 //! SIDR requests share the ids, the listeners and the limits.
 //!
-//! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet. A QP's
-//! `sq_psn` is the PSN that the peer's REQ or REP announced ([`Peer::send_psn`]), and its `rq_psn` the PSN
-//! that this side announced. A kernel's captured connection shows it: the active side's first SEND carries
-//! the PSN of the REP, the passive side's first SEND carries the PSN of the REQ.
+//! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet. A QP's `sq_psn` is the
+//! PSN that the peer's REQ or REP announced ([`Peer::send_psn`]), and its `rq_psn` is the PSN that this side announced. In a
+//! capture of two kernels, the active side's first SEND carries the PSN from the REP, and the passive side's first SEND the
+//! PSN from the REQ.
 
 #![forbid(unsafe_code)]
 

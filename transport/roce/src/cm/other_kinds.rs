@@ -1,8 +1,7 @@
-//! Peers that were refused because they requested RC from an XRC listener, or the reverse.
+//! Peers that were refused because they requested RC from an XRC listener, or XRC from an RC listener.
 //!
-//! The peer receives only a REJ, so each such host is reported once for the local log. The machine owns the
-//! list and its passive side fills it. Any host can cause an entry, so beyond a limit refusals are only
-//! counted.
+//! The peer receives only a REJ, so each such host is reported once for the local log. Any host can cause an entry, so
+//! beyond a limit refusals are only counted.
 
 use super::Transport;
 use std::collections::{BTreeSet, VecDeque};
@@ -30,7 +29,7 @@ pub(super) struct OtherKinds {
 }
 
 impl OtherKinds {
-    /// Notes a refused peer of a host.
+    /// Records a peer that was refused, and its host.
     pub(super) fn refused(&mut self, host: PeerHost, other: OtherKind) {
         if self.known.len() < NAMED && self.known.insert(host) {
             self.unnamed.push_back(other);

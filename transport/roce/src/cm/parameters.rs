@@ -4,12 +4,12 @@ use crate::wire::cm::TransportType;
 use std::net::SocketAddr;
 use trunkline_verbs::{Mtu, OneFlow, PortSpace, Psn, QpNumber, UdpPorts};
 
-/// The service of a connection. The active side of [`Self::Xrc`] has an INI, the passive side a TGT.
+/// Transport service of a connection. With [`Self::Xrc`], the active side has an INI and the passive side a TGT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// Reliable connection.
     Rc,
-    /// Extended reliable connection, one direction.
+    /// Extended reliable connection, in one direction.
     Xrc,
 }
 
@@ -31,22 +31,22 @@ impl Transport {
     }
 }
 
-/// A connection to request. The QP is in INIT.
+/// Parameters of a connection request. The QP is in INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect<'a> {
     /// Local address, and the port that the peer sees.
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Together with the remote port, the service.
+    /// Port space, which identifies the service together with the remote port.
     pub port_space: PortSpace,
     /// RC, or XRC with an INI.
     pub transport: Transport,
     /// Local QP, an INI for XRC.
     pub qpn: QpNumber,
-    /// First PSN that the peer sends, as announced to it; the local QP's `rq_psn`.
+    /// First PSN that the peer uses, which this side announces to it; the local QP's `rq_psn`.
     pub starting_psn: Psn,
-    /// MTU of both directions.
+    /// MTU in both directions.
     pub mtu: Mtu,
     /// Number of READs and atomics that this side serves at once; not sent for XRC.
     pub responder_resources: u8,
@@ -56,9 +56,9 @@ pub struct Connect<'a> {
     pub retry_count: u8,
     /// RNR retries, 0 to 7, for the peer's QP; not sent for XRC.
     pub rnr_retry: u8,
-    /// Local ACK timeout of the peer's QP, and of this side's QP unless the peer is slower; 4.096 us * 2^n.
+    /// Local ACK timeout of the peer's QP, and of this side's QP unless the peer is slower; n means 4.096 us * 2^n.
     pub ack_timeout: u8,
-    /// True if the program requests end-to-end flow control of the QP; no effect here.
+    /// True if the program requests end-to-end flow control. Has no effect here.
     pub flow_control: bool,
     /// Traffic class of the path, for the peer's QP.
     pub traffic_class: u8,
@@ -68,18 +68,18 @@ pub struct Connect<'a> {
     pub ports: UdpPorts,
     /// Requested use of one pair of UDP ports.
     pub one_flow: OneFlow,
-    /// If true, the request is retransmitted for a while after a report that it has no receiver.
+    /// If true, the request is retransmitted for a while after a report that there is no receiver.
     pub retry_refused: bool,
     /// Private data, up to 56 bytes.
     pub private: &'a [u8],
 }
 
-/// The answer to a request. The QP is in RTS.
+/// Parameters of the answer to a connection request. The QP is in RTS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Accept<'a> {
     /// Local QP, a TGT for XRC.
     pub qpn: QpNumber,
-    /// First PSN that the peer sends, as announced to it; the local QP's `rq_psn`.
+    /// First PSN that the peer uses, which this side announces to it; the local QP's `rq_psn`.
     pub starting_psn: Psn,
     /// Number of READs and atomics that this side serves at once; the QP's `max_dest_rd_atomic`.
     pub responder_resources: u8,
@@ -88,7 +88,7 @@ pub struct Accept<'a> {
     pub initiator_depth: u8,
     /// RNR retries, 0 to 7, for the peer's QP.
     pub rnr_retry: u8,
-    /// True if the program requests end-to-end flow control of the QP; no effect here.
+    /// True if the program requests end-to-end flow control. Has no effect here.
     pub flow_control: bool,
     /// True if the QP has an SRQ; always sent as true for XRC.
     pub srq: bool,
@@ -101,7 +101,7 @@ pub struct Accept<'a> {
 pub struct Ask<'a> {
     /// Local address, and the port that the peer sees.
     pub local: SocketAddr,
-    /// The peer, and the service's port.
+    /// The peer's address, and the service's port.
     pub remote: SocketAddr,
     /// Same as [`Connect::retry_refused`].
     pub retry_refused: bool,
@@ -120,26 +120,26 @@ pub struct Answer<'a> {
     pub private: &'a [u8],
 }
 
-/// The peer's values from this side's point of view, to be set on the local QP.
+/// The peer's values from this side's point of view, for the local QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// RC or XRC.
     pub transport: Transport,
-    /// `dest_qp_num`: the peer's QP; a TGT if this side has the INI.
+    /// `dest_qp_num`, the peer's QP. It is a TGT if this side has the INI.
     pub qpn: QpNumber,
-    /// `sq_psn`: the first PSN that this side sends. (`rq_psn` is the PSN that this side announced.)
+    /// `sq_psn`, the first PSN that this side sends. This side announces `rq_psn`.
     pub send_psn: Psn,
     /// Path MTU, from the REQ.
     pub mtu: Mtu,
-    /// `max_dest_rd_atomic`: maximum number of the peer's outstanding operations (contract rocev2 10.5).
+    /// `max_dest_rd_atomic`, the maximum number of the peer's outstanding operations (contract rocev2 10.5).
     pub responder_resources: u8,
-    /// `max_rd_atomic`: number of operations that the peer serves at once.
+    /// `max_rd_atomic`, the number of operations that the peer serves at once.
     pub initiator_depth: u8,
     /// `retry_cnt`.
     pub retry_count: u8,
     /// `rnr_retry`.
     pub rnr_retry: u8,
-    /// `timeout`, 4.096 us * 2^n; never 0, which would mean no timeout.
+    /// `timeout`; n means 4.096 us * 2^n. It is never 0, which would mean no timeout.
     pub ack_timeout: u8,
     /// True if the peer requests end-to-end flow control.
     pub flow_control: bool,

@@ -1,4 +1,4 @@
-//! The passive side: receives the REQ, sends the REP, receives the RTU.
+//! The passive side, which receives the REQ, sends the REP and receives the RTU.
 
 use super::active::{check_private, is_usable, sane_ack_timeout};
 use super::config::closing_ns;
@@ -41,7 +41,7 @@ impl CmMachine {
         if !matches!(connection.state, ConnectionState::ReqReceived(_)) {
             return Err(CmError::WrongState);
         }
-        // A depth beyond the peer's limit would only cause it to refuse READs.
+        // With a depth beyond the peer's limit, the peer would only refuse READs.
         let initiator_depth = accept.initiator_depth.min(connection.peer.initiator_depth);
         let accept = Accept { initiator_depth, ..*accept };
         let rep = message::rep(&self.config, connection, &accept);
@@ -53,8 +53,8 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Refuses a request with a larger path MTU than `mtu`, which is the maximum of the local interface. A
-    /// software device repeats the request with `mtu`. The machine does not report an event.
+    /// Refuses a request whose path MTU is larger than `mtu`, the maximum of the local interface. A software device repeats
+    /// the request with `mtu`. The machine reports no event.
     ///
     /// # Errors
     /// [`CmError::Unknown`], [`CmError::WrongState`].
@@ -70,7 +70,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Records that the request was delivered to the program: as in the kernel, it no longer counts against the
+    /// Records that the request was delivered to the program. As in the kernel, it then no longer counts against the
     /// listener's backlog, even before it is answered.
     pub fn request_delivered(&mut self, id: ConnectionId) {
         self.table.stop_counting(&mut self.listeners, id);
@@ -119,8 +119,7 @@ impl CmMachine {
                 let rej = message::rej((0, req.local_id), Answered::REQ, reason, &[]);
                 self.queue_to(addresses, refusal_ports(ports, req.tries()), transaction, &rej);
                 if reason == RejectReason::STALE_CONNECTION {
-                    // Any sender can claim a peer's numbers, so a REQ does not end a connection: the peer is
-                    // queried first.
+                    // Any sender can claim a peer's numbers, so a REQ does not end a connection. The peer is queried first.
                     let doubted = self.colliding(addresses, req.ca_guid, req.local_id, req.qpn);
                     doubted.into_iter().for_each(|id| self.doubt(now, id));
                 }
@@ -128,7 +127,7 @@ impl CmMachine {
             }
         };
         if let Err(cause) = self.check_room(host, request.listener) {
-            // Drop the request, as a full queue does: the peer retransmits it.
+            // Drop the request like a full queue. The peer retransmits it.
             self.counters.count(cause);
             return;
         }
@@ -158,7 +157,7 @@ impl CmMachine {
         self.report(Event::ConnectRequest(id, Box::new(request)));
     }
 
-    /// Answers a REQ that was received before. Returns true if it was (contract rocev2 12.4).
+    /// Answers a repeated REQ (contract rocev2 12.4). Returns true if the REQ was received before.
     fn is_repeated(&mut self, addresses: Addresses, req: &Req) -> bool {
         let key = RemoteKey { address: addresses.remote, ca_guid: req.ca_guid, number: req.local_id };
         let Some(connection) = self.table.with_remote_id(&key) else { return false };
@@ -167,7 +166,7 @@ impl CmMachine {
             && connection.peer.qpn == req.qpn
             && Transport::from_wire(req.transport) == Some(connection.transport);
         if !is_same {
-            // A new incarnation or a forger has used the id again; `check_req` distinguishes the two.
+            // A new incarnation or a forger has reused the id; `check_req` distinguishes the two.
             return false;
         }
         let (id, ids) = (connection.id, (connection.id.0, connection.remote_id));
@@ -197,8 +196,8 @@ impl CmMachine {
         if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             return Err(RejectReason::UNSUPPORTED.into());
         }
-        // In one flow a peer behind an address translator may name other addresses than its packets have.
-        // They are only used in ICRCs. Without one flow the QPs could not reach each other.
+        // In one flow, a peer behind an address translator may name other addresses than its packets carry. They are used
+        // only in ICRCs. Without one flow, the QPs could not reach each other.
         let (local, remote) = match ports.view {
             Some(view) => (view.own.ip(), view.peer.ip()),
             None => (at.local, at.remote),
@@ -248,8 +247,8 @@ impl CmMachine {
         if has_room { Ok(()) } else { Err(CmDrop::Limit) }
     }
 
-    /// Returns the connections to which the peer's QP, or its comm id, belongs here. If the message comes
-    /// from the peer, this side has missed their end (contract rocev2 12.5).
+    /// Returns this side's connections to the peer's QP, or with the peer's comm id. If the message comes from the peer,
+    /// this side has missed the end of these connections (contract rocev2 12.5).
     pub(super) fn colliding(
         &self,
         addresses: Addresses,
@@ -266,7 +265,7 @@ impl CmMachine {
     pub(super) fn handle_rtu(&mut self, addresses: Addresses, transaction: u64, rtu: &Ids) {
         let id = ConnectionId(rtu.remote_id);
         let Some(connection) = self.table.get(id) else {
-            // The peer considers itself connected, but this side has given up.
+            // The connection is established at the peer, but this side has given up.
             self.counters.count(CmDrop::UnknownConnection);
             let ids = (rtu.remote_id, rtu.local_id);
             let rej = message::rej(ids, Answered::OTHER, RejectReason::INVALID_COMM_ID, &[]);

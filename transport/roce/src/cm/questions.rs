@@ -1,4 +1,4 @@
-//! All SIDR requests ("questions" in the code) of this node and of its peers, and the indices over them.
+//! All SIDR requests ("questions" in the code) of this node and of its peers, with indices.
 //!
 //! Every change goes through this module, so that the indices, the listeners' backlogs and the counts of
 //! undecided requests always agree with the requests.
@@ -12,16 +12,16 @@ use trunkline_verbs::PeerHost;
 /// The state of a SIDR request.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// A request of this node: repeated until it is answered or `until` has passed.
+    /// A request of this node, which is repeated until it is answered or `until` has passed.
     Asked { message: Box<CmMessage>, sent: u32, until: u64, refusals: Refusals },
-    /// The program decides. Counts for this host, and against the backlog of the listener until the request
-    /// has been delivered to the program.
+    /// The program decides. The request counts towards this host's limit, and against the backlog of the listener until it
+    /// is delivered to the program.
     Undecided { host: PeerHost, waiting: Option<ListenerId> },
-    /// Answered or refused with this message, which is sent again for each repetition of the request.
+    /// The request was answered or refused with this message, which is sent again for each repetition of the request.
     Answered(Box<CmMessage>),
 }
 
-/// Identity of a SIDR request, so that its repetitions are recognised.
+/// Identity of a SIDR request, by which its repetitions are recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct QuestionKey {
     pub(super) addresses: Addresses,
@@ -36,7 +36,7 @@ pub(super) struct Question {
     /// Key of the request. In requests of this node, `request_id` equals `id`.
     pub(super) key: QuestionKey,
     pub(super) stage: Stage,
-    /// Time at which the timer fires: it always runs.
+    /// Time at which the timer fires. The timer always runs.
     pub(super) timer: u64,
 }
 
@@ -117,7 +117,7 @@ impl Questions {
         }
     }
 
-    /// Keeps the program's answer for repetitions. Beyond `limit` answers the oldest answer is dropped.
+    /// Keeps the program's answer for repetitions. Beyond `limit` answers, the oldest is dropped.
     pub(super) fn answer(
         &mut self,
         listeners: &mut Listeners,
@@ -147,8 +147,8 @@ impl Questions {
         if self.by_key.get(&question.key) == Some(&id) {
             self.by_key.remove(&question.key);
         }
-        // The search is short: requests are removed at or near the front of the list, which has the oldest
-        // first.
+        // The search is short, because requests are removed at or near the front of the list, which is ordered from oldest
+        // to newest.
         if matches!(question.stage, Stage::Answered(_))
             && let Some(at) = self.answered.iter().position(|other| *other == id)
         {

@@ -1,13 +1,13 @@
-//! SIDR requests: queries, without a connection, for the QP that serves a port of port space UDP (contract
-//! rocev2 12.10). Names in the code call a SIDR request a question.
+//! SIDR requests, which query the QP that serves a port of port space UDP without a connection (contract rocev2 12.10). The
+//! code calls a SIDR request a question.
 //!
 //! ```text
 //! asking:  ask --SIDR_REP--> ServiceReply, ServiceRefused   | repeated, then Unreachable
 //! asked:   SIDR_REQ --> ServiceRequest --answer, decline--> SIDR_REP, repeated for each copy of it
 //! ```
 //!
-//! There is no MRA for a SIDR_REQ, so a dead peer looks like one whose program is slow. Both sides wait for
-//! as long as a program may take to decide.
+//! A SIDR_REQ has no MRA, so a dead peer cannot be distinguished from a peer whose program is slow. Both sides wait for as
+//! long as a program may take to decide.
 
 use super::active::check_private;
 use super::connection::{Addresses, Refusals};
@@ -24,7 +24,7 @@ use trunkline_verbs::{
     PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason, SidrStatus, UnreachableCause,
 };
 
-/// The wait between repetitions doubles, up to this multiple of the first wait.
+/// Multiple of the first wait that limits the doubling of the wait between repetitions.
 const LONGEST_WAIT: u64 = 16;
 
 impl CmMachine {
@@ -108,7 +108,7 @@ impl CmMachine {
         match question.stage {
             Stage::Asked { .. } => self.questions.remove(&mut self.listeners, id),
             Stage::Undecided { .. } => {
-                // The match has just shown that the state fits.
+                // The match has shown that the state is valid for this call.
                 let _ = self.decline(now, id, &[]);
             }
             Stage::Answered(_) => {}
@@ -130,7 +130,7 @@ impl CmMachine {
         is_asking.then_some(id)
     }
 
-    /// Ends the SIDR request of this side whose transaction a report quotes, unless it is retried. Returns true if
+    /// Ends the SIDR request of this side whose transaction a report quotes, unless the request is retried. Returns true if
     /// there is such a request.
     pub(super) fn question_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
         let asking = self.question_of(report);
@@ -176,7 +176,7 @@ impl CmMachine {
             }
         };
         if let Err(cause) = self.check_room(host, request.listener) {
-            // Drop the request, as a full queue does: the peer retransmits it.
+            // Drop the request like a full queue. The peer retransmits it.
             self.counters.count(cause);
             return;
         }
@@ -187,8 +187,8 @@ impl CmMachine {
         self.report_question(Event::ServiceRequest(id, Box::new(request)));
     }
 
-    /// Checks that the SIDR request is valid and has a listener. The reason is for the counters only: a
-    /// SIDR_REP has fewer codes.
+    /// Checks that the SIDR request is valid and has a listener. The reason is only for the counters, because a SIDR_REP has
+    /// fewer codes.
     fn check_sidr_req(&self, at: Addresses, req: &SidrReq) -> Result<ServiceRequest, RejectReason> {
         if (req.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 {
             return Err(RejectReason::UNSUPPORTED);
@@ -247,7 +247,7 @@ impl CmMachine {
                 self.report_question(Event::Unreachable(id, UnreachableCause::NoAnswer));
             }
             Stage::Undecided { .. } => {
-                // The match has just shown that the state fits.
+                // The match has shown that the state is valid for this call.
                 let _ = self.decline(now, id, &[]);
                 self.report_question(Event::Unreachable(id, UnreachableCause::NoAnswer));
             }

@@ -1,4 +1,4 @@
-//! All connections, and the indices over them.
+//! All connections, with indices.
 //!
 //! Every change of a state, of a timer or of the peer's ids goes through this module, so that the indices
 //! and the counts of half-open connections always agree with the connections.
@@ -13,8 +13,8 @@ pub(super) struct Table {
     connections: BTreeMap<ConnectionId, Connection>,
     /// Connections by the peer's comm id, to recognise a repeated REQ (contract rocev2 12.5).
     by_remote_id: BTreeMap<RemoteKey<u32>, ConnectionId>,
-    /// Connections by the peer's QP, to find connections that another REQ of the QP makes stale. Excludes
-    /// timewait.
+    /// Connections by the peer's QP, to find connections that another REQ from the QP makes stale. Connections in timewait
+    /// are excluded.
     by_remote_qpn: BTreeMap<RemoteKey<QpNumber>, ConnectionId>,
     /// Connections that wait for an RTU, by QP. Data may arrive before the RTU.
     awaiting_rtu: BTreeMap<QpNumber, ConnectionId>,
@@ -46,7 +46,7 @@ impl Table {
         self.connections.get(&id)
     }
 
-    /// Returns a connection to change unindexed fields: not the state, the timer or the peer's ids.
+    /// Returns a connection for changes to fields without an index, which excludes the state, the timer and the peer's ids.
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(&id)
     }
@@ -59,8 +59,8 @@ impl Table {
         self.by_remote_qpn.get(key).and_then(|id| self.get(*id))
     }
 
-    /// Returns the connections of a local QP that are, or may be, established. There is no index: a scan is
-    /// enough for the rare REQ of this node that its peer refuses as stale.
+    /// Returns the connections of a local QP that are, or may be, established. There is no index, because this is needed
+    /// only for the rare REQ of this node that its peer refuses as stale.
     pub(super) fn with_local_qpn(&self, qpn: QpNumber) -> Vec<ConnectionId> {
         let is_its = |connection: &&Connection| {
             let state = &connection.state;
@@ -90,7 +90,7 @@ impl Table {
         self.count(listeners, id, true);
     }
 
-    /// Changes the peer's ids when its REP has arrived.
+    /// Sets the peer's ids when its REP has arrived.
     pub(super) fn set_peer(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
         self.unindex_peer(id);
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -99,7 +99,7 @@ impl Table {
         self.index_peer(id);
     }
 
-    /// Changes the state, and stops the timer and the message that belonged to the old one.
+    /// Changes the state, and removes the timer and the message of the previous state.
     pub(super) fn enter(&mut self, listeners: &mut Listeners, id: ConnectionId, state: ConnectionState) {
         self.set_timer(id, None);
         self.count(listeners, id, false);
@@ -144,7 +144,6 @@ impl Table {
         self.connections.remove(&id);
     }
 
-    /// Returns the ids of all connections.
     pub(super) fn ids(&self) -> Vec<ConnectionId> {
         self.connections.keys().copied().collect()
     }
@@ -197,7 +196,7 @@ impl Table {
         forget(&mut self.by_remote_qpn, connection.remote_qpn_key(), id);
     }
 
-    /// Maintains the counts per state: half-open connections, listeners' backlogs, and QPs that await an RTU.
+    /// Maintains the counts per state of half-open connections, listeners' backlogs, and QPs that await an RTU.
     fn count(&mut self, listeners: &mut Listeners, id: ConnectionId, more: bool) {
         let Some(connection) = self.connections.get(&id) else { return };
         if let ConnectionState::ReqReceived(Some(listener)) = connection.state {

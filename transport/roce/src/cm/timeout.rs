@@ -1,4 +1,4 @@
-//! Timers: retransmission, giving up, expiry, and MRA, with which a peer requests more time.
+//! Timers for retransmission, giving up and expiry, and the MRA, with which a peer requests more time.
 
 use super::config::{CLOSING_RETRY_NS, wire_time_ns};
 use super::connection::{Addresses, ConnectionState};
@@ -6,8 +6,8 @@ use super::{CmDrop, CmMachine, ConnectionId, Event, message};
 use crate::wire::cm::{Answered, CmMessage, Mra};
 use trunkline_verbs::{OneFlow, RejectReason, UnreachableCause};
 
-/// Number of transmissions, 525 ms, after which an unanswered request is ended by an unauthenticated report.
-/// A forged report thus does not end the request to a slow peer, or after two lost packets.
+/// Number of transmissions, in 525 ms, after which an unauthenticated report ends an unanswered request. A forged report
+/// thus does not end a request to a slow peer, or after two lost packets.
 const SENT_BEFORE_DOUBT: u32 = 3;
 
 impl CmMachine {
@@ -18,7 +18,7 @@ impl CmMachine {
         timers.into_iter().flatten().map(|(at, _)| at).min()
     }
 
-    /// Handles all timers that are due.
+    /// Handles all expired timers.
     pub fn handle_timeout(&mut self, now: u64) {
         while let Some((_, id)) = self.questions.next_timer().filter(|(at, _)| *at <= now) {
             self.question_due(now, id);
@@ -136,7 +136,7 @@ impl CmMachine {
             self.counters.count(CmDrop::WrongState);
             return;
         };
-        // The peer is alive: wait for the requested time, then retransmit the full number of times.
+        // The peer is alive. Wait for the requested time, then retransmit the full number of times.
         (unanswered.sent, unanswered.unreachable) = (0, None);
         let asked = wire_time_ns(mra.service_timeout).saturating_add(first_retry_ns);
         let until = now.saturating_add(asked).min(unanswered.patience_until);

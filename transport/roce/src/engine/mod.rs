@@ -1,20 +1,20 @@
-//! The reliable protocol of RC and XRC: requester, completer and responder, sans-IO.
+//! The reliable protocol of RC and XRC, with requester, completer and responder, sans-IO.
 //!
-//! Owns PSN windows, retransmission, RNR, timers' deadlines, message assembly and the error
-//! states of a QP's two halves. The device calls it with packets and with the time, and fetches
-//! packets, completions and events from it. It must never read a clock, touch a socket, start a
-//! thread or hold registered memory: memory is reached through [`LocalMemory`] and [`Target`].
+//! The engine manages PSN windows, retransmission, RNR, the deadlines of timers, message assembly and the error states of a
+//! QP's two halves. The device passes it packets and the time, and fetches packets, completions and events. It must never
+//! read a clock, touch a socket, start a thread or hold registered memory, which it accesses through [`LocalMemory`] and
+//! [`Target`].
 //!
 //! | half | QP types | state | time |
 //! |---|---|---|---|
 //! | [`Requester`] | RC, INI | an owned value | passed in; [`Requester::next_timeout`] returns when to call again |
 //! | [`ResponderState`] | RC, TGT | an owned value; written as words for shared memory | needs none |
 //!
-//! [`is_request`] returns the half that a packet is for: requests go to the responder, responses to the
-//! requester. A packet for a half that the QP lacks is dropped (contract rocev2 2.4).
+//! [`is_request`] determines the half that handles a packet: requests go to the responder, responses to the requester. A
+//! packet for a half that the QP lacks is dropped (contract rocev2 2.4).
 //!
-//! Everything is deterministic: equal calls with equal times give equal packets. The engine uses
-//! no randomness; random first PSNs are passed in.
+//! The engine is deterministic, so equal calls with equal times give equal packets. It uses no randomness; random first PSNs
+//! are passed in.
 
 #![forbid(unsafe_code)]
 

@@ -14,13 +14,13 @@ struct Sample {
 /// A measured round trip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measured {
-    /// Time from a packet to its answer, in nanoseconds.
+    /// Time from sending a packet to its answer, in nanoseconds.
     pub round_trip_ns: u64,
-    /// True if the answer is the first response of a READ or an atomic, false if it is an acknowledgement.
+    /// True if the answer is the first response to a READ or an atomic, false if it is an acknowledgement.
     pub is_read: bool,
 }
 
-/// Measures one packet at a time; a packet that was sent twice is not measured (Karn's rule).
+/// Measures one packet at a time. A packet that was sent twice is not measured (Karn's rule).
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RoundTrip {
     smoothed_ns: Option<u64>,
@@ -31,7 +31,7 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Records that a packet that requests a response is sent for the first time.
+    /// Records the first transmission of a packet that requests a response.
     #[inline]
     pub(super) fn sent(&mut self, psn: Psn, is_read: bool, now: Time) {
         self.sample.get_or_insert(Sample { psn, sent: now, is_read });
@@ -42,7 +42,7 @@ impl RoundTrip {
         self.sample = None;
     }
 
-    /// Records that everything before `una` is acknowledged. Returns true if that ends a measurement.
+    /// Records that everything before `una` is acknowledged. Returns true if this ends a measurement.
     pub(super) fn acknowledged(&mut self, una: Psn, now: Time) -> bool {
         let Some(sample) = self.sample.take_if(|sample| una.after(sample.psn) > 0) else { return false };
         let measured = now.since(sample.sent);
@@ -59,12 +59,12 @@ impl RoundTrip {
         true
     }
 
-    /// Records that the responses to `packets` PSNs have arrived, in any order. Returns true if that ends a measurement.
+    /// Records that the responses to `packets` PSNs have arrived, in any order. Returns true if this ends a measurement.
     pub(super) fn answered(&mut self, psn: Psn, packets: u32, now: Time) -> bool {
         self.is_sampled_in(psn, packets) && self.acknowledged(psn.plus(packets), now)
     }
 
-    /// Discards the running measurement if its packet is among those to be retransmitted.
+    /// Discards the running measurement if its packet is one of those to be retransmitted.
     pub(super) fn cancel_in(&mut self, psn: Psn, packets: u32) {
         if self.is_sampled_in(psn, packets) {
             self.sample = None;
@@ -81,19 +81,18 @@ impl RoundTrip {
         self.sample.is_some_and(is_in)
     }
 
-    /// Removes and returns the last measurement.
     pub(super) fn take_measured(&mut self) -> Option<Measured> {
         self.measured.take()
     }
 
-    /// Returns the wait after which a response is late, 0 before the first measurement (RFC 6298 §2.3): at least two
-    /// round trips, as RFC 8985 §7.2 specifies for a probe.
+    /// Returns the time after which a response is late, or 0 before the first measurement (RFC 6298 §2.3). It is at least
+    /// two round trips, as RFC 8985 §7.2 specifies for a probe.
     pub(super) fn timeout_ns(&self) -> u64 {
         let smoothed = self.smoothed_ns();
         smoothed.saturating_add(self.variation_ns.saturating_mul(4).max(smoothed))
     }
 
-    /// Returns the estimate, 0 before the first measurement.
+    /// Returns the smoothed round-trip time, or 0 before the first measurement.
     pub(super) fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns.unwrap_or(0)
     }

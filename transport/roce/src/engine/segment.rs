@@ -1,16 +1,16 @@
-//! Packets of a message, for both halves: kinds, positions, lengths.
+//! Packets of a message, for both halves, with their kinds, positions and lengths.
 
 use crate::wire::{Opcode, Operation, Packet, Service};
 use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpType};
 
-/// Maximum number of PSNs that a message, or everything outstanding, may cover: half of the half window, so
-/// that "before" and "after" stay unambiguous on both sides (contract rocev2 7.1).
+/// Maximum number of PSNs that a message, or everything outstanding, may cover. It is half of the half window, so that
+/// "before" and "after" stay unambiguous on both sides (contract rocev2 7.1).
 pub(super) const PSN_SPAN_MAX: u32 = 1 << 22;
 
-/// Maximum payload of a joined packet, in bytes; a multiple of every path MTU.
+/// Maximum payload of a joined packet, in bytes. It is a multiple of every path MTU.
 pub const JOINED_BYTES: u32 = 16 << 10;
 
-/// A packet that was written to the caller's buffer.
+/// A packet written to the caller's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transmit {
     /// PSN of the packet.
@@ -25,20 +25,18 @@ pub fn is_request(opcode: Opcode) -> bool {
     !opcode.operation().is_response()
 }
 
-/// The family of a request.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestKind {
     /// Writes into a posted receive.
     Send,
-    /// Writes to memory.
     Write,
-    /// Reads from memory.
     Read,
     /// Compare-and-swap or fetch-and-add.
     Atomic,
 }
 
-/// The meaning of a request opcode besides its service.
+/// The meaning of a request opcode apart from its service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Class {
     pub(super) kind: RequestKind,
@@ -71,7 +69,7 @@ pub(super) fn packets(length: u32, mtu: u32) -> u32 {
     if length <= mtu { 1 } else { length.div_ceil(mtu) }
 }
 
-/// Properties that every packet of a connected QP has in common.
+/// Properties common to all packets of a connected QP.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     pub(super) service: Service,
@@ -94,7 +92,7 @@ impl Geometry {
     }
 }
 
-/// Returns the service of a QP's type, which its opcodes carry.
+/// Returns the service for a QP type, which the opcodes contain.
 pub(super) fn service_of(qp_type: QpType) -> Service {
     match qp_type {
         QpType::Rc => Service::RC,

@@ -1,13 +1,13 @@
-//! Access of the responder to memory and receive queues.
+//! The responder's access to memory and receive queues.
 
 use super::NakCode;
 use crate::wire::Packet;
 use trunkline_verbs::{IoAddress, Psn, RemoteAddress, SrqNumber};
 
-/// The remote range that a one-sided message names: its start and its whole length.
+/// The remote range of a one-sided message, with its start and its whole length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteRange {
-    /// Start and rkey, as in RETH.
+    /// Start and rkey, as in the RETH.
     pub start: RemoteAddress,
     /// Bytes of the whole message.
     pub length: u32,
@@ -21,11 +21,11 @@ impl RemoteRange {
     }
 }
 
-/// Work of a request packet.
+/// Operation of a request packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work<'a> {
-    /// Bytes of a message for a posted receive. On `first` the target takes a receive and keeps it
-    /// for the message; on `last` it completes it (byte length `offset + payload.len()`).
+    /// Bytes of a message for a posted receive. On `first`, the target takes a receive and keeps it for the message. On
+    /// `last`, it completes the receive with byte length `offset + payload.len()`.
     Send {
         /// Offset of the payload in the message.
         offset: u32,
@@ -38,8 +38,8 @@ pub enum Work<'a> {
         /// Immediate data, on the last packet only.
         immediate: Option<u32>,
     },
-    /// Bytes for the target's memory. The whole range is checked on the first packet, so that a message that
-    /// does not fit leaves memory unchanged. A zero-length range needs no rkey check (contract rocev2 7.9).
+    /// Bytes for the target's memory. The whole range is checked on the first packet, so that a message that exceeds its
+    /// bounds leaves memory unchanged. A zero-length range needs no rkey check (contract rocev2 7.9).
     Write {
         /// The message's range.
         range: RemoteRange,
@@ -51,17 +51,16 @@ pub enum Work<'a> {
         first: bool,
         /// Last packet of the message.
         last: bool,
-        /// On the last packet: take a receive and complete it with this value (contract G9). The byte
-        /// length is `range.length`. The receive is checked before the payload is written.
+        /// Only on the last packet: takes a receive and completes it with this value (contract G9). The byte length is
+        /// `range.length`. The receive is checked before the payload is written.
         immediate: Option<u32>,
     },
-    /// Check that the range may be read; the bytes are fetched later with [`Target::read`].
+    /// Check that the range may be read. The bytes are fetched later with [`Target::read`].
     Read {
         /// The message's range.
         range: RemoteRange,
     },
-    /// Compare and swap 8 bytes; answer [`Placement::Atomic`] with the old value. The address is a
-    /// multiple of 8.
+    /// Compare-and-swap of 8 bytes. Answer with [`Placement::Atomic`] and the old value. The address is a multiple of 8.
     CompareSwap {
         /// The address and key.
         remote: RemoteAddress,
@@ -70,8 +69,7 @@ pub enum Work<'a> {
         /// New value.
         swap: u64,
     },
-    /// Add to 8 bytes; answer [`Placement::Atomic`] with the old value. The address is a multiple
-    /// of 8.
+    /// Addition to 8 bytes. Answer with [`Placement::Atomic`] and the old value. The address is a multiple of 8.
     FetchAdd {
         /// The address and key.
         remote: RemoteAddress,
@@ -80,13 +78,13 @@ pub enum Work<'a> {
     },
 }
 
-/// One packet that passed the responder's own checks (state, PSN, opcode sequence, rights of the
-/// QP, lengths) and waits to be carried out.
+/// One packet that passed the responder's own checks (state, PSN, opcode sequence, rights of the QP, lengths) and is ready
+/// for execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlacementRequest<'a> {
     /// PSN, unique among the placements of the QP for half the PSN space.
     pub psn: Psn,
-    /// XRC: the SRQ that the packet names. RC: `None`.
+    /// SRQ that the packet names; `None` for RC.
     pub srq: Option<SrqNumber>,
     /// True if the sender requested a solicited event. Valid on the packet that completes a receive.
     pub solicited: bool,
@@ -110,17 +108,16 @@ impl<'a> PlacementRequest<'a> {
 /// The outcome of a [`PlacementRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// Done: data are in place and the receive, if one ended, has completed. The packet is
-    /// acknowledged.
+    /// The data are in place and the receive, if one ended, has completed. The packet is acknowledged.
     Placed,
     /// The atomic is done. Contains the old value.
     Atomic(u64),
-    /// The receive queue is empty: RNR NAK, without a change.
+    /// The receive queue is empty. An RNR NAK is sent, and nothing is changed.
     Rnr,
-    /// Refused: NAK, and the QP goes to ERR. A receive in use was completed with its error by the
-    /// target.
+    /// The packet is refused. A NAK is sent, and the QP goes to ERR. The target has completed a receive in use with its
+    /// error.
     Nak(NakCode),
-    /// Ignore the packet as if it had been lost (a policy for unknown SRQs, contract G7).
+    /// The packet is ignored as if it had been lost (a policy for unknown SRQs, contract G7).
     Drop,
     /// Another process or poller must decide. The responder accepts no packet until
     /// [`super::ResponderState::answer`].
@@ -132,11 +129,11 @@ pub enum Placement {
 pub struct ReadPiece {
     /// First PSN of the response.
     pub psn: Psn,
-    /// PSNs that it covers.
+    /// Number of PSNs that the payload covers.
     pub psns: u32,
-    /// XRC: the SRQ that the request named. RC: `None`.
+    /// SRQ that the request named; `None` for RC.
     pub srq: Option<SrqNumber>,
-    /// The request's range, to be checked again (contract rocev2 7.13).
+    /// The request's range, which must be checked again (contract rocev2 7.13).
     pub range: RemoteRange,
     /// Offset of the first byte in the range.
     pub offset: u32,
@@ -144,29 +141,27 @@ pub struct ReadPiece {
     pub length: u32,
 }
 
-/// The outcome of a [`Target::read`].
+/// The outcome of [`Target::read`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadOutcome {
     /// Exactly `length` bytes were appended or copied.
     Read,
-    /// Refused: NAK, and the QP goes to ERR.
+    /// The READ is refused. A NAK is sent, and the QP goes to ERR.
     Nak(NakCode),
-    /// The bytes are being fetched. Poll again after they have arrived; the same piece is then requested
-    /// again.
+    /// The bytes are being fetched. Poll again after they have arrived. The same piece is then requested again.
     Later,
 }
 
 /// The memory, receive queues and SRQs of a responder. The device implements it.
 ///
-/// Order of checks (contract G4, rocev2 7.3; the engine has done the earlier ones): resolve the SRQ in the
-/// TGT's XRC domain (unknown: `Nak` or `Drop` by policy), receive available (`Rnr`), length of the receive
-/// (`Nak(INVALID_REQUEST)`), rkey, PD of the SRQ (RC: of the QP), access, range (`Nak(REMOTE_ACCESS)`),
-/// then the bytes.
+/// The engine has done the earlier checks. The order of the target's checks is (contract G4, rocev2 7.3): SRQ in the TGT's
+/// XRC domain (unknown: `Nak` or `Drop` by policy), receive available (`Rnr`), length of the receive
+/// (`Nak(INVALID_REQUEST)`), rkey, PD of the SRQ (RC: of the QP), access, range (`Nak(REMOTE_ACCESS)`), then the bytes.
 pub trait Target {
-    /// Carries out one packet.
+    /// Executes one packet.
     fn place(&mut self, request: &PlacementRequest<'_>) -> Placement;
 
-    /// Appends bytes of an accepted READ to `out`, or copies them to where the device assembles the packet, after the
-    /// bytes that `out` already has.
+    /// Appends bytes of an accepted READ to `out`. A device may instead copy them to where it assembles the packet, after
+    /// the bytes already in `out`.
     fn read(&mut self, piece: &ReadPiece, out: &mut Vec<u8>) -> ReadOutcome;
 }

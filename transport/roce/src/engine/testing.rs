@@ -1,5 +1,4 @@
-//! Common parts of the unit tests of both halves: attributes, constructed packets, memory, and targets with
-//! scripted outcomes.
+//! Common parts of the unit tests of both halves, such as attributes, packets, memory, and targets with scripted outcomes.
 
 use super::{
     LocalFault, LocalMemory, NakCode, Placement, PlacementRequest, ReadOutcome, ReadPiece, Target, Work,
@@ -16,7 +15,7 @@ pub(super) const SRQ: SrqNumber = SrqNumber::new(0x5a);
 pub(super) const MTU: u32 = 256;
 pub(super) const BAD_LKEY: Lkey = Lkey(0xbad);
 
-/// Returns attributes of a QP in RTS, with first PSNs 100 both ways and a timeout of 4.096 us * 2^10.
+/// Returns the attributes of a QP in RTS, with first PSN 100 in both directions and a timeout of 4.096 us * 2^10.
 pub(super) fn attributes(qp_type: QpType) -> QpAttributes {
     QpAttributes {
         state: QpState::ReadyToSend,
@@ -35,7 +34,6 @@ pub(super) fn attributes(qp_type: QpType) -> QpAttributes {
     }
 }
 
-/// Returns the same attributes in another state.
 pub(super) fn in_state(qp_type: QpType, state: QpState) -> QpAttributes {
     QpAttributes { state, ..attributes(qp_type) }
 }
@@ -90,7 +88,7 @@ pub(super) fn remote(address: u64) -> RemoteAddress {
     RemoteAddress { address: IoAddress(address), rkey: Rkey(9) }
 }
 
-/// Local memory of 64 KiB from address 0; everything under [`BAD_LKEY`] faults.
+/// Local memory of 64 KiB from address 0. Accesses with [`BAD_LKEY`] fail.
 pub(super) struct Ram(pub(super) Vec<u8>);
 
 impl Ram {

@@ -1,25 +1,24 @@
-//! Classic pcap: a file header of 24 bytes, then records.
+//! Classic pcap files, which consist of a file header of 24 bytes and records.
 
 use super::source::{Order, Source};
 use super::{Frame, LinkType, PcapError};
 use std::io::Read;
 
-/// Magic numbers as a writer of the same byte order writes them.
+/// Magic numbers in the byte order of the writer.
 const MAGIC_US: u32 = 0xa1b2_c3d4;
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 
-/// The fields of the file header that the reader needs.
+/// The fields of the file header that the reader uses.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Classic {
     order: Order,
     link: LinkType,
-    /// Nanoseconds per unit of a time stamp's fraction: 1,000 or 1.
+    /// Nanoseconds per unit of a time stamp's fraction, 1,000 or 1.
     fraction_ns: u64,
 }
 
 impl Classic {
-    /// Returns the byte order and the time stamp's unit in nanoseconds, if these four bytes start a pcap
-    /// file.
+    /// Returns the byte order and the time stamp's unit in nanoseconds if these four bytes start a pcap file.
     pub(super) fn recognise(magic: [u8; 4]) -> Option<(Order, u64)> {
         [Order::Little, Order::Big].into_iter().find_map(|order| match order.u32(magic) {
             MAGIC_US => Some((order, 1000)),
@@ -39,7 +38,7 @@ impl Classic {
         if order.u16([header[0], header[1]]) != 2 {
             return Err(PcapError::Malformed { offset: 4, what: "the pcap version is not 2" });
         }
-        // The upper half describes frame check sequences, which the device's captures do not have.
+        // The upper half describes frame check sequences, which the device's captures do not contain.
         let link = order.u32([header[16], header[17], header[18], header[19]]) & 0xffff;
         let link = LinkType(u16::try_from(link).unwrap_or(u16::MAX));
         Ok(Self { order, link, fraction_ns })

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub struct Datagram<'a> {
     /// Addresses, ports and IPv4 identification.
     pub headers: IpUdp,
-    /// The UDP payload: for RoCE, a packet with its ICRC.
+    /// The UDP payload. For RoCE it is a packet with its ICRC.
     pub payload: &'a [u8],
 }
 
@@ -19,7 +19,7 @@ const NEXT_HEADER_FRAGMENT: u8 = 44;
 const IPV6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
 
-/// The fields of an IP header that matter here.
+/// The IP header fields that are used here.
 struct Ip<'a> {
     source: IpAddr,
     destination: IpAddr,
@@ -102,7 +102,7 @@ fn ipv6(packet: &[u8]) -> Result<Ip<'_>, Skip> {
     Ok(Ip {
         source: address(8).into(),
         destination: address(24).into(),
-        // IPv6 lacks both fields. These values are constant for a flow.
+        // IPv6 has neither field. These values are constant for a flow.
         v4_identification: 0,
         v4_dont_fragment: true,
         payload: packet.get(IPV6_HEADER..IPV6_HEADER + length).ok_or(Skip::CutShort)?,

@@ -1,8 +1,8 @@
-//! Errors of reading a capture file.
+//! Errors in reading a capture file.
 
 use std::io;
 
-/// Reason why a capture file can't be read further.
+/// Reason why a capture file cannot be read further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PcapError {
@@ -15,7 +15,7 @@ pub enum PcapError {
     /// The file is empty.
     #[error("the file is empty; a capture has at least a header")]
     Empty,
-    /// The file ends inside a structure: the writer was killed, or the file was copied while it grew.
+    /// The file ends inside a structure, because the writer was killed or the file was copied while it grew.
     #[error("the file ends at byte {offset}, inside {inside}")]
     CutOff {
         /// The file's length in bytes.
@@ -30,9 +30,9 @@ pub enum PcapError {
         offset: u64,
         /// The structure.
         what: &'static str,
-        /// Length in bytes, as the file has it.
+        /// Length in bytes, as stated in the file.
         length: u64,
-        /// The largest length that is accepted, in bytes.
+        /// The maximum accepted length, in bytes.
         limit: u64,
     },
     /// Two lengths contradict each other, or the file breaks a rule of its format.

@@ -1,11 +1,11 @@
-//! One frame of a capture.
+//! A frame in a capture.
 
-/// The link-layer header that a frame starts with: a registered LINKTYPE number.
+/// The link-layer header at the start of a frame, as a registered LINKTYPE number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinkType(pub u16);
 
 impl LinkType {
-    /// BSD loopback: four bytes of address family in the capturing host's order.
+    /// BSD loopback, with four bytes of address family in the capturing host's byte order.
     pub const NULL: Self = Self(0);
     /// Ethernet.
     pub const ETHERNET: Self = Self(1);
@@ -13,9 +13,9 @@ impl LinkType {
     pub const RAW_OLD: Self = Self(12);
     /// Raw IP, version 4 or 6.
     pub const RAW: Self = Self(101);
-    /// OpenBSD loopback: four bytes of address family in network order.
+    /// OpenBSD loopback, with four bytes of address family in network byte order.
     pub const LOOP: Self = Self(108);
-    /// Linux cooked capture, of the device "any".
+    /// Linux cooked capture from the device "any".
     pub const LINUX_SLL: Self = Self(113);
     /// Raw IPv4.
     pub const IPV4: Self = Self(228);
@@ -28,11 +28,11 @@ impl LinkType {
 /// A frame as it was captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The frame's number in the file, from 1 as in tshark.
+    /// The frame's number in the file, starting at 1 as in tshark.
     pub number: u64,
     /// Time of capture in nanoseconds since 1970; 0 if the file does not contain it.
     pub time_ns: u64,
-    /// The type of its link-layer header.
+    /// The type of the frame's link-layer header.
     pub link: LinkType,
     /// Length on the wire in bytes; `bytes` may be shorter.
     pub original_length: u32,

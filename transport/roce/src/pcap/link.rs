@@ -5,11 +5,11 @@ use super::skip::Skip;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-/// Ethertypes of VLAN tags: 802.1Q, 802.1ad and the older number for a second tag.
+/// Ethertypes of VLAN tags, which are 802.1Q, 802.1ad and the older number for a second tag.
 const ETHERTYPES_VLAN: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const VLAN_TAGS_MAX: usize = 2;
 
-/// Returns the bytes from the IP header on. The caller still has to check the IP version in them.
+/// Returns the bytes from the IP header on. The caller must check the IP version in them.
 pub(super) fn ip_packet(link: LinkType, bytes: &[u8]) -> Result<&[u8], Skip> {
     match link {
         LinkType::ETHERNET => ethernet(bytes),

@@ -1,9 +1,8 @@
 //! Reading and writing capture files.
 //!
-//! Owns the formats pcap and pcapng, the link layers in them, and the IP and UDP headers around
-//! RoCEv2 packets. The device's capture writes files; `trunkctl` and tests read them. The module never
-//! trusts a length in a file, never panics, and holds one frame at a time. It does not interpret the
-//! UDP payload; [`crate::wire`] does.
+//! The module handles the formats pcap and pcapng, the link layers in them, and the IP and UDP headers around RoCEv2
+//! packets. The device's capture writes files; `trunkctl` and tests read them. The module never trusts a length in a file,
+//! never panics, and holds one frame at a time. [`crate::wire`] interprets the UDP payload.
 
 #![forbid(unsafe_code)]
 

@@ -1,19 +1,19 @@
-//! pcapng: a file consists of sections, a section of blocks. An interface is described before its packets.
+//! pcapng files, which consist of sections that contain blocks. An interface is described before its packets.
 
 use super::source::{Order, Source};
 use super::{Frame, LinkType, PcapError};
 use std::io::Read;
 
-/// Type of a section header block, the same in both byte orders.
+/// Type of a section header block, which is the same in both byte orders.
 pub(super) const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 const INTERFACE: u32 = 1;
 const PACKET_OBSOLETE: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
-/// Bytes around a block's body: its type, its length, and the length again at the end.
+/// Length in bytes of the fields around a block's body: type, length, and the length again.
 const FRAMING: u64 = 12;
-/// The largest number of interfaces in a section; a file with more is refused.
+/// Maximum number of interfaces in a section. A file with more is refused.
 const INTERFACES_MAX: usize = 4096;
 
 const OPTION_END: u16 = 0;
@@ -24,7 +24,7 @@ const OPTION_OFFSET: u16 = 14;
 struct Interface {
     link: LinkType,
     snap_length: u32,
-    /// Unit of time stamps: bit 7 selects base 2 over 10, bits 6:0 are the negated exponent, in seconds.
+    /// Unit of time stamps. Bit 7 selects base 2 instead of 10, and bits 6:0 are the negated exponent, in seconds.
     resolution: u8,
     offset_seconds: u64,
 }
@@ -36,7 +36,7 @@ pub(super) struct Ng {
     interfaces: Vec<Interface>,
 }
 
-/// The fields of a packet block in front of the packet's bytes.
+/// The fields of a packet block that precede the packet's bytes.
 struct PacketHead {
     interface: u32,
     ticks: Option<u64>,
@@ -47,14 +47,14 @@ struct PacketHead {
 }
 
 impl Ng {
-    /// Reads the first section header; the caller has read its type.
+    /// Reads the first section header. The caller has read its type.
     pub(super) fn open<R: Read>(source: &mut Source<R>) -> Result<Self, PcapError> {
         let mut ng = Self { order: Order::Little, interfaces: Vec::new() };
         ng.section(source)?;
         Ok(ng)
     }
 
-    /// Reads a section header from after its type.
+    /// Reads a section header after its type.
     fn section<R: Read>(&mut self, source: &mut Source<R>) -> Result<(), PcapError> {
         let offset = source.offset();
         let inside = "a section header";
@@ -71,11 +71,11 @@ impl Ng {
         if length < FRAMING + 16 || !length.is_multiple_of(4) {
             return Err(PcapError::Malformed { offset, what: "a section header has a wrong length" });
         }
-        // Type, length and magic have been read; the options and the trailing length follow.
+        // The type, the length and the magic have been read. The options and the trailing length follow.
         source.skip(length - 12, inside)
     }
 
-    /// Reads up to and including the next packet; its block is stored in `buffer`.
+    /// Reads up to and including the next packet, whose block is stored in `buffer`.
     pub(super) fn next<'b, R: Read>(
         &mut self,
         source: &mut Source<R>,

@@ -1,4 +1,4 @@
-//! Reads capture files, pcap or pcapng.
+//! Reads capture files in pcap or pcapng format.
 
 use super::classic::Classic;
 use super::ng::{self, Ng};
@@ -6,8 +6,8 @@ use super::source::Source;
 use super::{Frame, PcapError};
 use std::io::Read;
 
-/// Reads the frames of a capture one after another and holds one at a time, however large the file is. It
-/// issues many small reads, so its input should be buffered.
+/// Reads the frames of a capture one after another. It holds one frame at a time, however large the file is. It makes many
+/// small reads, so its input should be buffered.
 #[derive(Debug)]
 pub struct PcapReader<R> {
     source: Source<R>,
@@ -23,10 +23,10 @@ enum Format {
 }
 
 impl<R: Read> PcapReader<R> {
-    /// Reads the file's header: pcap in both byte orders, with micro- or nanoseconds, or pcapng.
+    /// Reads the file's header. Supports pcap in both byte orders, with microseconds or nanoseconds, and pcapng.
     ///
     /// # Errors
-    /// [`PcapError`]: the file is not a capture, or ends within the header.
+    /// [`PcapError`] if the file is not a capture, or ends within the header.
     pub fn new(input: R) -> Result<Self, PcapError> {
         let mut source = Source::new(input);
         let magic = source.array("the first four bytes")?.ok_or(PcapError::Empty)?;
@@ -39,11 +39,11 @@ impl<R: Read> PcapReader<R> {
         Ok(Self { source, format, frames: 0, buffer: Vec::new() })
     }
 
-    /// Reads the next frame; `None` at the end of the file. After an error the rest of the file can't be
-    /// understood, and the reader should be dropped.
+    /// Reads the next frame. Returns `None` at the end of the file. After an error the rest of the file cannot be read, and
+    /// the reader should be dropped.
     ///
     /// # Errors
-    /// [`PcapError`]: the file is cut off or malformed.
+    /// [`PcapError`] if the file is cut off or malformed.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, PcapError> {
         let number = self.frames.saturating_add(1);
         let frame = match &mut self.format {

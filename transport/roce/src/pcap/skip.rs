@@ -4,15 +4,15 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Skip {
-    /// The link type is unknown to this module.
+    /// This module does not support the link type.
     UnknownLink,
-    /// The frame does not contain an IP packet, but for example ARP or LLDP.
+    /// The frame contains something other than an IP packet, such as ARP or LLDP.
     NotIp,
-    /// The packet is not UDP, but for example TCP or ICMP.
+    /// The packet contains something other than UDP, such as TCP or ICMP.
     NotUdp,
-    /// A fragment. Senders never fragment RoCE packets; a network that fragments them makes them unusable.
+    /// The packet is a fragment. Senders never fragment RoCE packets, and fragmentation by a network makes them unusable.
     Fragment,
-    /// The capture kept fewer bytes than the packet has.
+    /// The capture contains only a part of the packet.
     CutShort,
     /// IP or UDP lengths contradict each other.
     Malformed,

@@ -3,7 +3,7 @@
 use super::PcapError;
 use std::io::{self, Read};
 
-/// The largest frame or block that is held in memory, in bytes.
+/// Maximum length of a frame or block that is held in memory, in bytes.
 pub(super) const PIECE_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
@@ -64,7 +64,6 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Skips `length` bytes.
     pub(super) fn skip(&mut self, length: u64, inside: &'static str) -> Result<(), PcapError> {
         let skipped = io::copy(&mut self.input.by_ref().take(length), &mut io::sink())?;
         self.offset = self.offset.saturating_add(skipped);

@@ -1,4 +1,4 @@
-//! Tests of the readers with constructed files: each format, each link layer, and malformed files.
+//! Tests of the readers with constructed files, for each format, each link layer, and malformed files.
 
 use super::*;
 
@@ -113,7 +113,7 @@ fn words(big: bool, words: &[u32]) -> Vec<u8> {
 /// Time, link type and bytes of a frame.
 type Kept = (u64, LinkType, Vec<u8>);
 
-/// Returns all frames up to the end or the first error, and that error.
+/// Returns all frames up to the end or the first error, and the error.
 fn frames(file: &[u8]) -> (Vec<Kept>, Option<PcapError>) {
     let mut reader = match PcapReader::new(file) {
         Ok(reader) => reader,

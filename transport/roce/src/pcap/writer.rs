@@ -1,8 +1,8 @@
 //! Writes capture files that tshark and `trunkctl` read.
 //!
-//! The format is classic pcap with nanoseconds and Ethernet frames. The device handles datagrams rather than
-//! frames, so the writer rebuilds the Ethernet, IP and UDP headers: MAC addresses derived from the IP
-//! addresses, TTL 64 and right checksums. All fields that an ICRC covers are as on the wire.
+//! The format is classic pcap with nanoseconds and Ethernet frames. The device handles datagrams instead of frames, so the
+//! writer reconstructs the Ethernet, IP and UDP headers, with MAC addresses derived from the IP addresses, TTL 64 and valid
+//! checksums. All fields that an ICRC covers are as on the wire.
 
 use crate::wire::IpUdp;
 use std::io::{self, Write};
@@ -13,16 +13,16 @@ const IPV4_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 const TTL: u8 = 64;
 const PROTOCOL_UDP: u8 = 17;
-/// Snap length in the file header, beyond the longest packet.
+/// Snap length in the file header, which exceeds the longest packet.
 const SNAP_LENGTH: u32 = 262_144;
 
-/// Writes datagrams, each record by one call of the output's `write_all`: with an unbuffered file, a
-/// process that is killed leaves whole records. Several threads need a mutex around it.
+/// Writes datagrams. Each record is one call of the output's `write_all`, so with an unbuffered file, a process that is
+/// killed leaves whole records. Several threads need a mutex around the writer.
 #[derive(Debug)]
 pub struct PcapWriter<W> {
     output: W,
     record: Vec<u8>,
-    /// True if a write failed: the file may end in a partial record, after which records would be unreadable.
+    /// True if a write failed. The file may then end in a partial record, after which further records would be unreadable.
     torn: bool,
 }
 
@@ -47,8 +47,7 @@ impl<W: Write> PcapWriter<W> {
         Self { output, record: Vec::new(), torn: false }
     }
 
-    /// Writes one datagram: `payload` is the UDP payload with its ICRC, `time_ns` the time in
-    /// nanoseconds since 1970.
+    /// Writes one datagram. `payload` is the UDP payload with its ICRC, and `time_ns` is the time in nanoseconds since 1970.
     ///
     /// # Errors
     /// Errors of the output. A record may then be incomplete, so every later call fails. `InvalidInput` if
@@ -57,10 +56,10 @@ impl<W: Write> PcapWriter<W> {
         self.write_with_ecn(time_ns, headers, 0, payload)
     }
 
-    /// Like [`Self::write`], with the two bits of ECN in the IP header, which no ICRC covers.
+    /// Like [`Self::write`], with the two ECN bits of the IP header, which no ICRC covers.
     ///
     /// # Errors
-    /// Errors of [`Self::write`].
+    /// Same as [`Self::write`].
     pub fn write_with_ecn(
         &mut self,
         time_ns: u64,
@@ -103,7 +102,7 @@ impl<W: Write> PcapWriter<W> {
         outcome
     }
 
-    /// Flushes the output. Buffered outputs need it at the end.
+    /// Flushes the output. Call this at the end if the output is buffered.
     ///
     /// # Errors
     /// Errors of the output.
@@ -122,8 +121,8 @@ impl<W: Write> PcapWriter<W> {
     }
 }
 
-/// Writes an Ethernet header with locally administered MAC addresses: `02` and the last five bytes of
-/// an IPv6 address, or `02:00` and an IPv4 address.
+/// Writes an Ethernet header with locally administered MAC addresses. They consist of `02` and the last five bytes of an
+/// IPv6 address, or of `02:00` and an IPv4 address.
 fn put_ethernet(record: &mut Vec<u8>, source: &[u8], destination: &[u8], ethertype: u16) {
     for address in [destination, source] {
         let mut mac = [0x02, 0, 0, 0, 0, 0];
@@ -153,7 +152,7 @@ fn put_udp(record: &mut Vec<u8>, headers: &IpUdp, length: u16, checksum: u16) {
     }
 }
 
-/// Fills in the record header at the start of `record`; the frame follows it.
+/// Fills in the record header at the start of `record`, before the frame.
 fn put_record_header(record: &mut [u8], time_ns: u64) {
     const NS: u64 = 1_000_000_000;
     let seconds = u32::try_from(time_ns / NS).unwrap_or(u32::MAX);
@@ -172,7 +171,7 @@ fn udp6_checksum(
     length: u16,
     payload: &[u8],
 ) -> u16 {
-    // The length counts twice: in the pseudo header and in the UDP header.
+    // The length counts twice, in the pseudo header and in the UDP header.
     let words = [ports[0], ports[1], length, length, u16::from(PROTOCOL_UDP)];
     let header: u32 = words.into_iter().map(u32::from).sum();
     let all = header + sum(source) + sum(destination) + sum(payload);
@@ -206,7 +205,7 @@ mod tests {
 
     const ETHERNET_HEADER: usize = 14;
 
-    /// Keeps the bytes of each call.
+    /// Stores the bytes of each call.
     #[derive(Default)]
     struct Calls(Vec<Vec<u8>>);
 
@@ -273,7 +272,7 @@ mod tests {
         let ip = &calls[1][RECORD_HEADER + ETHERNET_HEADER..];
         assert_eq!(fold(sum(&ip[..IPV4_HEADER])), 0xffff);
         assert_eq!(ip[..2], [0x45, 3]);
-        // The pseudo header is the addresses, the length and the protocol; the rest is UDP.
+        // The pseudo header consists of the addresses, the length and the protocol. The rest is UDP.
         let ip = &calls[2][RECORD_HEADER + ETHERNET_HEADER..];
         let pseudo = sum(&ip[8..40]) + u32::from(PROTOCOL_UDP) + sum(&ip[4..6]);
         assert_eq!(fold(pseudo + sum(&ip[40..])), 0xffff);

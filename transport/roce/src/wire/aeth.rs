@@ -1,4 +1,4 @@
-//! The fields of an AETH: syndromes, RNR timers, credits, NAK codes (contract rocev2 §6).
+//! Syndromes, RNR timers, credits and NAK codes, the fields of an AETH (contract rocev2 §6).
 
 use super::Aeth;
 
@@ -7,17 +7,17 @@ use super::Aeth;
 pub enum Syndrome {
     /// Acknowledges all packets up to the response's PSN.
     Ack {
-        /// The number of further messages that the responder can take, encoded.
+        /// Encoded number of further messages that the responder can accept.
         credits: CreditCode,
     },
-    /// The receive queue was empty: the requester must repeat the request later.
+    /// The receive queue was empty. The requester must repeat the request later.
     Rnr {
         /// Time that the requester must wait before it repeats the request.
         timer: RnrTimer,
     },
     /// The request was refused.
     Nak(NakCode),
-    /// A code that the specification reserves: the whole byte.
+    /// A code that the specification reserves. Contains the whole byte.
     Reserved(u8),
 }
 
@@ -25,7 +25,7 @@ pub enum Syndrome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CreditCode(pub u8);
 
-/// An encoded time to wait, 5 bits.
+/// An encoded waiting time, 5 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RnrTimer(pub u8);
 
@@ -65,15 +65,15 @@ impl RnrTimer {
 }
 
 impl NakCode {
-    /// A packet is missing: the requester must send again from the NAK's PSN.
+    /// A packet is missing. The requester must send again from the NAK's PSN.
     pub const PSN_SEQUENCE: Self = Self(0);
-    /// The responder does not support the request, or it is malformed.
+    /// The request is malformed or not supported by the responder.
     pub const INVALID_REQUEST: Self = Self(1);
     /// The key is invalid, the range exceeds the region, or the access right is missing.
     pub const REMOTE_ACCESS: Self = Self(2);
     /// The responder itself failed.
     pub const REMOTE_OPERATIONAL: Self = Self(3);
-    /// XRC: no such SRQ in the domain.
+    /// XRC only: the domain has no such SRQ.
     pub const INVALID_RD_REQUEST: Self = Self(4);
 
     /// Returns the specification's name of the code.
@@ -91,7 +91,7 @@ impl NakCode {
 }
 
 impl Syndrome {
-    /// An acknowledgement without a limit of credits.
+    /// An acknowledgement with unlimited credits.
     pub const ACK: Self = Self::Ack { credits: CreditCode::UNLIMITED };
 
     /// Decodes the syndrome byte.

@@ -1,12 +1,12 @@
-//! Errors of parsing a packet.
+//! Errors in parsing a packet.
 
 use super::Opcode;
 
-/// The reason why a datagram is not a valid packet. The sender or the network is always to blame.
+/// Reason why a datagram is not a valid packet. The fault is always that of the sender or the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// Shorter than a base transport header.
+    /// The packet is shorter than a base transport header.
     #[error("{0} bytes are too few for a base transport header")]
     ShortBth(usize),
     /// The transport version is not 0.
@@ -20,7 +20,7 @@ pub enum WireError {
     ShortHeaders {
         /// The packet's opcode.
         opcode: Opcode,
-        /// Length of the opcode's headers in bytes, BTH included.
+        /// Length of the opcode's headers in bytes, including the BTH.
         needed: usize,
         /// Length of the packet in bytes, without ICRC.
         length: usize,
@@ -32,7 +32,7 @@ pub enum WireError {
         opcode: Opcode,
         /// The pad count in the BTH.
         pad: u8,
-        /// Bytes after the headers.
+        /// Number of bytes after the headers.
         length: usize,
     },
     /// The length of payload and pad is not a multiple of 4 (contract rocev2 3.1).
@@ -40,26 +40,26 @@ pub enum WireError {
     WrongPad {
         /// The packet's opcode.
         opcode: Opcode,
-        /// Bytes after the headers.
+        /// Number of bytes after the headers.
         length: usize,
     },
-    /// FIRST and MIDDLE carry one path MTU: never less than 256 bytes, never pad.
+    /// The payload of a FIRST or MIDDLE is not a path MTU, or has a pad.
     #[error("{opcode} carries {length} bytes, which is not a path MTU")]
     PartialPayload {
         /// The packet's opcode.
         opcode: Opcode,
-        /// Bytes of payload.
+        /// Length of the payload in bytes.
         length: usize,
     },
-    /// LAST carries at least one byte.
+    /// A LAST contains no payload.
     #[error("{0} carries no payload")]
     EmptyPayload(Opcode),
-    /// The opcode carries no payload.
+    /// The packet contains payload, although its opcode has none.
     #[error("{opcode} carries {length} bytes of payload, but must not carry any")]
     UnexpectedPayload {
         /// The packet's opcode.
         opcode: Opcode,
-        /// Bytes after the headers.
+        /// Number of bytes after the headers.
         length: usize,
     },
 }

@@ -9,9 +9,9 @@ use trunkline_verbs::{IoAddress, Psn, QpNumber, Rkey};
 pub struct Bth {
     /// Transport service and operation.
     pub opcode: Opcode,
-    /// True if the receiver's completion raises a solicited event.
+    /// True if the packet requests a solicited event for the receiver's completion.
     pub solicited: bool,
-    /// Path migration state. Senders set it differently, and receivers ignore it.
+    /// Path migration state. Senders differ in its value, and receivers ignore it.
     pub migrated: bool,
     /// Pad bytes after the payload, 0 to 3.
     pub pad: u8,
@@ -25,15 +25,15 @@ pub struct Bth {
     pub destination: QpNumber,
     /// True if the sender requests an acknowledgement.
     pub ack_request: bool,
-    /// The seven reserved bits next to `ack_request`. This node sends 0, and keeps received bits so that a
-    /// capture re-emits equal.
+    /// The seven reserved bits next to `ack_request`. This node sends 0, and keeps received bits so that a capture is
+    /// emitted unchanged.
     pub reserved: u8,
     /// Packet sequence number, 24 bits.
     pub psn: Psn,
 }
 
 impl Bth {
-    /// Bit of BECN in [`Self::congestion`]: a packet in the other direction met congestion.
+    /// BECN bit in [`Self::congestion`], which reports that a packet in the other direction met congestion.
     pub const BECN: u8 = 0x40;
 
     /// Returns true if the packet reports congestion in the other direction.
@@ -42,7 +42,7 @@ impl Bth {
         self.congestion & Self::BECN != 0
     }
 
-    /// Sets BECN in a packet, BTH first. Its ICRC stays valid.
+    /// Sets BECN in a packet that starts with the BTH. The packet's ICRC stays valid.
     pub fn set_becn(packet: &mut [u8]) {
         if let Some(congestion) = packet.get_mut(bth::CONGESTION) {
             *congestion |= Self::BECN;
@@ -55,7 +55,7 @@ impl Bth {
 pub struct Reth {
     /// Start of the range at the responder.
     pub address: IoAddress,
-    /// The responder's key of the range.
+    /// The responder's key for the range.
     pub rkey: Rkey,
     /// Length of the whole request in bytes.
     pub length: u32,
@@ -66,7 +66,7 @@ pub struct Reth {
 pub struct AtomicEth {
     /// Start of the range at the responder.
     pub address: IoAddress,
-    /// The responder's key of the range.
+    /// The responder's key for the range.
     pub rkey: Rkey,
     /// New value of a compare-and-swap, addend of a fetch-and-add.
     pub swap_or_add: u64,
@@ -79,7 +79,7 @@ pub struct AtomicEth {
 pub struct Aeth {
     /// ACK, RNR NAK or NAK with its code (contract rocev2 §6).
     pub syndrome: u8,
-    /// Message sequence number: request messages completed, modulo 2^24.
+    /// Number of completed request messages modulo 2^24.
     pub msn: u32,
 }
 
@@ -88,7 +88,7 @@ pub struct Aeth {
 pub struct Deth {
     /// Queue key.
     pub qkey: u32,
-    /// Byte 4, reserved: this node sends 0.
+    /// Byte 4, reserved. This node sends 0.
     pub reserved: u8,
     /// Sending QP.
     pub source: QpNumber,

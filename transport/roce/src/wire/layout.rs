@@ -1,12 +1,12 @@
 //! Headers of each opcode, and their offsets (contract rocev2 1.2 to 1.4, 2.2).
 //!
-//! Owns every offset of the transport headers. The view and the emitter use them; no other module
-//! may contain such an offset.
+//! This module contains every offset of the transport headers, which the view and the emitter use. No other module may
+//! contain such an offset.
 
 use super::{Opcode, Operation, Service};
 
 bitflags::bitflags! {
-    /// A set of extension headers, which follow a BTH.
+    /// A set of extension headers after a BTH.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     pub struct Headers: u8 {
         /// XRCETH.
@@ -28,16 +28,16 @@ bitflags::bitflags! {
     }
 }
 
-/// Length rule of an opcode's payload, as far as it does not depend on the path MTU.
+/// Length rule for an opcode's payload, without rules that depend on the path MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PayloadRule {
-    /// Empty: READ requests, atomics, acknowledgements.
+    /// No payload, for READ requests, atomics and acknowledgements.
     None,
-    /// Any number of bytes: ONLY, and opcodes that are not part of a message.
+    /// Any number of bytes, for ONLY and for opcodes that are not part of a message.
     Any,
-    /// At least one byte: LAST.
+    /// At least one byte, for LAST.
     Some,
-    /// Exactly one path MTU, so at least 256 bytes and no pad: FIRST and MIDDLE.
+    /// Exactly one path MTU, so at least 256 bytes and no pad, for FIRST and MIDDLE.
     Full,
 }
 
@@ -45,9 +45,9 @@ pub enum PayloadRule {
 pub const BTH_LENGTH: usize = 12;
 /// Length in bytes of the ICRC at the end of each packet.
 pub const ICRC_LENGTH: usize = 4;
-/// Length in bytes of the longest headers: BTH, XRCETH and AtomicETH.
+/// Maximum length in bytes of all headers, reached by BTH, XRCETH and AtomicETH.
 pub const HEADERS_LENGTH_MAX: usize = BTH_LENGTH + 4 + 28;
-/// The smallest path MTU in bytes: the payload of a FIRST or MIDDLE is not shorter.
+/// The smallest path MTU in bytes, which is the minimum payload of a FIRST or MIDDLE.
 pub(super) const MTU_MIN: usize = 256;
 
 /// Offsets inside the BTH.
@@ -62,7 +62,7 @@ pub(super) mod bth {
 }
 
 impl Headers {
-    /// Returns the length in bytes of the header, for a set of one.
+    /// Returns the length in bytes of the header in a set of one.
     const fn one_length(self) -> u8 {
         match self {
             Self::DETH | Self::ATOMIC_ACK => 8,
@@ -72,14 +72,14 @@ impl Headers {
         }
     }
 
-    /// Returns the headers of the set that precede `header`. The order on the wire is the order of the bits:
-    /// in requests XRCETH or DETH, then RETH or AtomicETH, then immediate or key; in responses AETH, then
+    /// Returns the headers of the set that precede `header`. The order on the wire is the order of the bits. Requests
+    /// contain XRCETH or DETH, then RETH or AtomicETH, then immediate data or a key. Responses contain AETH, then
     /// AtomicAckETH.
     fn before(self, header: Self) -> Self {
         self & Self::from_bits_retain(header.bits() - 1)
     }
 
-    /// Returns the length in bytes of all headers of the set, without the BTH.
+    /// Returns the total length in bytes of the headers in the set, without the BTH.
     #[must_use]
     pub fn length(self) -> usize {
         const LENGTHS: [u8; 256] = lengths();
@@ -93,7 +93,7 @@ impl Headers {
     }
 }
 
-/// Returns the length of each set of headers, by its bits.
+/// Returns the length of each set of headers, indexed by its bits.
 const fn lengths() -> [u8; 256] {
     let mut lengths = [0; 256];
     let mut set = 0;
@@ -114,8 +114,8 @@ const fn lengths() -> [u8; 256] {
 type Layout = Option<(Headers, PayloadRule)>;
 
 impl Opcode {
-    /// Returns the headers and the payload that follow a BTH with this opcode; `None` for opcodes that do
-    /// not exist or that this device does not implement.
+    /// Returns the headers and the payload rule for an opcode, or `None` for opcodes that do not exist or that this device
+    /// does not implement.
     #[must_use]
     pub fn layout(self) -> Layout {
         static LAYOUTS: [Layout; 256] = layouts();

@@ -1,7 +1,7 @@
-//! Management datagrams (MADs): 256 bytes after BTH and DETH, to and from QP 1 (contract rocev2 9.1, 9.2).
+//! Management datagrams (MADs), which are 256 bytes after BTH and DETH, to and from QP 1 (contract rocev2 9.1, 9.2).
 //!
-//! Owns the common header and the UD packet around it. The CM and the device call it. It never interprets a
-//! CM message: `crate::cm` does.
+//! This module handles the common header and the UD packet around it. The CM and the device call it. It never interprets a
+//! CM message; `crate::cm` does.
 
 #![forbid(unsafe_code)]
 
@@ -44,13 +44,13 @@ impl Attribute {
 /// The header of every MAD, 24 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MadHeader {
-    /// Version of the MAD format: 1.
+    /// Version of the MAD format, 1.
     pub base_version: u8,
     /// Management class; 7 is communication management.
     pub class: u8,
     /// Version of the class; 2 for communication management.
     pub class_version: u8,
-    /// Method; 3 is Send, the only one that the CM uses.
+    /// Method. 3 is Send, the only method that the CM uses.
     pub method: u8,
     /// Status; 0 in CM messages.
     pub status: u16,
@@ -60,9 +60,9 @@ pub struct MadHeader {
     pub transaction: u64,
     /// The kind of message in the data.
     pub attribute: Attribute,
-    /// Bytes 18 and 19, reserved: this node sends 0.
+    /// Bytes 18 and 19, reserved. This node sends 0.
     pub reserved: u16,
-    /// Attribute modifier: this node sends 0.
+    /// Attribute modifier. This node sends 0.
     pub modifier: u32,
 }
 
@@ -99,14 +99,14 @@ impl MadHeader {
     }
 }
 
-/// The packet that an ICMP error quotes the beginning of.
+/// A packet of which an ICMP error quotes the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotedPacket {
-    /// Not for QP 1.
+    /// The packet is not for QP 1.
     Other,
     /// A MAD, or a packet whose quote is too short to decide.
     Mad {
-        /// Transaction id, if the quote reaches that far.
+        /// Transaction id, if the quote contains it.
         transaction: Option<u64>,
     },
 }
@@ -114,7 +114,7 @@ pub enum QuotedPacket {
 impl QuotedPacket {
     /// Length of a complete quote, in bytes.
     pub const BYTES: usize = Self::TRANSACTION + 8;
-    /// Offset of the transaction id: after BTH, DETH, and the first 8 bytes of the MAD.
+    /// Offset of the transaction id, after BTH, DETH, and the first 8 bytes of the MAD.
     const TRANSACTION: usize = BTH_LENGTH + 8 + 8;
 
     /// Parses the beginning of a datagram.
@@ -128,10 +128,10 @@ impl QuotedPacket {
     }
 }
 
-/// A MAD: header and data.
+/// A MAD, with its header and data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mad {
-    /// The header that all MADs have.
+    /// The common MAD header.
     pub header: MadHeader,
     /// The message, in the format of the attribute; see [`super::cm::CmMessage`].
     pub data: [u8; MAD_DATA_BYTES],
@@ -159,7 +159,7 @@ impl Mad {
         Self { header, data }
     }
 
-    /// Emits the 256 bytes; the inverse of [`Self::parse`].
+    /// Returns the 256 bytes, as the inverse of [`Self::parse`].
     #[must_use]
     pub fn to_bytes(&self) -> [u8; MAD_BYTES] {
         let h = &self.header;
@@ -191,8 +191,7 @@ impl Mad {
     }
 }
 
-/// Returns the packet that carries a MAD from QP 1 to QP 1. `psn` is a counter of the sender, which
-/// increments it for every MAD.
+/// Returns the packet that carries a MAD from QP 1 to QP 1. `psn` is a counter that the sender increments for every MAD.
 #[must_use]
 pub const fn mad_packet(psn: Psn, mad: &[u8; MAD_BYTES]) -> Packet<'_> {
     Packet {

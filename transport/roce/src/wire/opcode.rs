@@ -1,6 +1,6 @@
 //! Opcodes (contract rocev2 §2).
 
-/// The opcode byte of a BTH: any value.
+/// The opcode byte of a BTH, with any value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
@@ -53,7 +53,7 @@ impl Operation {
 }
 
 impl Operation {
-    /// Returns true if a responder sends it: READ responses and acknowledgements.
+    /// Returns true for READ responses and acknowledgements, which a responder sends.
     #[must_use]
     pub const fn is_response(self) -> bool {
         self.0 >= Self::READ_RESPONSE_FIRST.0 && self.0 <= Self::ATOMIC_ACKNOWLEDGE.0
@@ -61,7 +61,7 @@ impl Operation {
 }
 
 impl Opcode {
-    /// Congestion notification, the one opcode of its service.
+    /// Congestion notification, the only opcode of its service.
     pub const CNP: Self = Self(0x81);
 
     /// Combines a service and an operation.

@@ -1,26 +1,25 @@
-//! A whole packet as a plain struct: parsing and emitting.
+//! A whole packet as a plain struct that can be parsed and emitted.
 
 use super::layout::{BTH_LENGTH, Headers};
 use super::view::PacketView;
 use super::{Aeth, AtomicEth, Bth, Deth, Opcode, Operation, Reth, Syndrome, WireError};
 use trunkline_verbs::{IoAddress, PKEY_DEFAULT, Psn, QpNumber, Rkey, SrqNumber};
 
-/// A parsed packet: the headers that its opcode has, and the payload without pad. Headers that the
-/// opcode does not have are `None`. Reserved bits that a sender may have set are kept in the headers'
-/// `reserved` fields.
+/// A parsed packet, with the headers that its opcode requires, and the payload without pad. Other headers are `None`.
+/// Reserved bits that a sender may have set are kept in the headers' `reserved` fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// Base transport header, in every packet.
     pub bth: Bth,
-    /// XRC extended transport header, in XRC requests: the reserved first byte, and the target SRQ.
+    /// XRC extended transport header, in XRC requests. Contains the reserved first byte and the target SRQ.
     pub xrceth: Option<(u8, SrqNumber)>,
     /// Datagram extended transport header, in UD packets.
     pub deth: Option<Deth>,
     /// RDMA extended transport header, in READ requests and in the FIRST or ONLY of a WRITE.
     pub reth: Option<Reth>,
-    /// Atomic extended transport header, in requests of atomics.
+    /// Atomic extended transport header, in atomic requests.
     pub atomic: Option<AtomicEth>,
-    /// ACK extended transport header, in responses (READ_RESP_MIDDLE aside).
+    /// ACK extended transport header, in responses except READ_RESP_MIDDLE.
     pub aeth: Option<Aeth>,
     /// The value before the operation, in atomic acknowledgements.
     pub atomic_ack: Option<u64>,
@@ -33,8 +32,8 @@ pub struct Packet<'a> {
 }
 
 impl Bth {
-    /// Creates a header with the values that this device sends: the default P_Key, the path migrated, and
-    /// reserved bits 0.
+    /// Creates a header with the values that this device sends, which are the default P_Key, the migrated path, and reserved
+    /// bits of 0.
     #[must_use]
     pub const fn new(opcode: Opcode, destination: QpNumber, psn: Psn) -> Self {
         Self {
@@ -54,8 +53,8 @@ impl Bth {
 }
 
 impl<'a> Packet<'a> {
-    /// Creates a packet without extension headers, with the pad count for its payload. The caller sets the
-    /// headers that the opcode has.
+    /// Creates a packet without extension headers, with the pad count for its payload. The caller sets the headers that the
+    /// opcode requires.
     #[must_use]
     pub fn new(opcode: Opcode, destination: QpNumber, psn: Psn, payload: &'a [u8]) -> Self {
         Self::plain(Bth { pad: pad_for(payload.len()), ..Bth::new(opcode, destination, psn) }, payload)
@@ -78,8 +77,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Parses a UDP payload without its ICRC. A packet that is returned satisfies each rule on
-    /// lengths that does not depend on the path MTU.
+    /// Parses a UDP payload without its ICRC. The returned packet satisfies all rules on lengths that do not depend on the
+    /// path MTU.
     ///
     /// # Errors
     /// The first rule that the bytes violate.
@@ -87,8 +86,8 @@ impl<'a> Packet<'a> {
         Self::of(PacketView::new(udp_payload_without_icrc)?)
     }
 
-    /// Parses a packet that did not come over a network. Its payload may be the joined payload of several
-    /// successive packets of a message, with the header of the first one.
+    /// Parses a packet that did not arrive over a network. Its payload may be the joined payload of several successive
+    /// packets of a message, with the header of the first packet.
     ///
     /// # Errors
     /// The first rule that the bytes violate.
@@ -96,8 +95,8 @@ impl<'a> Packet<'a> {
         Self::of(PacketView::joined(bytes)?)
     }
 
-    // Always inlined, and returns a `Result` although it cannot fail: a packet is large, so it is written
-    // once, directly to its destination.
+    // Always inlined, and returns a `Result` although it cannot fail. A packet is large, so this way it is written once,
+    // directly to its destination.
     #[inline(always)]
     #[allow(clippy::unnecessary_wraps, reason = "see above")]
     fn of(view: PacketView<'a>) -> Result<Self, WireError> {
@@ -107,7 +106,7 @@ impl<'a> Packet<'a> {
             let (reserved, srq) = fields.topped();
             (reserved, SrqNumber::new(srq))
         });
-        // Most packets have no other header.
+        // Most packets have no other extension header.
         if Headers::XRCETH.contains(headers) {
             return Ok(Self { xrceth, ..Self::plain(bth, payload) });
         }
@@ -156,7 +155,7 @@ impl<'a> Packet<'a> {
         headers
     }
 
-    /// Returns the number of bytes that [`Self::emit`] appends: headers, payload and pad, without ICRC.
+    /// Returns the number of bytes that [`Self::emit`] appends for headers, payload and pad, without the ICRC.
     #[must_use]
     pub fn emitted_len(&self) -> usize {
         BTH_LENGTH + self.headers().length() + self.payload.len() + usize::from(self.bth.pad)
@@ -170,8 +169,8 @@ impl<'a> Packet<'a> {
         emit_pad(self.bth.pad, out);
     }
 
-    /// Appends the headers only, for senders that gather the payload from registered memory. They set
-    /// `bth.pad` to [`pad_for`] of the payload's length, and append the payload and [`emit_pad`].
+    /// Appends only the headers, for senders that gather the payload from registered memory. Such senders set `bth.pad` to
+    /// [`pad_for`] of the payload's length, and append the payload and [`emit_pad`].
     // Always inlined: a caller sets few of the headers, so the checks for the others disappear.
     #[inline(always)]
     pub fn emit_headers(&self, out: &mut Vec<u8>) {
@@ -228,7 +227,7 @@ impl Bth {
     }
 }
 
-/// Returns the number of pad bytes after a payload of `length` bytes (contract rocev2 3.1).
+/// Returns the number of pad bytes for a payload of `length` bytes (contract rocev2 3.1).
 #[must_use]
 pub const fn pad_for(length: usize) -> u8 {
     match length % 4 {
@@ -253,7 +252,7 @@ const fn with_top(top: u8, number: u32) -> [u8; 4] {
     [top, a, b, c]
 }
 
-/// Returns true if a packet, BTH first, only acknowledges, without data of a READ or an atomic.
+/// Returns true if a packet, starting with the BTH, is an ACK without the data of a READ or an atomic.
 #[must_use]
 pub fn is_positive_acknowledge(packet: &[u8]) -> bool {
     let (opcode, syndrome) = (packet.first(), packet.get(BTH_LENGTH));
@@ -261,7 +260,7 @@ pub fn is_positive_acknowledge(packet: &[u8]) -> bool {
         && syndrome.is_some_and(|syndrome| matches!(Syndrome::new(*syndrome), Syndrome::Ack { .. }))
 }
 
-/// Returns true if a packet, BTH first, has data of a READ.
+/// Returns true if a packet, starting with the BTH, contains READ response data.
 #[must_use]
 pub fn is_read_response(packet: &[u8]) -> bool {
     let data = Operation::READ_RESPONSE_FIRST.0..=Operation::READ_RESPONSE_ONLY.0;
@@ -290,7 +289,7 @@ mod tests {
         assert_eq!(icrc::icrc(&headers, &packet), before);
     }
 
-    /// Returns the bytes of a packet of `opcode` with `length` bytes after its headers.
+    /// Returns the bytes of a packet with this opcode and `length` bytes after its headers.
     fn bytes(opcode: Opcode, pad: u8, length: usize) -> Vec<u8> {
         let mut out = Vec::new();
         Bth { pad, ..Bth::new(opcode, QpNumber::new(2), Psn::new(3)) }.emit(&mut out);
@@ -320,7 +319,7 @@ mod tests {
         assert_eq!(seen, 61);
     }
 
-    /// Checks raw offsets, since a reader and a writer may share a mistake (contract J8, rocev2 10).
+    /// Checks raw offsets, because a reader and a writer may share a mistake (contract J8, rocev2 10).
     #[test]
     fn srq_number_precedes_immediate_data() {
         let to = QpNumber::new(0x0001_0203);
@@ -380,7 +379,7 @@ mod tests {
         let mut input = bytes(opcode(Operation::SEND_ONLY), pad_for(5), 8);
         let packet = Packet::parse(&input).expect("whole");
         assert_eq!(packet.payload.len(), 5);
-        // A sender's pad bytes are not kept: they are re-emitted as zero.
+        // A sender's pad bytes are not kept, and are emitted as zeros.
         let mut output = Vec::new();
         packet.emit(&mut output);
         assert_ne!(output, input);

@@ -1,34 +1,34 @@
-//! The bytes of a packet, read from front to back: the first of the two steps of parsing.
+//! The bytes of a packet, read from front to back, as the first of two parsing steps.
 //!
-//! Owns the reading of fields. [`PacketView::new`] checks each length once, so reading a field afterwards
-//! cannot fail. Only `packet` calls it. It neither copies nor interprets fields.
+//! [`PacketView::new`] checks each length once, so reading a field afterwards cannot fail. Only `packet` calls this module,
+//! which neither copies nor interprets fields.
 
 use super::layout::{self, Headers, MTU_MIN, PayloadRule};
 use super::{BTH_LENGTH, Bth, Opcode, WireError};
 use trunkline_verbs::{Psn, QpNumber};
 
-/// A packet whose length fits its opcode.
+/// A packet whose length is valid for its opcode.
 pub(super) struct PacketView<'a> {
     pub(super) bth: Bth,
     /// Extension headers of the packet.
     pub(super) headers: Headers,
     /// Fields of the headers.
     pub(super) fields: Fields<'a>,
-    /// Payload without the pad.
+    /// Payload without pad.
     pub(super) payload: &'a [u8],
 }
 
 impl<'a> PacketView<'a> {
-    /// Checks the version, the opcode and each rule on lengths that does not depend on the path MTU.
+    /// Checks the version, the opcode and all rules on lengths that do not depend on the path MTU.
     #[inline]
     pub(super) fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         Self::with(bytes, |rule| rule)
     }
 
-    /// Like [`PacketView::new`], for a packet that may have the payload of several packets.
+    /// Like [`PacketView::new`], for a packet that may contain the payload of several packets.
     #[inline]
     pub(super) fn joined(bytes: &'a [u8]) -> Result<Self, WireError> {
-        // The connection checks that a part of a message is a whole number of path MTUs.
+        // The connection checks that each part of a message is a whole number of path MTUs.
         Self::with(bytes, |rule| if rule == PayloadRule::Full { PayloadRule::Some } else { rule })
     }
 
@@ -57,7 +57,7 @@ impl<'a> PacketView<'a> {
     }
 }
 
-/// The unread fields of a packet's extension headers. The headers were counted, so there are enough fields.
+/// The unread fields of a packet's extension headers. The length of the headers was checked, so there are enough fields.
 pub(super) struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -83,7 +83,7 @@ impl Fields<'_> {
 }
 
 impl Bth {
-    /// Reads only the header, with any opcode and version.
+    /// Reads only the header, for any opcode and version.
     ///
     /// # Errors
     /// [`WireError::ShortBth`].
@@ -92,7 +92,7 @@ impl Bth {
         use layout::bth as at;
         let short = WireError::ShortBth(bytes.len());
         let bth: &[u8; BTH_LENGTH] = bytes.first_chunk().ok_or(short)?;
-        // Read four bytes. The first one precedes the 24-bit number and is masked off.
+        // Read four bytes. The first byte precedes the 24-bit number and is masked off.
         let u24 =
             |start: usize| u32::from_be_bytes([bth[start - 1], bth[start], bth[start + 1], bth[start + 2]]);
         let flags = bth[at::FLAGS];
@@ -112,7 +112,7 @@ impl Bth {
     }
 }
 
-/// Checks the opcode's rule: `length` counts payload and pad, `payload` excludes the pad.
+/// Checks the opcode's rule. `length` counts payload and pad, and `payload` excludes the pad.
 fn check_payload(opcode: Opcode, rule: PayloadRule, length: usize, payload: usize) -> Result<(), WireError> {
     if !length.is_multiple_of(4) {
         return Err(WireError::WrongPad { opcode, length });
@@ -120,7 +120,7 @@ fn check_payload(opcode: Opcode, rule: PayloadRule, length: usize, payload: usiz
     match rule {
         PayloadRule::None if length != 0 => Err(WireError::UnexpectedPayload { opcode, length }),
         PayloadRule::Some if payload == 0 => Err(WireError::EmptyPayload(opcode)),
-        // A path MTU is a power of two; the connection compares it with its own.
+        // A path MTU is a power of two. The connection compares it with its own.
         PayloadRule::Full if payload != length || payload < MTU_MIN || !payload.is_power_of_two() => {
             Err(WireError::PartialPayload { opcode, length: payload })
         }

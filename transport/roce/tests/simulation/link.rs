@@ -1,4 +1,4 @@
-//! The network: decides if a packet arrives, how often and when.
+//! The network, which determines whether, how often and when a packet arrives.
 
 use crate::plan::Network;
 use crate::random::Random;

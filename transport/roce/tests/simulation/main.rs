@@ -1,10 +1,10 @@
-//! Seeded simulation of the engine: thousands of small networks that lose, duplicate, reorder, corrupt and
-//! delay packets. Nodes pause and restart, receive queues run empty, and placements complete late.
+//! Seeded simulation of the engine. Thousands of small networks lose, duplicate, reorder, corrupt and delay packets. Nodes
+//! pause and restart, receive queues run empty, and placements complete late.
 //!
 //! Every run checks that each message arrives once, in order and complete, that no completion is lost or
 //! duplicated, that atomics execute once, that READs return the target's bytes, and that all work ends.
 //!
-//! `TRUNKLINE_SIM_RUNS` sets the number of runs, and `TRUNKLINE_SIM_SEED` replays one.
+//! `TRUNKLINE_SIM_RUNS` sets the number of runs, and `TRUNKLINE_SIM_SEED` replays one run.
 
 mod link;
 mod peer;

@@ -1,4 +1,4 @@
-//! One end of a connection: requester, responder, and the packets that wait for them.
+//! One end of a connection, with its requester, its responder, and the packets that wait for them.
 
 use crate::target::{Deferred, Receive};
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use trunkline_verbs::QpNumber;
 pub(crate) struct Endpoint {
     pub(crate) node: usize,
     pub(crate) number: QpNumber,
-    /// True if the node restarted and lost this QP: packets to its number are dropped.
+    /// True if the node restarted and lost this QP. Packets to its number are then dropped.
     pub(crate) gone: bool,
     pub(crate) requester: Option<Requester>,
     pub(crate) responder: Option<ResponderState>,

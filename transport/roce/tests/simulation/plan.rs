@@ -5,7 +5,6 @@ use trunkline_roce::engine::Tuning;
 use trunkline_roce::wire::Packet;
 use trunkline_verbs::Mtu;
 
-/// One microsecond in nanoseconds.
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
 
@@ -24,14 +23,13 @@ pub(crate) struct Plan {
     pub(crate) network: Network,
     /// Probability in per mille that a placement, or the bytes of a READ, complete late.
     pub(crate) late_per_mille: u64,
-    /// Number of receives that an SRQ starts with. `repost_ns` is the time until a used receive is posted
-    /// again.
+    /// Initial number of receives in an SRQ. `repost_ns` is the time until a used receive is posted again.
     pub(crate) receives: usize,
     pub(crate) repost_ns: u64,
-    /// Probability in per mille that a packet may have the payload of several, as between processes of a
-    /// host; 0 if the network carries no such packets.
+    /// Probability in per mille that a packet may contain the payload of several packets, as between processes of a host; 0
+    /// if the network does not carry such packets.
     pub(crate) joined_per_mille: u64,
-    /// Probability in per mille, each time a node is served, that it pauses.
+    /// Probability in per mille that a node pauses, each time it is served.
     pub(crate) pause_per_mille: u64,
     /// Node that is restarted, and the time of the restart in nanoseconds.
     pub(crate) restart: Option<(usize, u64)>,
@@ -49,7 +47,7 @@ pub(crate) struct Network {
 }
 
 impl Plan {
-    /// Parses a packet by the rules of the network.
+    /// Parses a packet according to the rules of the network.
     pub(crate) fn parse<'a>(&self, bytes: &'a [u8]) -> Packet<'a> {
         let parsed =
             if self.joined_per_mille > 0 { Packet::parse_joined(bytes) } else { Packet::parse(bytes) };

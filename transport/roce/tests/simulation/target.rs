@@ -18,7 +18,7 @@ pub(crate) struct Node {
     pub(crate) memory: Vec<u8>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) paused_until: u64,
-    /// Completed receives to post again: queue and buffer.
+    /// Completed receives to post again, with queue and buffer.
     pub(crate) used: Vec<(usize, Receive)>,
 }
 
@@ -230,8 +230,7 @@ impl Checked<'_> {
         assert_eq!(last, end == op.bytes.len(), "end of request {index}");
     }
 
-    /// Returns true if the range belongs to the next request (for a READ, to its next piece) and the key is
-    /// right.
+    /// Returns true if the range belongs to the next request (for a READ, to its next piece) and the key is valid.
     fn may_reach(&self, range: &RemoteRange, shape: SendOperation) -> bool {
         let index = self.flow.executed;
         let op = &self.flow.ops[index];
@@ -239,7 +238,7 @@ impl Checked<'_> {
         let (rest, length) = (op.bytes.len() - before, range.length as usize);
         let piece = self.flow.piece_bytes;
         let fits = if matches!(shape, SendOperation::RdmaRead(_)) {
-            // A probe may come before the request that it repeats. The probe requests one packet.
+            // A probe, which requests one packet, may arrive before the request that it repeats.
             length == rest.min(piece - before % piece) || length == self.flow.packet_bytes && length < rest
         } else {
             length == rest

@@ -1,4 +1,4 @@
-//! One direction of a connection: its requests, and the expected result of each.
+//! One direction of a connection, with its requests and the expected result of each.
 
 use crate::plan::Plan;
 use crate::random::Random;
@@ -11,7 +11,6 @@ use trunkline_verbs::{
 /// Overwrites the range of a finished WRITE, so that a late second execution is detected.
 const SENTINEL: u8 = 0xee;
 
-/// A request.
 #[derive(Debug, Clone)]
 pub(crate) struct Op {
     pub(crate) operation: SendOperation,
@@ -59,9 +58,9 @@ pub(crate) struct Flow {
     /// Number of requests that have ended at the requester.
     ended: usize,
     failure: Option<CompletionStatus>,
-    /// True once a flushed completion was polled: every later request has a completion.
+    /// True once a flushed completion was polled. Every later request then has a completion.
     flushing: bool,
-    /// True if the QP's other half failed, so any request may be flushed.
+    /// True if the QP's other half failed. Any request may then be flushed.
     pub(crate) half_failed: bool,
     /// True if one end was restarted.
     pub(crate) source_gone: bool,
@@ -73,7 +72,7 @@ pub(crate) struct Flow {
     pub(crate) piece_bytes: usize,
     /// Payload of a full packet in bytes.
     pub(crate) packet_bytes: usize,
-    /// Number of pieces other than the last of their READ.
+    /// Number of pieces that are not the last piece of their READ.
     pub(crate) split_reads: u64,
 }
 
@@ -190,7 +189,7 @@ impl Flow {
         }
     }
 
-    /// Passes the next request to `post`. Returns false if there is none or `post` refused it.
+    /// Passes the next request to `post`. Returns false if there is none or if `post` refuses it.
     pub(crate) fn post_next(&mut self, post: impl FnOnce(&SendRequest<'_>) -> bool) -> bool {
         let Some(op) = self.ops.get(self.posted) else { return false };
         let request = SendRequest {
@@ -315,7 +314,7 @@ fn refuse(op: &mut Op, random: &mut Random, xrc: bool) {
     let remote = RemoteAddress { address: IoAddress(op.remote as u64), rkey: Rkey(RKEY.0 + 1) };
     if op.bytes.is_empty() {
         op.bytes.push(1);
-        // The content does not matter, since the peer must refuse before it accesses the bytes.
+        // The content does not matter, because the peer must refuse the request before it accesses the bytes.
         let sge = Sge { address: IoAddress(0), length: 1, lkey: LKEY };
         op.sges = vec![sge];
     }

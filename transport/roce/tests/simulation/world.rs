@@ -1,4 +1,4 @@
-//! The event loop: nodes, connections, the clock, and the queue of events.
+//! The event loop, with nodes, connections, the clock, and the queue of events.
 
 use crate::peer::{Endpoint, INBOX};
 use crate::plan::{MS, Plan, US};
@@ -159,7 +159,7 @@ impl World {
         let (psn_one, psn_two) = (self.first_psn(), self.first_psn());
         for end in [one, two] {
             let node = self.endpoints[end].node;
-            // RC queues have no number that a packet could name.
+            // RC queues have no number that a packet could contain.
             let queue = self.add_queue(node, SrqNumber::new(0xff_0000 + u32::try_from(end).expect("few")));
             self.endpoints[end].own_queue = Some(queue);
         }
@@ -238,7 +238,6 @@ impl World {
         self.serve_at(endpoint, self.now + delay);
     }
 
-    /// Runs the simulation to its end.
     pub(crate) fn run(mut self) -> Summary {
         while let Some(Reverse((when, _, event))) = self.events.pop() {
             self.now = when;
@@ -290,7 +289,7 @@ impl World {
         match event {
             Event::Deliver { to, bytes } => self.deliver(to, bytes),
             Event::Service { endpoint, expected } => {
-                // A service that was rescheduled to an earlier time is void.
+                // A service that was rescheduled to an earlier time is no longer valid.
                 if self.endpoints[endpoint].service_at == Some(expected) {
                     self.endpoints[endpoint].service_at = None;
                     self.serve(endpoint);
@@ -339,7 +338,7 @@ impl World {
         }
     }
 
-    /// Restarts a node, which loses all state. Its QP numbers are never used again.
+    /// Restarts a node, which loses all state. Its QP numbers are never reused.
     fn restart(&mut self, node: usize) {
         self.summary.restarts += 1;
         for end in self.endpoints.iter_mut().filter(|end| end.node == node) {
@@ -355,8 +354,8 @@ impl World {
         self.after(delay, Event::TearDown { node });
     }
 
-    /// Destroys the responders that receive from a restarted node, at the other nodes, which have detected
-    /// the restart. This releases the receives of incomplete messages.
+    /// Destroys the responders at other nodes that receive from a restarted node. These nodes have detected the restart.
+    /// This releases the receives of incomplete messages.
     fn tear_down(&mut self, gone: usize) {
         for index in 0..self.endpoints.len() {
             let end = &mut self.endpoints[index];
@@ -371,7 +370,7 @@ impl World {
         }
     }
 
-    /// Serves one endpoint of a node: packets in, timers, packets out.
+    /// Handles incoming packets, timers and outgoing packets of one endpoint.
     fn serve(&mut self, index: usize) {
         let node = self.endpoints[index].node;
         if self.endpoints[index].gone {
@@ -546,7 +545,7 @@ impl World {
             }
         }
         if failed {
-            // The QP is in ERR as a whole: an RC QP's own sends are flushed.
+            // The whole QP is in ERR, so an RC QP's own sends are flushed.
             if let (Some(requester), Some(flow)) = (&mut end.requester, end.outgoing) {
                 let attributes = QpAttributes { state: QpState::Error, ..QpAttributes::new(QpType::Rc) };
                 requester.modify(&attributes);

@@ -1,17 +1,16 @@
-//! Copies by inline assembly.
+//! Copies with inline assembly.
 //!
-//! A short copy moves its first and its last bytes, which may overlap. A longer copy loops over vector
-//! registers, and moves its last bytes the same way. Up to 64 bytes this is faster than `memcpy`, and from 2
-//! KiB on as fast. In between, where `memcpy` uses registers of 64 bytes and takes 8 ns, this takes up to twice
-//! as long.
+//! A short copy moves its first and its last bytes, and the two parts may overlap. A longer copy loops over vector registers
+//! and moves its last bytes in the same way. Up to 64 bytes these copies are faster than `memcpy`, and from 2 KiB on equally
+//! fast. In between, where `memcpy` uses 64-byte registers and takes 8 ns, they take up to twice as long.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
 
 /// Length, in bytes, below which 16-byte vectors are as fast as longer ones.
 const WIDE: usize = 256;
-/// Minimum length, in bytes, at which the processor's string move is as fast as other copies, as for `memcpy`
-/// with registers of 32 bytes.
+/// Minimum length, in bytes, of copies with the processor's string move, which is as fast as vectors from there on. `memcpy`
+/// with 32-byte registers has the same threshold.
 const STRING: usize = 4096;
 
 /// See [`super::read`].
@@ -49,7 +48,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
         16..=32 => unsafe { ends_of_16(from, to, length) },
         // SAFETY: this function's contract, for a length that the callee accepts.
         33..WIDE => unsafe { narrow(from, to, length) },
-        // SAFETY: as for the others, and the processor has AVX.
+        // SAFETY: same as above, and the processor supports AVX.
         WIDE..STRING if std::arch::is_x86_feature_detected!("avx") => unsafe { wide(from, to, length) },
         // SAFETY: this function's contract, for a length that the callee accepts.
         WIDE..STRING => unsafe { narrow(from, to, length) },
@@ -63,7 +62,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 /// # Safety
 /// Same as [`copy`], for 1 to 3 bytes.
 unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: it reads and writes `length` bytes from the two addresses on; the caller guarantees the ranges.
+    // SAFETY: the assembly reads and writes `length` bytes from the two addresses on; the caller guarantees the ranges.
     unsafe {
         asm!(
             "2:",
@@ -170,8 +169,8 @@ unsafe fn narrow(from: *const u8, to: *mut u8, length: usize) {
 /// # Safety
 /// Same as [`copy`], for 128 bytes or more, on a processor with AVX.
 unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: as `narrow`, with 128 bytes; the caller guarantees that there are these instructions. The upper halves of
-    // the registers are cleared, as code without AVX expects.
+    // SAFETY: same as in `narrow`, with 128 bytes; the caller guarantees that the processor supports AVX. The upper halves
+    // of the registers are cleared, as code without AVX expects.
     unsafe {
         asm!(
             "vmovdqu ymm4, ymmword ptr [{from} + {left} - 128]",

@@ -2,14 +2,14 @@
 
 use crate::VerbsError;
 
-/// Why a call was refused. The older calls return its errno.
+/// Reason for the refusal of an older call, which returns its errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LegacyError {
     /// `ENOSYS`: the device has no XRC (contract B3).
     #[error("this device has no XRC; use one that announces it in its capabilities")]
     NoXrc,
-    /// `EEXIST`: this process is registered already; the creator is from the start (contract B9).
+    /// `EEXIST`: this process is already registered. The creator is registered from the start (contract B9).
     #[error("this process is registered with the XRC receive QP already")]
     Registered,
     /// Error of the current call that replaces the older one.

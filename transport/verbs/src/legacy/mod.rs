@@ -1,9 +1,8 @@
-//! The XRC calls of OFED 1.x, which upstream libibverbs never had, by means of the current calls (contract
-//! B).
+//! The XRC calls of OFED 1.x, implemented with the current calls (contract B). Upstream libibverbs never had them.
 //!
-//! Owns the table of XRC receive QPs that this process is registered with. Programs written for the older
-//! interface call it, and the drop-in library offers the same calls to C. It works with any [`Device`] and
-//! must never depend on a particular one.
+//! The module holds the table of XRC receive QPs that this process is registered with. Programs written for the older
+//! interface call it, and the drop-in library offers the same calls to C. It works with any [`Device`], and must never
+//! depend on a particular one.
 //!
 //! | OFED 1.x | here | current call |
 //! |---|---|---|
@@ -17,8 +16,8 @@
 //! | a QP of type `IBV_QPT_XRC` with `xrc_domain` | - | [`QpType::XrcIni`], without a domain |
 //! | `wr.xrc_remote_srq_num` | - | `remote_srq` of a send request |
 //!
-//! One difference from OFED 1.x (contract B9): only a registered process may modify or query a QP. The older
-//! kernels allowed it to any process that knew number and domain.
+//! Unlike in OFED 1.x, only a registered process may modify or query a QP (contract B9). Older kernels allowed this to every
+//! process with the QP's number and domain.
 
 mod error;
 
@@ -35,8 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The older XRC calls on one device, for one process. Create one per device and keep it.
 ///
-/// A receive QP is identified by its number only. Dropping this value, or the end of the process, ends all
-/// registrations.
+/// A receive QP is identified by its number alone. Dropping this value, or the end of the process, ends all registrations.
 #[derive(Debug)]
 pub struct LegacyXrc {
     device: Arc<dyn Device>,
@@ -65,7 +63,7 @@ impl LegacyXrc {
         Self { device, registered: Mutex::default() }
     }
 
-    /// Opens the XRC domain of the file's inode, or with `None` a private one.
+    /// Opens the XRC domain of the file's inode, or with `None` a private domain.
     ///
     /// # Errors
     /// Same as [`Device::open_xrcd`]; ENOSYS without XRC.
@@ -114,11 +112,11 @@ impl LegacyXrc {
         Ok(number)
     }
 
-    /// Modifies a receive QP: RESET to INIT to RTR is enough to receive (contract B6).
+    /// Modifies a receive QP. After RESET to INIT to RTR it can receive (contract B6).
     ///
     /// # Errors
-    /// EINVAL when this process is not registered with the QP, the QP belongs to another domain, or the
-    /// transition is not allowed, as for the slower of two racing processes (contract B10).
+    /// EINVAL when this process is not registered with the QP, the QP belongs to another domain, or the transition is not
+    /// allowed, for example because another process was faster (contract B10).
     pub fn modify_xrc_rcv_qp(
         &self,
         domain: &Arc<dyn XrcDomain>,
@@ -140,8 +138,7 @@ impl LegacyXrc {
         Ok(self.handle(domain, number)?.query()?)
     }
 
-    /// Registers this process with a receive QP, which then lives at least as long as the registration
-    /// (contract B4).
+    /// Registers this process with a receive QP, which then exists at least as long as the registration (contract B4).
     ///
     /// # Errors
     /// EINVAL when the domain has no receive QP of that number, EEXIST when this process is registered
@@ -149,8 +146,7 @@ impl LegacyXrc {
     pub fn reg_xrc_rcv_qp(&self, domain: &Arc<dyn XrcDomain>, number: QpNumber) -> Result<(), LegacyError> {
         let device = self.device()?;
         let mut registered = self.registered();
-        // Open the QP first: if it belongs to another domain, the older calls return EINVAL, registered or
-        // not.
+        // Open the QP first, so that a QP of another domain yields EINVAL, whether this process is registered or not.
         let handle = device.open_qp(domain, number)?;
         match registered.entry(number) {
             Entry::Occupied(_) => Err(LegacyError::Registered),
@@ -161,7 +157,7 @@ impl LegacyXrc {
         }
     }
 
-    /// Ends the registration; the last one of all processes destroys the QP (contract B5).
+    /// Ends the registration. When the last registration of all processes ends, the QP is destroyed (contract B5).
     ///
     /// # Errors
     /// EINVAL when this process is not registered with the QP, or the QP belongs to another domain.
@@ -190,8 +186,8 @@ impl LegacyXrc {
         self.checked(&self.registered(), domain, number)
     }
 
-    /// Returns this process's handle, if the QP belongs to that domain. Domains cannot be compared, so the
-    /// check opens the QP once more for a moment.
+    /// Returns this process's handle if the QP belongs to `domain`. Domains cannot be compared, so the check briefly opens
+    /// the QP again.
     fn checked(
         &self,
         registered: &HashMap<QpNumber, Arc<dyn QueuePair>>,

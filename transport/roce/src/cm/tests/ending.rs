@@ -84,7 +84,7 @@ fn lost_dreqs_and_dreps_are_repeated() {
     }
 }
 
-/// Waits for the end of a connection. Returns the time that took, and whether the peer answered.
+/// Waits for the end of a connection. Returns the duration of the wait, and true if the peer answered.
 fn end_of(network: &mut Network, node: usize, id: ConnectionId) -> (u64, bool) {
     let started = network.now;
     loop {
@@ -246,7 +246,7 @@ fn comm_id_of_restarted_peer_ends_old_connection() {
     assert_eq!(network.nodes[B].names(passive).last(), Some(&"Disconnected"));
 }
 
-/// Sends B a valid REQ from A's address with this QP number, comm id and GUID, which A never sent.
+/// Sends B a valid REQ from A's address with this QP number and GUID, and a comm id from `seed`. A never sent the REQ.
 fn forge_request(network: &mut Network, guid: u64, seed: u64, qpn: u32) {
     let mut forger = CmMachine::new(CmConfig { seed, ..CmConfig::new(guid, seed) });
     forger.connect(network.now, &connect_to(B, Transport::Xrc, qpn)).unwrap();
@@ -291,7 +291,7 @@ fn forged_requests_draw_hardly_more_than_one_answer_each() {
 
 #[test]
 fn second_request_of_qp_ends_its_first_connection() {
-    // contract J11: the requesting side ends the connection, since only that side can tell that it sent the second
+    // contract J11: the requesting side ends the connection, because only that side can verify that it sent the second
     // request.
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let second = network.connect(Transport::Xrc, 0x17);

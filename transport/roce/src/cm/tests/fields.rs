@@ -1,4 +1,4 @@
-//! The fields of REQ and REP (contract rocev2 9.5) and the effect of each of their values.
+//! The fields of REQ and REP (contract rocev2 9.5), and the effects of their values.
 
 use crate::wire::MAD_DATA_BYTES;
 use trunkline_verbs::RejectReason;
@@ -15,7 +15,7 @@ pub(super) enum Verdict {
 
 use Verdict::{Dropped, Refused, Taken};
 
-/// A field: its position, and the effect of a value. The second argument is the valid value.
+/// A field, with its position and the effect of a value. The second argument is the valid value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field {
     pub(super) name: &'static str,
@@ -43,7 +43,6 @@ const MTU: Verdict = Refused("cm_refused_mtu", RejectReason::INVALID_PATH_MTU);
 const PKEY: Verdict = Refused("cm_refused_pkey", RejectReason::UNSUPPORTED);
 const GID: Verdict = Refused("cm_refused_gid", RejectReason::INVALID_PRIMARY_GID);
 
-/// Accepts any value.
 const fn any(_: u64, _: u64) -> Verdict {
     Taken
 }
@@ -172,13 +171,11 @@ pub(super) fn values(field: &Field) -> Vec<u64> {
     values
 }
 
-/// Returns the value of the field.
 pub(super) fn at(field: &Field, data: &[u8; MAD_DATA_BYTES]) -> u64 {
     let bit = |at: usize| u64::from(data[at / 8] >> (7 - at % 8) & 1);
     (field.bit..field.bit + field.bits).fold(0, |value, at| value << 1 | bit(at))
 }
 
-/// Sets the field.
 pub(super) fn put(field: &Field, data: &mut [u8; MAD_DATA_BYTES], value: u64) {
     for (index, at) in (field.bit..field.bit + field.bits).rev().enumerate() {
         let mask = 1 << (7 - at % 8);

@@ -7,7 +7,7 @@ use crate::wire::cm::{
 };
 use trunkline_verbs::{Mtu, OneFlow, PeerView, Psn, QpNumber, RejectReason, UdpPorts};
 
-/// Ports of messages between devices with the usual port.
+/// Ports of messages between devices on the usual port.
 const PORTS: UdpPorts = UdpPorts::new(4791);
 
 fn request(network: &Network) -> ConnectRequest {
@@ -250,8 +250,8 @@ fn comm_ids_contain_their_slot() {
     assert!(tops.len() > 5, "others cannot tell the slot");
 }
 
-/// A listener whose interface has a smaller MTU than the peer's proposes its own MTU, whatever is lost or
-/// doubled.
+/// A listener whose interface has a smaller MTU than the peer's proposes its own MTU, even if messages are lost or
+/// duplicated.
 #[test]
 fn path_mtu_is_smaller_of_both_ends() {
     let (usual, doubled) = (vec![milliseconds(1)], vec![milliseconds(1), milliseconds(90)]);
@@ -338,7 +338,7 @@ fn answers_to_request_for_one_flow_use_its_pair_of_ports() {
     assert_eq!(forms(OneFlow::No, 4791), [PORTS; 4]);
     assert_eq!(forms(OneFlow::No, 5000), [UdpPorts::new(5000); 4]);
     assert_eq!(forms(OneFlow::Yes, 4791), [one_flow; 4]);
-    // A firewall that treats the refusal of the plain form as an answer would prove nothing.
+    // The refusal of the plain form must not look like an answer to a firewall.
     let elsewhere = UdpPorts { own: Some(UdpPorts::OTHER), ..PORTS };
     assert_eq!(forms(OneFlow::Try, 4791), [elsewhere, one_flow, elsewhere, one_flow]);
 }
@@ -368,17 +368,17 @@ fn request_for_one_flow_may_name_other_addresses_than_its_packet() {
     machine.handle_mad(0, from, address(B), &mad);
     network.drain();
     let request = request(&network);
-    // The program sees the destination of packets, never the addresses that a request names.
+    // The program sees the source and destination addresses of the packet, never the addresses in the request.
     assert_eq!((request.local, request.remote), ((address(B), PORT).into(), (address(A), 999).into()));
     let ports = UdpPorts { own: Some(4791), peer: 40_000, view: Some(view()) };
     assert_eq!(request.peer.ports, ports);
     let machine = &mut network.nodes[B].machine;
     let id = machine.table.ids()[0];
-    // Messages of the connection carry its view; messages from other sources carry none.
+    // Messages of the connection carry its view. Messages from other sources do not carry a view.
     let rtu = CmMessage::Rtu(Ids { local_id: 7, remote_id: id.0, private: [0; RTU_PRIVATE_BYTES] }).mad(1);
     assert_eq!(machine.view_of(address(A), address(B), &rtu), Some(view()));
     assert_eq!(machine.view_of(view().peer.ip(), address(B), &rtu), None);
-    // A dial-back names the addresses that the peer sees.
+    // A dial-back contains the addresses that the peer sees.
     let connect = Connect { ports, one_flow: OneFlow::Yes, ..connect_to(A, Transport::Xrc, 0x18) };
     machine.connect(0, &connect).unwrap();
     let back = machine.poll_transmit().unwrap();

@@ -5,7 +5,7 @@ use crate::wire::cm::{AddressHeader, CmMessage, Req};
 use std::net::IpAddr;
 use trunkline_verbs::{AddressOwner, PortSpace, QpNumber};
 
-/// Returns a good REQ from A to B, changed by `change`.
+/// Returns a valid REQ from A to B, changed by `change`.
 fn spoiled(change: impl FnOnce(&mut Req)) -> Mad {
     let mut machine = CmMachine::new(network::config(A));
     machine.connect(0, &connect_to(B, Transport::Rc, 0x17)).unwrap();
@@ -15,7 +15,7 @@ fn spoiled(change: impl FnOnce(&mut Req)) -> Mad {
     CmMessage::Req(req).mad(mad.header.transaction)
 }
 
-/// Returns a good REQ of another peer, with ids of this number.
+/// Returns a valid REQ of another peer, whose ids are derived from `number`.
 fn request_of(number: u32, peer: IpAddr, to: IpAddr) -> Mad {
     spoiled(|req| {
         req.local_id = number;
@@ -41,7 +41,7 @@ fn peer_ack_timeout_is_limited() {
 }
 
 #[test]
-fn one_host_can_not_fill_table() {
+fn single_host_cannot_fill_table() {
     let config = CmConfig { half_open_per_host: 10, half_open: 15, ..network::config(B) };
     let mut machine = CmMachine::new(config);
     let listen = Listen {
@@ -80,7 +80,7 @@ fn one_host_can_not_fill_table() {
     assert!(machine.counters().dropped(CmDrop::Limit) > 100);
 }
 
-/// Sends requests, for connections and for QPs, from different addresses of these owners. Returns how many fit.
+/// Sends requests for connections and for QPs from addresses with these owners. Returns the number of accepted requests.
 fn taken_from(peers: &[(&str, AddressOwner)]) -> usize {
     let to = if peers[0].0.contains(':') { "fd00::ffff".parse().unwrap() } else { address(B) };
     let mut machine = CmMachine::new(CmConfig { half_open_per_host: 10, ..network::config(B) });

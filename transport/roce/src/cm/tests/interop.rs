@@ -1,5 +1,5 @@
-//! Interoperation with the kernel, tested with captured connections between two kernels at 10.77.0.2 (active)
-//! and 10.77.0.1. Messages of the machine equal the captured ones, and the machine accepts the captured ones.
+//! Interoperation with the kernel, tested with captured connections between two kernels at 10.77.0.2 (active) and 10.77.0.1.
+//! The machine's messages equal the captured ones, and the machine accepts the captured ones.
 
 use super::*;
 use crate::vectors::mads;
@@ -19,14 +19,14 @@ struct Captured {
     private_of_rep: &'static [u8],
     /// PSN of the first data packet that each side sent in the capture; a TGT sends none.
     first_psn: (u32, Option<u32>),
-    /// Positions in the file: DREQ of the active side, and the passive side's DREP if the capture has it. The
-    /// file begins with REQ, REP and RTU.
+    /// Positions in the file of the active side's DREQ, and of the passive side's DREP if the capture contains it. The file
+    /// begins with REQ, REP and RTU.
     dreq_of_active: usize,
     drep_of_passive: Option<usize>,
 }
 
 impl Captured {
-    /// Returns the REQ, the REP, and what the active side sends afterwards: the RTU and the DREQ.
+    /// Returns the REQ, the REP, and the RTU and the DREQ that the active side sends afterwards.
     fn messages(&self) -> (Mad, Mad, [Mad; 2]) {
         let mads = mads(self.file);
         (mads[0], mads[1], [mads[2], mads[self.dreq_of_active]])

@@ -17,8 +17,8 @@ pub(super) const fn address(node: usize) -> IpAddr {
     IpAddr::V4(if node == A { Ipv4Addr::new(10, 0, 0, 1) } else { Ipv4Addr::new(10, 0, 0, 2) })
 }
 
-/// Fate of a message on its way: when its copies arrive, after how many nanoseconds. Arguments: the sending
-/// node, the kind, and the number of that kind that the node has sent before.
+/// Fate of a message, as the delays in nanoseconds after which its copies arrive. The arguments are the sending node, the
+/// kind of message, and the number of messages of that kind that the node has sent before.
 pub(super) type Fate = Box<dyn FnMut(usize, Attribute, u32) -> Vec<u64>>;
 
 /// A machine and the program on top of it.
@@ -124,7 +124,6 @@ impl Node {
         self.machine.listen(&listen).unwrap().0
     }
 
-    /// Starts a listener for SIDR requests.
     pub(super) fn listen_for_questions(&mut self, backlog: u32) -> ListenerId {
         let listen = Listen {
             is_family_only: false,
@@ -225,7 +224,7 @@ impl Network {
         self.fate = fate;
     }
 
-    /// Replaces a node's process by another at the same address, with the same GUID.
+    /// Replaces a node's process by another process at the same address, with the same GUID.
     pub(super) fn restart(&mut self, node: usize, seed: u64) {
         self.nodes[node] = Node::new(node);
         self.nodes[node].machine = CmMachine::new(CmConfig { seed, ..config(node) });
@@ -270,7 +269,7 @@ impl Network {
         self.now = end;
     }
 
-    /// Runs until no message is on its way and only established connections are left; bounded.
+    /// Runs for a bounded time, until no message is in transit and only established connections are left.
     pub(super) fn settle(&mut self) {
         self.run(milliseconds(200_000));
         assert!(self.next_step().is_none(), "still busy: {:?}", self.next_step());

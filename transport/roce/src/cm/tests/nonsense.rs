@@ -1,8 +1,7 @@
 //! Invalid values in every field of the connection manager's messages.
 //!
-//! Each field in turn is set to its boundary values and to random values, with all other fields valid. Each
-//! message must have exactly one effect: it is accepted, refused for a named reason, or dropped for a named
-//! cause. The counters must show the effect.
+//! Each field in turn is set to its boundary values and to random values, while all other fields are valid. Each message
+//! must be accepted, refused for a named reason, or dropped for a named cause, and the counters must show this.
 
 use super::fields::{self, REP, REQ, Verdict, at, values};
 use super::network::{PORT, accept_with, address, config};
@@ -17,7 +16,6 @@ use trunkline_verbs::{PortSpace, QpNumber, RejectReason};
 enum Took {
     /// A request or a reply was reported.
     Reported(ConnectionId),
-    /// A connection was established.
     Established,
     /// These counters increased, and no others.
     Counted(Vec<&'static str>),
@@ -40,10 +38,10 @@ fn listening(config: CmConfig, address: IpAddr) -> CmMachine {
 /// A machine with an XRC listener, at the address of B, whose peer is at the address of A.
 struct Target {
     machine: CmMachine,
-    /// Valid request, whose ids are replaced.
+    /// Valid request whose ids are replaced for each use.
     template: Req,
     next: u32,
-    /// Messages in answer to the last one.
+    /// Messages sent in response to the last message.
     answers: Vec<CmMessage>,
 }
 
@@ -64,7 +62,7 @@ impl Target {
         Req { local_id: 0x5000_0000 | self.next, qpn: QpNumber::new(self.next), ..self.template }
     }
 
-    /// Makes the machine request a connection. Returns its id and a valid REP of the peer.
+    /// Makes the machine request a connection. Returns the connection's id and a valid REP from the peer.
     fn asked(&mut self) -> (ConnectionId, Rep) {
         self.next += 1;
         let id = self.machine.connect(0, &connect_to(A, Transport::Xrc, self.next)).unwrap();
@@ -261,7 +259,7 @@ fn invalid_values_in_every_attribute_and_header_field_are_dropped() {
             | Attribute::DREQ
             | Attribute::DREP
             | Attribute::SIDR_REP => &["cm_unknown_connection"],
-            // A REQ has its GUID at the offset of the SIDR_REQ's address header.
+            // In a REQ, the GUID is at the offset of the SIDR_REQ's address header.
             Attribute::SIDR_REQ => &["cm_refused", "cm_refused_consumer"],
             _ => &["cm_unserved_attribute"],
         };

@@ -1,7 +1,7 @@
 use super::*;
 use trunkline_verbs::QpNumber;
 
-/// xorshift64*: one per run, from the run's seed.
+/// xorshift64*, seeded from the run's seed.
 #[derive(Clone, Copy)]
 struct Random(u64);
 
@@ -14,8 +14,8 @@ impl Random {
     }
 }
 
-/// Returns a fate that loses up to 30 %, repeats up to 20 % and delays by up to 200 ms, so that many messages
-/// are overtaken.
+/// Returns a fate that loses up to 30 % of the messages, repeats up to 20 %, and delays them by up to 200 ms, so that many
+/// are reordered.
 fn rough(mut random: Random) -> network::Fate {
     let (lost, repeated, delay) = (random.below(31), random.below(21), 1 + random.below(200));
     Box::new(move |_, _, _| {
@@ -61,15 +61,15 @@ fn run(seed: u64) {
         }
         network.drain();
     }
-    // The last messages may all be lost, and then the machine sends nothing further: only keepalives would
-    // detect the difference. So the network becomes lossless, and a node without its peer tries again.
+    // The last messages may all be lost, after which the machine sends nothing further, and only keepalives would detect the
+    // difference. So the network becomes lossless, and a node without its peer tries again.
     network.set_fate(Box::new(|_, _, _| vec![milliseconds(1)]));
     network.settle();
     judge(&network, seed);
 }
 
-/// Checks that a node with an established connection has a peer that also has the connection, or a peer that
-/// could not report its end and answers a DREQ.
+/// Checks, for each node with an established connection, that the peer also has the connection, or that the peer could not
+/// report its end and answers a DREQ.
 fn judge(network: &Network, seed: u64) {
     for node in &network.nodes {
         for event in &node.events {
@@ -94,8 +94,7 @@ fn connections_end_or_establish_over_lossy_networks() {
     }
 }
 
-/// Without restarts, and with a network that loses packets but is never cut, both sides agree in the end:
-/// connected, or not.
+/// Without restarts, on a network that loses packets but is never cut, both sides finally agree whether they are connected.
 #[test]
 fn both_sides_agree_on_connection_over_lossy_network() {
     let mut established = 0;
@@ -118,7 +117,7 @@ fn both_sides_agree_on_connection_over_lossy_network() {
         let is_up = network.nodes[A].is_established(id);
         let requests = network.nodes[B].requests();
         let up: Vec<_> = requests.iter().filter(|id| network.nodes[B].is_established(**id)).collect();
-        // All last messages may be lost. That is rare, since each is sent five times.
+        // All last messages may be lost. That is rare, because each is sent five times.
         assert_eq!(usize::from(is_up), up.len(), "seed {seed}: {:?}", network.nodes[A].names(id));
         established += up.len();
     }

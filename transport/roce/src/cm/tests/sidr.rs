@@ -16,7 +16,7 @@ fn only_question() -> SidrReq {
     req
 }
 
-/// Returns a good SIDR_REQ from A to B, changed by `change`.
+/// Returns a valid SIDR_REQ from A to B, changed by `change`.
 fn spoiled(change: impl FnOnce(&mut SidrReq)) -> Mad {
     let mut machine = CmMachine::new(network::config(A));
     machine.ask(0, &question_to(B)).unwrap();
@@ -180,7 +180,7 @@ fn malformed_sidr_requests_are_refused_or_dropped() {
     assert_eq!(refusal(&|req| req.private[1] = 0x50), unsupported);
     assert_eq!(refusal(&|req| header("10.0.0.9:1", "10.0.0.2").emit(&mut req.private)), unsupported);
     assert_eq!(refusal(&|req| header("10.0.0.1:1", "10.0.0.9").emit(&mut req.private)), unsupported);
-    // Service ids outside of the port space, and of a service for connections.
+    // Service ids outside the port space, and the id of a service for connections.
     for service in [0, u64::MAX, 0x0111_0001, ServiceId::new(PortSpace::Tcp, PORT).0] {
         assert_eq!(refusal(&|req| req.service_id = ServiceId(service)), unsupported);
     }
@@ -218,7 +218,7 @@ fn sidr_replies_from_other_hosts_are_ignored() {
     let CmMessage::SidrRep(rep) = CmMessage::parse(&answer) else { panic!("not a SIDR_REP") };
     let other = CmMessage::SidrRep(SidrRep { request_id: rep.request_id ^ 1, ..rep }).mad(1);
     machine.handle_mad(0, address(B), address(A), &other);
-    // A REP is not taken for a SIDR_REP either.
+    // A REP is not accepted as a SIDR_REP either.
     let mut rep = answer;
     rep.header.attribute = Attribute::REP;
     machine.handle_mad(0, address(B), address(A), &rep);

@@ -6,9 +6,9 @@ use crate::engine::{LocalMemory, Time};
 use crate::wire::{Aeth, Bth, NakCode, Operation, Packet, Syndrome};
 use trunkline_verbs::{CompletionFlags, CompletionStatus, Psn, QpState};
 
-/// Position of a response's PSN, relative to the PSNs sent.
+/// Position of a response's PSN relative to the PSNs sent.
 enum Position {
-    /// Acknowledged before.
+    /// Already acknowledged.
     Past,
     /// Outstanding.
     Outstanding,
@@ -25,7 +25,7 @@ enum Implied {
 }
 
 impl Requester {
-    /// Takes an acknowledgement, READ response or atomic acknowledgement, addressed to this QP.
+    /// Handles an acknowledgement, a READ response or an atomic acknowledgement addressed to this QP.
     pub fn handle_response(
         &mut self,
         now: Time,
@@ -35,7 +35,7 @@ impl Requester {
         self.respond(now, packet, self.geometry.mtu, memory)
     }
 
-    /// Like [`Requester::handle_response`], for a response of [`ResponderState::poll_joined`].
+    /// Like [`Requester::handle_response`], for a response from [`ResponderState::poll_joined`].
     ///
     /// [`ResponderState::poll_joined`]: crate::engine::ResponderState::poll_joined
     pub fn handle_joined(
@@ -47,7 +47,7 @@ impl Requester {
         self.respond(now, packet, JOINED_BYTES, memory)
     }
 
-    /// Takes a response with at most the given number of payload bytes.
+    /// Handles a response with at most the given number of payload bytes.
     #[inline]
     fn respond(
         &mut self,
@@ -72,7 +72,8 @@ impl Requester {
         } else {
             Response::Unexpected
         };
-        // The peer acknowledges a duplicate of the packet before `una` with its PSN. Others may be forged or late.
+        // The peer acknowledges a duplicate of the packet before `una` with that packet's PSN. Other stale responses may be
+        // forged or late.
         if outcome == Response::Progress || packet.bth.psn == self.una.minus(1) && outcome == Response::Stale
         {
             self.retry.heard();
@@ -88,7 +89,7 @@ impl Requester {
         outcome
     }
 
-    /// Returns true if a response with this header answers a PSN that is outstanding.
+    /// Returns true if a response with this header answers an outstanding PSN.
     #[must_use]
     pub fn has_outstanding(&self, bth: &Bth) -> bool {
         self.is_sending()
@@ -184,7 +185,7 @@ impl Requester {
             self.fail(0, CompletionStatus::LocalProtectionError);
             return Response::Progress;
         }
-        // Saturate: both counts are 0 when the piece is about to be requested again.
+        // Saturate, because both counts are 0 when the piece is about to be requested again.
         self.cursor.reads = self.cursor.reads.saturating_sub(u32::from(ends_piece));
         self.cursor.missing = self.cursor.missing.saturating_sub(span);
         if last {
@@ -235,8 +236,8 @@ impl Requester {
         Response::Progress
     }
 
-    /// Takes a response as an acknowledgement of everything before it, so that its request becomes the front
-    /// of the queue. The request must be of `kind`.
+    /// Handles a response as an acknowledgement of everything before it, so that its request becomes the front of the queue.
+    /// The request must be of `kind`.
     fn reach(&mut self, now: Time, psn: Psn, kind: RequestKind) -> Result<Implied, Response> {
         match self.position(psn) {
             Position::Past => return Err(Response::Stale),
@@ -311,8 +312,8 @@ impl Requester {
         self.complete(wqe, CompletionStatus::Success);
     }
 
-    /// Sends again from `una` if a response acknowledges only the probed packet: everything sent after that
-    /// packet was lost.
+    /// Sends again from `una` if a response acknowledges only the probed packet, because everything sent after that packet
+    /// was lost.
     fn after_probe(&mut self, now: Time, answered: Psn) {
         let Some(probed) = self.retry.probed else { return };
         if self.una.after(probed) <= 0 {
@@ -335,8 +336,8 @@ impl Requester {
         }
     }
 
-    /// Ends all requests: number `failing` with `status`, all others as flushed, including unsignalled ones
-    /// (contract I1, rocev2 7.26).
+    /// Ends all requests, including unsignalled ones. Request `failing` ends with `status`, all others as flushed (contract
+    /// I1, rocev2 7.26).
     pub(super) fn fail(&mut self, failing: usize, status: CompletionStatus) {
         self.fail_with(failing, status, CompletionFlags::empty());
     }
@@ -366,7 +367,7 @@ fn status_of(code: NakCode) -> CompletionStatus {
         NakCode::INVALID_REQUEST => CompletionStatus::RemoteInvalidRequest,
         NakCode::REMOTE_ACCESS => CompletionStatus::RemoteAccessError,
         NakCode::INVALID_RD_REQUEST => CompletionStatus::RemoteInvalidRdRequest,
-        // Undefined codes are mapped as rxe maps them.
+        // Undefined codes are mapped as in rxe.
         _ => CompletionStatus::RemoteOperationError,
     }
 }

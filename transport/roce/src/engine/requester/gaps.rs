@@ -1,14 +1,14 @@
-//! READ responses that arrive before an earlier one, and the requests for the missing ones.
+//! READ responses that arrive before an earlier one, and requests for the missing responses.
 //!
-//! Networks lose and reorder packets. A response beyond a gap is placed at once and recorded, and `una` moves over it
-//! when the gap is filled. A missing response counts as lost when another response arrives that was sent three packets
-//! later, as in RFC 9002, or when for a while nothing has arrived beyond the gap. Then the missing range is requested
-//! again, as a part of the piece that covers it. If a packet of the range arrives twice, it was late, not lost: the
-//! distance and the wait double, as the window of RACK grows (RFC 8985 §6.2).
+//! Networks lose and reorder packets. A response beyond a gap is placed at once and recorded, and `una` moves over it when
+//! the gap is filled. A missing response counts as lost when another response arrives that was sent three packets later, as
+//! in RFC 9002, or when nothing has arrived beyond the gap for a while. The missing range is then requested again, as a part
+//! of the piece that covers it. If a packet of the range arrives twice, it was late and not lost, so the distance and the
+//! wait double, as the window of RACK grows (RFC 8985 §6.2).
 //!
-//! Only the first missing range of a piece is requested again, and the next one when the first has arrived. The kernel's soft
-//! RoCE moves the start of a saved READ to the start of each repeat (contract rocev2 7.24), so it could not repeat an earlier
-//! range again.
+//! Only the first missing range of a piece is requested again, and the next one after the first has arrived. The kernel's
+//! soft RoCE moves the start of a saved READ to the start of each repeat (contract rocev2 7.24), so it could not repeat an
+//! earlier range.
 
 use super::queue::is_end;
 use super::{Requester, Response};
@@ -18,36 +18,36 @@ use crate::wire::Packet;
 use core::ops::Range;
 use trunkline_verbs::{CompletionStatus, Psn};
 
-/// Number of PSNs from `una` on in which responses are kept; divides the PSN space.
+/// Number of PSNs from `una` on for which responses are kept. It divides the PSN space.
 pub(super) const KEPT_SPAN: u32 = 1024;
 /// Number of later packets after which a missing response counts as lost (RFC 9002 §6.1.1).
 const REORDERED_PACKETS: u32 = 3;
-/// Divisor of the smoothed round trip, and minimum in nanoseconds, of the time without a response beyond a gap after which the gap
-/// counts as lost.
+/// Time without a response beyond a gap after which the gap counts as lost, as a divisor of the smoothed round trip, and as
+/// a minimum in nanoseconds.
 const REORDERED_PART: u64 = 4;
 const REORDERED_FLOOR_NS: u64 = 250_000;
-/// Maximum number of doublings of the distance and of the wait, which is at most a round trip.
+/// Maximum numbers of doublings of the distance and of the wait. The wait is at most a round trip.
 const MAX_DOUBLINGS: u32 = 5;
 const MAX_WAIT_DOUBLINGS: u32 = 2;
-/// Number of ranges requested again, all of them needed, after which distance and wait have their initial values again (RFC
+/// Number of ranges requested again, all of them needed, after which distance and wait return to their initial values (RFC
 /// 8985 §7.2).
 const NEEDED_REPEATS: u32 = 16;
 const WORD_BITS: u32 = u64::BITS;
 
-/// Responses that have arrived beyond `una`.
+/// Responses that have arrived after `una`.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// One bit for each PSN, at its remainder; empty until there is a gap.
+    /// One bit for each PSN, at its remainder modulo [`KEPT_SPAN`]; empty until there is a gap.
     words: Vec<u64>,
     count: u32,
-    /// One past the last response, and the time of its arrival.
+    /// PSN after the last response, and the time of that response's arrival.
     end: Psn,
     end_at: Time,
     /// Missing responses before this PSN are lost.
     lost_end: Psn,
     /// Ranges that were requested again and have not arrived, at most one for each piece in flight.
     repeats: Vec<Range<Psn>>,
-    /// One past the last PSN that an acknowledgement beyond a gap covers.
+    /// PSN after the last one that an acknowledgement beyond a gap covers.
     acked_end: Option<Psn>,
     /// The last range that was requested again, unless the repeat was needless.
     last_repeat: Option<Range<Psn>>,
@@ -57,12 +57,12 @@ pub(super) struct Kept {
     needed: u32,
     /// End of the round trip in which further losses are the same event.
     event_end: Time,
-    /// True if `poll_transmit` has to look for ranges to request again.
+    /// True if `poll_transmit` must look for ranges to request again.
     is_due: bool,
 }
 
 impl Kept {
-    /// Returns true if there are no gaps: all received responses come before `una`.
+    /// Returns true if there are no gaps, so that all received responses come before `una`.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0 && self.acked_end.is_none()
@@ -103,7 +103,7 @@ impl Kept {
         }
     }
 
-    /// Records an acknowledgement of everything before `end`, except READs and atomics.
+    /// Records an acknowledgement of everything before `end` except READs and atomics.
     pub(super) fn acknowledged(&mut self, end: Psn) {
         if self.acked_end.is_none_or(|before| end.after(before) > 0) {
             self.acked_end = Some(end);
@@ -172,7 +172,7 @@ impl Kept {
         if is_kept { known } else { most }
     }
 
-    /// Returns how many of the PSNs are kept.
+    /// Returns the number of kept PSNs among `packets` PSNs from `from` on.
     pub(super) fn count_in(&self, from: Psn, packets: u32) -> u32 {
         let (mut at, mut kept) = (0, 0);
         while at < packets && self.count > 0 {
@@ -186,7 +186,7 @@ impl Kept {
 }
 
 impl Requester {
-    /// Takes a READ response, at `una` or beyond it.
+    /// Handles a READ response at `una` or after it.
     #[cold]
     pub(super) fn take_in_any_order(
         &mut self,
@@ -223,7 +223,7 @@ impl Requester {
         self.keep(now, index, covered);
         let probed = self.retry.probed;
         if self.drain(now, is_measured) && self.is_sending() {
-            // If only the probe was answered, the responses requested before it are lost.
+            // If only the probe was answered, the responses requested before the probe are lost.
             let is_probe = probed == Some(psn) && span == 1 && is_end(packet) && !ends_piece;
             if probed.is_some_and(|probed| self.una.after(probed) > 0) {
                 self.retry.probed = None;
@@ -232,14 +232,14 @@ impl Requester {
                 self.repeat_all(now);
             }
         }
-        // An atomic at the front has no response, although later responses arrived.
+        // An atomic at the front has no response, although later responses have arrived.
         if self.queue.front().is_some_and(|wqe| wqe.kind == RequestKind::Atomic) && !self.kept.is_empty() {
             self.go_back_implied(now);
         }
         Response::Progress
     }
 
-    /// Records the responses with these numbers of a READ.
+    /// Records the responses to a READ with these packet numbers.
     fn keep(&mut self, now: Time, index: usize, range: Range<u32>) {
         let Some(wqe) = self.queue.get(index) else { return };
         let mut fresh = 0;
@@ -306,7 +306,7 @@ impl Requester {
         has_moved
     }
 
-    /// Requests again everything that is missing.
+    /// Requests all missing responses again.
     fn repeat_all(&mut self, now: Time) {
         if self.kept.count > 0 {
             self.kept.repeats.clear();
@@ -386,8 +386,8 @@ impl Requester {
         true
     }
 
-    /// Returns the first lost range that was not requested again, and the index of its READ. The cursor requests later PSNs
-    /// again anyway.
+    /// Returns the first lost range that was not requested again, and the index of its READ. The cursor requests later
+    /// ranges again.
     fn next_lost(&self) -> Option<(usize, Range<Psn>)> {
         let kept = &self.kept;
         let mut at = self.una;

@@ -1,44 +1,40 @@
 //! The requester and completer of an RC or INI queue pair.
 //!
-//! Owns the send queue from the posting of a request to its completion, and all of its timers. The device
-//! calls it. It touches memory only through [`super::LocalMemory`], and never decides where a packet goes.
+//! A [`Requester`] owns the send queue, from the posting of a request to its completion, and all of the queue's timers. The
+//! device calls it. It accesses memory only through [`super::LocalMemory`], and never decides where a packet goes.
 //!
 //! ```text
 //!  queue:   [ retired | sent, unacknowledged | not sent yet ]
 //!                     ^ una          ^ cursor     ^ sent_end        (PSNs)
 //! ```
-//! `cursor` is the next packet to send; it equals `sent_end` except after a rewind (NAK, RNR,
-//! timeout), when the packets between the two are sent again.
+//! `cursor` is the next packet to send. It equals `sent_end` except after a rewind (NAK, RNR, timeout), when the packets
+//! between the two are sent again.
 //!
 //! # Pieces of a READ
-//! The response to a READ arrives as fast as the peer can send, and the protocol can only slow it down by
-//! smaller requests. So a READ is requested in pieces, each a separate READ request to the peer, and
-//! the range that is requested again when a response is lost is part of a piece, and so of an answer that the
-//! peer has saved (contract rocev2 7.24).
+//! The response to a READ arrives as fast as the peer can send, and only smaller requests can slow it down. So a READ is
+//! requested in pieces, each of which is a separate READ request to the peer. A range that is requested again after a loss
+//! is part of a piece, and so of an answer that the peer has saved (contract rocev2 7.24).
 //!
 //! # Requests for an acknowledgement
-//! The last packet of a message requests an acknowledgement only if it is needed. Otherwise a later packet
-//! requests it, at the latest a quarter of the window or half of the send queue later, or the tail-loss
-//! probe. A probe after
-//! packets without such a request does not indicate a loss.
+//! The last packet of a message requests an acknowledgement only if necessary. Otherwise a later packet requests it, at most
+//! a quarter of the window or half of the send queue later, or the tail-loss probe. A probe after packets without such a
+//! request does not indicate a loss.
 //!
 //! # Lost responses to READs
-//! Responses beyond a lost one are kept, and only the missing ones are requested again: see `gaps`.
+//! Responses beyond a lost one are kept, and only the missing ones are requested again; see `gaps`.
 //!
 //! # Tail-loss probe, a deviation
-//! The nominal local ACK timeout is tens of milliseconds. In addition, after a silence of the smoothed round
-//! trip and four times its variation (at least 1 ms, doubling), the oldest unacknowledged packet is sent once
-//! more, without charge to `retry_cnt`; of a READ, only its first missing response is requested. The peer
-//! receives a duplicate, which the protocol allows at any time; only the nominal timeouts decide that a peer
-//! is dead.
+//! The nominal local ACK timeout is tens of milliseconds. In addition, the oldest unacknowledged packet is sent once more,
+//! without charge to `retry_cnt`, after a silence of the smoothed round trip plus four times its variation (at least 1 ms,
+//! doubling). If the packet belongs to a READ, only its first missing response is requested. The peer receives a duplicate,
+//! which the protocol allows at any time. Only the nominal timeouts determine that a peer is dead.
 //!
 //! # Large packets that vanish
-//! A network with a smaller MTU than the interfaces at its ends may drop large packets without a report. The death
-//! of a peer, and random losses, must be distinguished from this. So each ACK timeout of a packet with more
-//! payload than the smallest path MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it
-//! as a duplicate, whichever later packets it has received. If retries are exhausted, and the peer has answered
-//! two of them without the packet, the work completes with
-//! [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
+//! A network with a smaller MTU than its end interfaces may drop large packets without a report. This must be distinguished
+//! from the death of a peer and from random losses. So each ACK timeout of a packet with more payload than the smallest path
+//! MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it as a duplicate, whichever later packets
+//! it has received. If retries are exhausted, and the peer has answered two of these SENDs without the packet, the work
+//! completes with [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
 
 mod complete;
 mod gaps;
@@ -64,29 +60,29 @@ use trunkline_verbs::{
     Completion, CompletionStatus, Mtu, Psn, QpAttributes, QpNumber, QpState, QpType, QueueCapacities,
 };
 
-/// Parameters of windows and timers. They affect only the pace of packets to a peer.
+/// Parameters of windows and timers. They affect only the timing of packets to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
-    /// Bytes of a UDP socket's receive buffer that packets in flight may take, each way. Bounds `window` and
+    /// Bytes of a UDP socket's receive buffer that packets in flight may use in each direction. Bounds `window` and
     /// `read_window`; a third of it bounds `ack_every` and `read_piece`.
     pub buffer_bytes: u32,
-    /// Maximum number of unacknowledged packets, however short.
+    /// Maximum number of unacknowledged packets of any size.
     pub window: u32,
-    /// Packets after which an acknowledgement is requested inside a long message.
+    /// Number of packets after which an acknowledgement is requested within a long message.
     pub ack_every: u32,
     /// Number of response packets per READ request, at least 1. A longer READ is requested in pieces.
     pub read_piece: u32,
-    /// Maximum number of response packets that are requested and have not arrived.
+    /// Maximum number of response packets that were requested but have not arrived.
     pub read_window: u32,
-    /// Longest message in bytes.
+    /// Maximum length of a message, in bytes.
     pub max_message: u32,
-    /// Shortest wait before a tail-loss probe, in nanoseconds; 0 turns probes off.
+    /// Minimum wait before a tail-loss probe, in nanoseconds; 0 disables probes.
     pub probe_floor_ns: u64,
     /// Minimum ACK timeout, in nanoseconds. It applies within the range that the standard allows, from the
     /// nominal value to four times that (contract rocev2 7.22). Probes detect losses much earlier. The
-    /// timeout decides when a peer counts as dead, so it must be longer than a peer waits for a processor.
+    /// timeout decides when a peer counts as dead, so it must be longer than a peer may wait for a processor.
     pub ack_floor_ns: u64,
-    /// Minimum ACK timeout until the peer has responded for the first time, since it may still be starting.
+    /// Minimum ACK timeout, in nanoseconds, until the peer responds for the first time, because it may still be starting.
     pub first_ack_floor_ns: u64,
 }
 
@@ -108,7 +104,7 @@ impl Default for Tuning {
     }
 }
 
-/// The reason why a request was refused. Exhaustive, so that a device must map each cause to its own error.
+/// Reason for the refusal of a request. Exhaustive, so that a device must map each cause to its own error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PostRefused {
     /// The QP cannot send yet (contract E8).
@@ -129,7 +125,7 @@ pub enum PostRefused {
     /// A READ or atomic, although `max_rd_atomic` is 0.
     #[error("max_rd_atomic of the QP is 0, so READs and atomics can never be sent")]
     NoReadResources,
-    /// An atomic's gather list does not hold 8 bytes.
+    /// The gather list of an atomic does not hold 8 bytes.
     #[error("the gather list of an atomic must have 8 bytes")]
     BadAtomic,
 }
@@ -137,9 +133,9 @@ pub enum PostRefused {
 /// Event of the QP itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequesterEvent {
-    /// A work request failed: the QP is in ERR now (its responder half has to follow).
+    /// A work request failed. The QP is in ERR now, and its responder half must follow.
     Failed(CompletionStatus),
-    /// Everything begun has been acknowledged, in SQD.
+    /// In SQD, everything started has been acknowledged.
     Drained,
 }
 
@@ -148,51 +144,51 @@ pub enum RequesterEvent {
 pub enum Response {
     /// The response acknowledged something, or was a NAK for an outstanding packet.
     Progress,
-    /// The response is for an acknowledged packet, or repeats a NAK; it is ignored.
+    /// The response is for an acknowledged packet or repeats a NAK, and is ignored.
     Stale,
-    /// The response is malformed or for a packet that was never sent, and is ignored. If it does not match
-    /// its request, the QP has failed.
+    /// The response is malformed or for a packet that was never sent, and is ignored. If it does not match its request, the
+    /// QP has failed.
     Unexpected,
 }
 
 impl Response {
-    /// Returns true if the response proves the peer's source address: it answered an outstanding PSN.
+    /// Returns true if the response proves the peer's source address, because it answered an outstanding PSN.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Progress
     }
 }
 
-/// Counts since the QP's creation.
+/// Event counts since the QP's creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RequesterCounters {
-    /// Packets sent, repeated ones included.
+    /// Packets sent, including retransmissions.
     pub packets: u64,
-    /// Packets sent again after a timeout, a NAK or an implied loss, without probes.
+    /// Packets sent again after a timeout, a NAK or an implied loss, excluding probes.
     pub retransmits: u64,
     /// Nominal local ACK timeouts.
     pub timeouts: u64,
-    /// Tail-loss probes, except probes for packets that had not requested an acknowledgement.
+    /// Tail-loss probes, excluding probes for packets that had not requested an acknowledgement.
     pub probes: u64,
     /// RNR NAKs received.
     pub rnr_naks: u64,
     /// Sequence NAKs received.
     pub sequence_naks: u64,
-    /// Lost responses concluded from a later acknowledgement (contract rocev2 7.18).
+    /// Lost responses inferred from a later acknowledgement (contract rocev2 7.18).
     pub implied_losses: u64,
-    /// Number of responses for packets acknowledged before.
+    /// Responses for packets that were already acknowledged.
     pub stale: u64,
-    /// Number of responses that were for packets never sent, malformed, or received in a wrong state.
+    /// Responses that were malformed, for packets never sent, or received in a wrong state.
     pub unexpected: u64,
 }
 
 /// Requester and completer of one RC or INI queue pair.
 ///
-/// Contract: the caller checks transitions with `trunkline_verbs::check_transition`, then calls
-/// [`Requester::modify`]. After every `post`, `handle_*` or `modify` it drains [`Requester::poll_completion`]
-/// and [`Requester::poll_event`], calls [`Requester::poll_transmit`] until `None` (or stops earlier and
-/// continues later), then reads [`Requester::next_timeout`] and calls [`Requester::handle_timeout`] at or
-/// after that time. A late call is harmless, an early one has no effect. Times are monotonic.
+/// The caller checks transitions with `trunkline_verbs::check_transition`, then calls [`Requester::modify`]. After every
+/// `post`, `handle_*` or `modify` it drains [`Requester::poll_completion`] and [`Requester::poll_event`], calls
+/// [`Requester::poll_transmit`] until `None` (or stops earlier and continues later), then reads [`Requester::next_timeout`]
+/// and calls [`Requester::handle_timeout`] at or after that time. A late call is harmless, and an early call has no effect.
+/// Times are monotonic.
 #[derive(Debug)]
 pub struct Requester {
     number: QpNumber,
@@ -212,7 +208,7 @@ pub struct Requester {
 
     /// Oldest PSN that is not acknowledged.
     una: Psn,
-    /// One past the last PSN that was ever sent.
+    /// PSN after the last PSN that was ever sent.
     sent_end: Psn,
     /// PSN of the next request to be posted.
     post_psn: Psn,
@@ -222,12 +218,12 @@ pub struct Requester {
     kept: Kept,
     retry: Retry,
     round_trip: RoundTrip,
-    /// Message number up to which the peer has receives; `None` is unlimited.
+    /// Message number up to which the peer has posted receives; `None` means unlimited.
     credit_limit: Option<Psn>,
     drain_reported: bool,
-    /// Packets that the path admits; `None` on a path without congestion control.
+    /// Number of packets that the path admits; `None` on a path without congestion control.
     allowance: Option<Allowance>,
-    /// True if the packet at the cursor waits for the path only.
+    /// True if the packet at the cursor waits only for the path.
     is_held_back: bool,
     signals: Signals,
     counters: RequesterCounters,
@@ -274,8 +270,8 @@ impl Requester {
         }
     }
 
-    /// Takes over attributes and state after a checked transition. RESET clears everything without
-    /// completions; ERR flushes; RTR to RTS starts at `sq_psn`; SQD stops new messages.
+    /// Applies attributes and state after a checked transition. RESET clears everything without completions, ERR flushes,
+    /// RTR to RTS starts at `sq_psn`, and SQD stops new messages.
     pub fn modify(&mut self, attributes: &QpAttributes) {
         let from = self.state;
         self.state = attributes.state;
@@ -315,7 +311,7 @@ impl Requester {
         self.report_drained();
     }
 
-    /// Returns the current state: the state of the last `modify`, or ERR after a failure.
+    /// Returns the current state, which is the state of the last `modify`, or ERR after a failure.
     #[must_use]
     pub fn state(&self) -> QpState {
         self.state

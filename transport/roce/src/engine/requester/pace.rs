@@ -1,9 +1,9 @@
-//! Amount of data that may be in flight, in packets of the path MTU.
+//! Amount of data that may be in flight, in packets with the path MTU.
 
 use super::{Requester, Tuning};
 use crate::engine::segment::RequestKind;
 
-/// [`Tuning`] for the packets of one QP; all fields are nonzero.
+/// [`Tuning`] converted to packets of one QP. All fields are nonzero.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pace {
     /// Maximum number of unacknowledged request packets.
@@ -12,7 +12,7 @@ pub(super) struct Pace {
     pub(super) ack_every: u32,
     /// Number of response packets per READ request.
     pub(super) read_piece: u32,
-    /// Maximum number of missing response packets when a further piece is requested, including that piece.
+    /// Maximum number of missing response packets including the next piece, when that piece is requested.
     pub(super) read_window: u32,
 }
 
@@ -29,27 +29,26 @@ impl Pace {
     }
 }
 
-/// Returns one past the last packet of the piece that contains packet number `packet` of a READ of `psns` packets
-/// in pieces of `piece`.
+/// Returns the packet number after the last packet of a piece. The piece contains packet number `packet` of a READ of `psns`
+/// packets, in pieces of `piece` packets.
 pub(super) fn piece_end(packet: u32, psns: u32, piece: u32) -> u32 {
     let start = packet - packet % piece;
     start.saturating_add(piece).min(psns)
 }
 
-/// Returns the number of requests that a peer counts: each piece of a READ is a message.
+/// Returns the number of messages that a peer counts for a request. Each piece of a READ is a message.
 pub(super) fn messages(kind: RequestKind, psns: u32, piece: u32) -> u32 {
     if kind == RequestKind::Read { psns.div_ceil(piece) } else { 1 }
 }
 
-/// Returns the bytes that Linux counts for a full packet in a receive buffer: the next power of two that
+/// Returns the number of bytes that Linux charges to a receive buffer for a full packet, which is the next power of two that
 /// holds the packet with its headers, plus 256.
 fn buffer_bytes(mtu: u32) -> u32 {
     2 * mtu.max(512) + 256
 }
 
 impl Requester {
-    /// Returns true if a READ's piece of `packets` has to wait for earlier ones. At least one piece may be
-    /// outstanding.
+    /// Returns true if a READ's piece of `packets` must wait for earlier pieces. At least one piece may be outstanding.
     pub(super) fn is_read_window_full(&self, packets: u32) -> bool {
         let missing = self.missing_responses();
         missing > 0 && missing + packets > self.pace.read_window

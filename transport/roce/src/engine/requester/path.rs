@@ -1,4 +1,4 @@
-//! Interface to the congestion control of the path: its allowance, and the signals for its decisions.
+//! Interface to the path's congestion control: its allowance, and the signals for its decisions.
 
 use super::Requester;
 use super::queue::Wqe;
@@ -6,12 +6,12 @@ use crate::engine::rtt::Measured;
 use crate::engine::segment::RequestKind;
 use trunkline_verbs::ReadAllowance;
 
-/// Packets in flight, by direction.
+/// Numbers of packets in flight, by direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InFlight {
     /// Request packets without an acknowledgement.
     pub requests: u32,
-    /// Response packets of READs that were requested and have not arrived.
+    /// Response packets of READs that were requested but have not arrived.
     pub responses: u32,
 }
 
@@ -26,18 +26,19 @@ impl InFlight {
     }
 }
 
-/// Packets that a path admits.
+/// Number of packets that a path admits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     /// Number of request packets that may be sent.
     pub requests: u32,
     /// Number of response packets that may be requested.
     pub responses: u32,
-    /// True if no response is in flight on the path: a piece of a READ that is longer than `responses` may be requested.
+    /// True if no response is in flight on the path. A piece of a READ may then be requested even if it is longer than
+    /// `responses`.
     pub is_idle: bool,
-    /// Packets after which an acknowledgement is requested, at least 1.
+    /// Number of packets after which an acknowledgement is requested, at least 1.
     pub ack_every: u32,
-    /// Response packets of one piece of a READ that is posted from now on, at least 1.
+    /// Number of response packets per piece of a READ that is posted from now on, at least 1.
     pub read_piece: u32,
 }
 
@@ -60,20 +61,20 @@ impl Requester {
         self.allowance = allowance;
     }
 
-    /// Returns true if the peer has not answered since the last ACK timeout, or never on this path. The
-    /// peer may be dead, so the packets of such a QP must not use the window of other QPs.
+    /// Returns true if the peer has not answered since the last ACK timeout, or has never answered on this path. The peer
+    /// may be dead, so the packets of such a QP must not use the window of other QPs.
     #[must_use]
     pub fn is_on_trial(&self) -> bool {
         !self.retry.is_path_proven()
     }
 
-    /// Returns true if the next packet waits for the path only.
+    /// Returns true if the next packet waits only for the path.
     #[must_use]
     pub fn is_held_back(&self) -> bool {
         self.is_held_back
     }
 
-    /// Returns true if the next packet is the request of a READ.
+    /// Returns true if the next packet is a READ request.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         self.queue.get(self.cursor.index).is_some_and(|wqe| wqe.kind == RequestKind::Read)
@@ -85,7 +86,7 @@ impl Requester {
         self.geometry.mtu
     }
 
-    /// Returns the packets in flight.
+    /// Returns the numbers of packets in flight.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
         InFlight { requests: self.unanswered_requests(), responses: self.missing_responses() }
@@ -111,12 +112,12 @@ impl Requester {
         Signals { measured: self.round_trip.take_measured(), ..std::mem::take(&mut self.signals) }
     }
 
-    /// Returns the number of response packets that were requested and have not arrived.
+    /// Returns the number of response packets that were requested but have not arrived.
     pub(super) fn missing_responses(&self) -> u32 {
         self.cursor.missing
     }
 
-    /// Returns the length in packets of the pieces of a READ that is posted now.
+    /// Returns the number of packets per piece of a READ that is posted now.
     pub(super) fn read_piece(&self) -> u32 {
         let most = self.pace.read_piece;
         self.allowance.map_or(most, |allowance| allowance.read_piece.clamp(1, most))
@@ -125,7 +126,7 @@ impl Requester {
     /// Returns the number of packets after which an acknowledgement is requested.
     pub(super) fn ack_every(&self) -> u32 {
         let most = self.pace.ack_every;
-        // The last packet that the path admits also requests an acknowledgement, since only that opens the
+        // The last packet that the path admits also requests an acknowledgement, because only an acknowledgement opens the
         // window.
         self.allowance.map_or(most, |allowance| {
             if allowance.requests <= 1 { 1 } else { allowance.ack_every.clamp(1, most) }
@@ -153,7 +154,7 @@ impl Requester {
         }
     }
 
-    /// Records that the oldest packet, or the response to it, was lost.
+    /// Records that the oldest packet or its response was lost.
     pub(super) fn note_loss(&mut self) {
         if self.queue.front().is_some_and(Wqe::is_read_or_atomic) {
             self.signals.lost_responses = true;

@@ -1,4 +1,4 @@
-//! The send queue: posted requests, in the form in which they are sent.
+//! The send queue, which holds posted requests in the form in which they are sent.
 
 use super::pace::{messages, piece_end};
 use super::{PostRefused, Requester};
@@ -11,12 +11,12 @@ use trunkline_verbs::{
     SendRequest, Sge, SrqNumber,
 };
 
-/// Returns true if a READ response is the last one of its request.
+/// Returns true if a READ response is the last packet of the response to its request.
 pub(super) fn is_end(packet: &Packet<'_>) -> bool {
     matches!(packet.bth.opcode.operation(), Operation::READ_RESPONSE_LAST | Operation::READ_RESPONSE_ONLY)
 }
 
-/// Bytes of an entry, or their location. Lists and buffers return to the queue for reuse.
+/// Bytes of an entry, or their location. Lists and buffers are returned to the queue for reuse.
 #[derive(Debug)]
 pub(super) enum Data {
     /// A gather list with a single SGE.
@@ -72,41 +72,42 @@ pub(super) struct Wqe {
     pub(super) length: u32,
     pub(super) data: Data,
     pub(super) first_psn: Psn,
-    /// PSNs it covers.
+    /// Number of PSNs that the request covers.
     pub(super) psns: u32,
-    /// Message number; of a READ in pieces, the last one.
+    /// Message number. For a READ in pieces, it is the number of the last piece.
     pub(super) ssn: Psn,
-    /// READ: response packets of one piece.
+    /// READs only: number of response packets per piece.
     pub(super) piece: u32,
-    /// READ: response packets that are in place, before the first missing one.
+    /// READs only: number of response packets placed before the first missing one.
     pub(super) received: u32,
-    /// READ: a packet at which a piece is divided into two requests, or 0.
+    /// READs only: packet at which a piece is divided into two requests, or 0.
     pub(super) split: u32,
-    /// READ: true if the requested part of a piece ends before the piece does.
+    /// READs only: true if the requested part of a piece ends before the piece does.
     pub(super) is_repeated: bool,
-    /// Fault that prevents sending. The request fails after all earlier ones have ended.
+    /// Fault that prevents sending. The request fails after all earlier requests have ended.
     pub(super) fault: Option<CompletionStatus>,
 }
 
 impl Wqe {
-    /// Returns one past the last PSN of the request.
+    /// Returns the PSN after the last PSN of the request.
     pub(super) fn end_psn(&self) -> Psn {
         self.first_psn.plus(self.psns)
     }
 
-    /// Returns one past the last packet of the piece of a READ, or of a part of the piece, that contains packet number
+    /// Returns the packet number after the piece of a READ, or after the part of a split piece, that contains packet
     /// `packet`.
     pub(super) fn piece_end(&self, packet: u32) -> u32 {
         let end = self.whole_piece_end(packet);
         if packet < self.split { end.min(self.split) } else { end }
     }
 
-    /// Returns the end of the piece of a READ: one past its last packet, even if only a part was requested.
+    /// Returns the packet number after the whole piece of a READ, even if only a part was requested.
     pub(super) fn whole_piece_end(&self, packet: u32) -> u32 {
         piece_end(packet, self.psns, self.piece)
     }
 
-    /// Returns the packets of a READ, from number `first` on, that are in a response; `None` if such a response is invalid.
+    /// Returns the packet numbers of a READ, from `first` on, that a response contains; `None` if such a response is
+    /// invalid.
     #[inline]
     pub(super) fn covered_by(
         &self,
@@ -127,15 +128,14 @@ impl Wqe {
         (ends_rightly && end <= piece_end && length == expected && length <= most).then_some(first..end)
     }
 
-    /// Returns how many pieces of a READ, or parts of one, end within the `packets` from number `packet` on.
+    /// Returns how many pieces of a READ, or parts of pieces, end within the `packets` packets from number `packet` on.
     pub(super) fn piece_ends(&self, packet: u32, packets: u32) -> u32 {
         let ends = std::iter::successors(Some(self.piece_end(packet)), |end| Some(self.piece_end(*end)));
         let ends = ends.take_while(|end| *end < self.psns && *end <= packet + packets).count();
         u32::try_from(ends).unwrap_or(u32::MAX) + u32::from(packet + packets == self.psns)
     }
 
-    /// Returns true if the request is answered by data, not by an acknowledgement, and counts against
-    /// `max_rd_atomic`.
+    /// Returns true if the request is answered with data instead of an acknowledgement, and counts against `max_rd_atomic`.
     pub(super) fn is_read_or_atomic(&self) -> bool {
         matches!(self.kind, RequestKind::Read | RequestKind::Atomic)
     }
@@ -189,7 +189,7 @@ impl Wqe {
         Ok(())
     }
 
-    /// Returns the request's completion with this status.
+    /// Returns the request's completion with `status`.
     pub(super) fn completion(&self, status: CompletionStatus) -> Completion {
         let opcode = match self.operation {
             SendOperation::Send | SendOperation::SendWithImmediate(_) => CompletionOpcode::Send,
@@ -239,7 +239,7 @@ fn kind_of(operation: &SendOperation) -> RequestKind {
 }
 
 impl Requester {
-    /// Checks that [`Requester::post`] would accept a request after `before` others.
+    /// Checks that [`Requester::post`] would accept a request after `before` other requests.
     ///
     /// # Errors
     /// Same as [`Requester::post`].
@@ -251,7 +251,7 @@ impl Requester {
     /// (contract E8).
     ///
     /// # Errors
-    /// [`PostRefused`]; the queue is unchanged.
+    /// [`PostRefused`]. The queue is unchanged then.
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostRefused> {
         let (kind, length) = self.check_request(request, 0)?;
         let psns = match kind {
@@ -342,8 +342,7 @@ impl Requester {
         Ok(length)
     }
 
-    /// Ends a request after its removal from the queue: queues its completion, and keeps its list or buffer
-    /// for reuse.
+    /// Ends a request after its removal from the queue. Queues its completion, and keeps its list or buffer for reuse.
     #[inline]
     pub(super) fn complete(&mut self, wqe: Wqe, status: CompletionStatus) {
         if wqe.signaled || !status.is_success() {

@@ -1,34 +1,32 @@
-//! Timers and retransmission, and when a peer counts as dead.
+//! Timers and retransmission, which also determine when a peer counts as dead.
 
 use super::{Requester, Tuning};
 use crate::engine::segment::RequestKind;
 use crate::engine::{Time, rtt::RoundTrip};
 use trunkline_verbs::{CompletionFlags, CompletionStatus, Mtu, Psn, QpAttributes, QpState};
 
-/// Factor of the shortest wait before a probe on a path that rarely loses packets.
+/// Factor for the minimum wait before a probe on a path that rarely loses packets.
 const RARE_LOSS_FACTOR: u64 = 16;
 /// Maximum number of times that a probe's wait is doubled.
 const PROBE_DOUBLINGS_MAX: u32 = 8;
 
-/// Number of retries of one packet that the peer has answered without receiving the packet, after which large packets count
-/// as lost. At most one of these retries is for a reported loss; the others are ACK timeouts, each after several probes of
-/// the packet.
+/// Number of answered retries of one packet, without progress, after which large packets count as lost. At most one of these
+/// retries is for a reported loss; the others are ACK timeouts, each after several probes of the packet.
 const ANSWERED_RETRIES: u8 = 2;
 
-/// The value of `rnr_retry` that means no limit (contract rocev2 7.21).
+/// The value of `rnr_retry` for unlimited retries (contract rocev2 7.21).
 const RNR_UNLIMITED: u8 = 7;
 
 /// Timers and retry counters of a requester.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Retry {
-    /// Local ACK timeouts until the peer has answered and afterwards; `None` means never (contract rocev2
-    /// 7.22).
+    /// Local ACK timeouts before and after the peer's first answer; `None` means never (contract rocev2 7.22).
     timeouts_ns: Option<[u64; 2]>,
     /// True if the peer has answered.
     has_answered: bool,
     /// True if the peer has answered on the current path.
     is_path_proven: bool,
-    /// One past the last packet that requested an acknowledgement.
+    /// PSN after the last packet that requested an acknowledgement.
     asked_end: Psn,
     retry_count: u8,
     rnr_retry: u8,
@@ -38,25 +36,24 @@ pub(super) struct Retry {
     deadline: Option<Time>,
     /// Time until which transmission pauses after an RNR NAK.
     rnr_until: Option<Time>,
-    /// Last time something was acknowledged or the oldest packet was sent.
+    /// Last time at which something was acknowledged or the oldest packet was sent.
     activity: Time,
     probe_doublings: u32,
-    /// True while packets take a reliable path, which loses packets only when it ends.
+    /// True while packets use a reliable path, which loses packets only when it ends.
     is_loss_rare: bool,
     /// True if the next `poll_transmit` must send a probe.
     pub(super) probe_due: bool,
-    /// The packet that was probed, until it is acknowledged.
+    /// PSN of the packet that was probed, until it is acknowledged.
     pub(super) probed: Option<Psn>,
-    /// PSN and time of the last concluded loss, so that one burst of responses does not cause the same
-    /// conclusion twice.
+    /// PSN and time of the last concluded loss, so that one burst of responses is not counted twice.
     went_back: Option<(Psn, Time)>,
     /// True if the next `poll_transmit` must send a duplicate that the peer answers.
     pub(super) duplicate_due: bool,
-    /// True between an ACK timeout of the packet at `una` and the next answer.
+    /// True between an ACK timeout for the packet at `una` and the next answer.
     is_answer_awaited: bool,
-    /// Number of ACK timeouts of the packet at `una` that an answer has followed.
+    /// Number of ACK timeouts for the packet at `una` that were followed by an answer.
     answered_timeouts: u8,
-    /// True if a retry was charged because an answer reports the packet at `una` lost.
+    /// True if a retry was charged because an answer reported that the packet at `una` was lost.
     is_reported_lost: bool,
 }
 
@@ -84,7 +81,7 @@ impl Retry {
         }
     }
 
-    /// Starts with this PSN as `una`.
+    /// Starts with `una` as the oldest unacknowledged PSN.
     pub(super) fn start(&mut self, una: Psn) {
         self.asked_end = una;
     }
@@ -95,7 +92,6 @@ impl Retry {
         self.asked_end.after(una) > 0
     }
 
-    /// Returns the current ACK timeout.
     fn timeout_ns(&self) -> Option<u64> {
         self.timeouts_ns.map(|of| of[usize::from(self.has_answered)])
     }
@@ -110,8 +106,8 @@ impl Retry {
         self.rnr_until.is_some_and(|until| now < until)
     }
 
-    /// Records that a packet was sent. `oldest` is true for the oldest outstanding packet. Later packets do
-    /// not delay a probe: otherwise new packets after a lost one would delay its probe again and again.
+    /// Records that a packet was sent. `oldest` is true for the oldest outstanding packet. Later packets do not delay a
+    /// probe, because new packets after a lost one could otherwise delay its probe indefinitely.
     pub(super) fn sent(&mut self, now: Time, oldest: bool) {
         self.rnr_until = None;
         if oldest {
@@ -128,9 +124,9 @@ impl Retry {
         self.is_path_proven = true;
         self.left = self.retry_count;
         self.rnr_left = self.rnr_retry;
-        // Keep the probe timeout doubled until a round trip is measured (the second half of Karn's rule). A
-        // probe cancels the measurement of its packet. So with a short timeout, each packet to a peer that
-        // has become slow would be probed and never measured.
+        // Keep the probe timeout doubled until a round trip is measured (the second half of Karn's rule). A probe cancels
+        // the measurement of its packet, so with a short timeout, each packet to a peer that has become slow would be probed
+        // and never measured.
         if measured {
             self.probe_doublings = 0;
         }
@@ -160,14 +156,14 @@ impl Retry {
 }
 
 impl Requester {
-    /// Sets if packets take a reliable path, which loses packets only when it ends. Probes for losses then
-    /// wait 16 times as long.
+    /// Sets whether packets use a reliable path, which loses packets only when it ends. Probes for losses then wait 16 times
+    /// as long.
     pub fn set_loss_rare(&mut self, is_rare: bool) {
         self.retry.is_loss_rare = is_rare;
     }
 
-    /// Handles the timers that have expired at `now`. Pass in the packets that have arrived first: a
-    /// response in a socket may acknowledge the packets whose timer has expired.
+    /// Handles the timers that have expired at `now`. Handle the packets that have arrived first, because a response in a
+    /// socket may acknowledge the packets whose timer has expired.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.retry.is_pausing(now) {
             return;
@@ -209,7 +205,7 @@ impl Requester {
         }
     }
 
-    /// Returns the time at which [`Requester::handle_timeout`] has something to do next; it may have passed already.
+    /// Returns the time for the next call of [`Requester::handle_timeout`], which may already have passed.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         if !self.is_sending() {
@@ -227,16 +223,15 @@ impl Requester {
         [self.retry.deadline, self.probe_deadline(), self.gap_deadline()].into_iter().flatten().min()
     }
 
-    /// Returns the time at which an acknowledgement is requested for packets sent without a request: the time
-    /// of a probe, but at most half of the ACK timeout, so that the peer can answer before a retry is
-    /// charged.
+    /// Returns the time at which an acknowledgement is requested for packets that were sent without a request. It is the
+    /// time of a probe, but at most half of the ACK timeout, so that the peer can answer before a retry is charged.
     fn ask_deadline(&self) -> Option<Time> {
         let half = self.retry.timeout_ns().map(|timeout_ns| self.retry.activity.plus_ns(timeout_ns / 2));
         self.probe_deadline().map(|probe| half.map_or(probe, |half| probe.min(half)))
     }
 
-    /// Schedules a copy of the oldest packet as the next one, with a request for an acknowledgement. The
-    /// answer covers all packets that have arrived.
+    /// Schedules a copy of the oldest packet as the next packet, with a request for an acknowledgement. The answer covers
+    /// all packets that have arrived.
     fn ask(&mut self) {
         self.retry.probe_due = true;
         self.retry.asked_for(self.una.plus(1));
@@ -276,8 +271,8 @@ impl Requester {
         false
     }
 
-    /// Returns true if the packet at `una`, or the READ response with that PSN, has more payload than the smallest path MTU
-    /// allows.
+    /// Returns true if the packet at `una`, or the READ response with that PSN, carries more payload than the smallest path
+    /// MTU.
     fn is_large_packet_missing(&self) -> bool {
         let mtu = self.geometry.mtu;
         let Some(wqe) = self.queue.front() else { return false };
@@ -286,8 +281,7 @@ impl Requester {
         wqe.kind != RequestKind::Atomic && payload > Mtu::Mtu256.bytes()
     }
 
-    /// Sends from `una` again, because a sequence NAK reports that packet lost. Charges a retry (contract
-    /// rocev2 7.20), but not for a copy of the NAK.
+    /// Sends from `una` again after a sequence NAK. Charges a retry (contract rocev2 7.20), except for a copy of the NAK.
     pub(super) fn go_back(&mut self, now: Time) {
         let recent = self.round_trip.smoothed_ns().max(self.tuning.probe_floor_ns);
         let again =
@@ -297,9 +291,9 @@ impl Requester {
         }
     }
 
-    /// Sends from `una` again, because a response to a later packet implies that the response at `una` was
-    /// lost (contract rocev2 7.18). After two requests, a peer may send many such responses before the
-    /// missing one, so this happens once per PSN. Timeouts and probes handle the other cases.
+    /// Sends from `una` again, because a response to a later packet implies that the response at `una` was lost (contract
+    /// rocev2 7.18). If two requests are outstanding, a peer may send many such responses before the missing one, so this
+    /// happens once per PSN. Timeouts and probes handle the other cases.
     pub(super) fn go_back_implied(&mut self, now: Time) {
         self.counters.implied_losses += 1;
         if !self.has_gone_back() {
@@ -307,19 +301,19 @@ impl Requester {
         }
     }
 
-    /// Returns true if the packet at `una` was concluded lost before.
+    /// Returns true if the packet at `una` has already been concluded lost.
     fn has_gone_back(&self) -> bool {
         self.retry.went_back.is_some_and(|(psn, _)| psn == self.una)
     }
 
-    /// Charges a retry for the loss of the READ response at `una`, unless one was charged. Returns false if
-    /// the retries are used up.
+    /// Charges a retry for the loss of the READ response at `una`, unless one has been charged. Returns false if the retries
+    /// are used up.
     pub(super) fn charge_una(&mut self, now: Time) -> bool {
         self.has_gone_back() || self.charge_loss(now)
     }
 
     fn go_back_to_una(&mut self, now: Time) {
-        // While the peer's pause lasts, everything from `una` on is sent again anyway.
+        // During the peer's RNR pause, everything from `una` on is sent again anyway.
         if self.retry.is_pausing(now) || self.cursor.psn == self.una {
             return;
         }
@@ -330,8 +324,8 @@ impl Requester {
         }
     }
 
-    /// Charges a retry for the packet at `una`, which a response reports lost. Returns false if the retries
-    /// are used up.
+    /// Charges a retry for the packet at `una`, which was lost according to a response. Returns false if the retries are
+    /// used up.
     fn charge_loss(&mut self, now: Time) -> bool {
         let is_charged = self.charge_retry();
         if is_charged {
@@ -342,8 +336,8 @@ impl Requester {
         is_charged
     }
 
-    /// Pauses because the peer had no receive for the packet at `una`. Afterwards that packet and all later
-    /// ones are sent again (contract rocev2 7.21).
+    /// Pauses because the peer had no receive for the packet at `una`. Afterwards, that packet and all later ones are sent
+    /// again (contract rocev2 7.21).
     pub(super) fn pause(&mut self, now: Time, wait_ns: u64) {
         if !self.is_sending() || self.retry.is_pausing(now) {
             return;
@@ -368,8 +362,8 @@ impl Requester {
         self.rewind();
     }
 
-    /// Retransmits all unanswered packets without counting a retry. Called when the path of the packets
-    /// changes: packets in flight, or their answers, may not arrive.
+    /// Retransmits all unanswered packets without charging a retry. Called when the path of the packets changes, because
+    /// packets in flight or their answers may not arrive.
     pub fn resend(&mut self) {
         if self.is_sending() {
             self.retry.is_path_proven = false;
@@ -377,8 +371,8 @@ impl Requester {
         }
     }
 
-    /// Moves the cursor back to the oldest unacknowledged packet. Retransmissions request an acknowledgement,
-    /// and count as sent with such a request: if they cannot be sent, the ACK timeout reports it.
+    /// Moves the cursor back to the oldest unacknowledged packet. Retransmissions request an acknowledgement, and count as
+    /// sent with this request, so that the ACK timeout reports if they cannot be sent.
     pub(super) fn rewind(&mut self) {
         self.retry.asked_for(self.sent_end);
         self.round_trip.cancel();
@@ -388,7 +382,7 @@ impl Requester {
         self.seek();
     }
 
-    /// Returns true in a state in which packets are sent and answers count.
+    /// Returns true in a state in which packets are sent and answers are handled.
     pub(super) fn is_sending(&self) -> bool {
         matches!(self.state, QpState::ReadyToSend | QpState::SendQueueDrained)
     }

@@ -1,4 +1,4 @@
-//! Choice of the next packet, and its form on the wire.
+//! Choice of the next packet, and its wire format.
 
 use super::queue::Wqe;
 use super::{Requester, RequesterEvent};
@@ -8,31 +8,30 @@ use crate::wire::{AtomicEth, Operation, Reth, emit_pad, pad_for};
 use core::ops::Range;
 use trunkline_verbs::{CompletionStatus, Psn, QpState, QpType, RemoteAddress, SendOperation};
 
-/// Position of the next packet to send, and the amount outstanding between `una` and it.
+/// Position of the next packet to send, and the amount outstanding between `una` and this position.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cursor {
-    /// Index of the queue's entry; the queue's length when all was sent.
+    /// Index of the queue's entry, or the queue's length when everything was sent.
     pub(super) index: usize,
-    /// Number of the packet in the entry.
+    /// Number of the packet within the entry.
     pub(super) packet: u32,
     pub(super) psn: Psn,
-    /// Number of atomics and pieces of READs between `una` and the cursor. The peer saves as many of the last ones, so
-    /// requests beyond a gap count until the gap is filled: otherwise the peer could not repeat a response in the gap.
+    /// Number of atomics and pieces of READs between `una` and the cursor. The peer saves only as many of the latest ones,
+    /// so requests beyond a gap count until it is filled.
     pub(super) reads: u32,
-    /// Number of response packets of these requests that have not arrived. They count against the window of
-    /// READs only.
+    /// Number of response packets to these requests that have not arrived. They count only against the window of READs.
     pub(super) missing: u32,
-    /// Number of response packets of these requests that have arrived.
+    /// Number of response packets to these requests that have arrived.
     pub(super) kept: u32,
     /// Number of packets since the last one that requested an acknowledgement.
     since_ack_request: u32,
-    /// Number of requests whose last packet was sent since then.
+    /// Number of requests whose last packet was sent since that acknowledgement request.
     ends_since_ack_request: u32,
 }
 
 impl Requester {
-    /// Appends the next packet (BTH to pad, without ICRC) to `out`, which is unchanged on `None`. Call until
-    /// `None`.
+    /// Appends the next packet (BTH to pad, without ICRC) to `out`. Returns `None`, with `out` unchanged, if no packet can
+    /// be sent now. Call this until it returns `None`.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -42,9 +41,9 @@ impl Requester {
         self.transmit(now, memory, 1, out)
     }
 
-    /// Like [`Requester::poll_transmit`], for a path that carries longer packets than a network: a packet may
-    /// have the payload of as many successive packets of a message as [`JOINED_BYTES`] hold. It covers the
-    /// PSNs of all of them, so packets of both kinds may follow each other in any order.
+    /// Like [`Requester::poll_transmit`], for a path that carries longer packets than a network. A packet may then contain
+    /// the payload of several successive packets of a message, up to [`JOINED_BYTES`]. It covers the PSNs of all of them, so
+    /// packets of both kinds may follow each other in any order.
     pub fn poll_joined(
         &mut self,
         now: Time,
@@ -54,7 +53,7 @@ impl Requester {
         self.transmit(now, memory, JOINED_BYTES / self.geometry.mtu, out)
     }
 
-    /// Returns true if [`Requester::poll_transmit`] may return a packet; if false, it does not.
+    /// Returns false if [`Requester::poll_transmit`] would not return a packet, and true if it might.
     #[inline]
     #[must_use]
     pub fn has_output(&self) -> bool {
@@ -66,7 +65,7 @@ impl Requester {
             || self.state == QpState::SendQueueDrained
     }
 
-    /// Appends the next packet, with the payload of at most `most` packets.
+    /// Appends the next packet with the payload of at most `most` packets.
     #[inline]
     fn transmit(
         &mut self,
@@ -165,9 +164,9 @@ impl Requester {
         Some(Transmit { psn, retransmission })
     }
 
-    /// Returns true if the end of a request requests an acknowledgement, which is needed for a completion, a
-    /// draining SQD, a proof that the path reaches the peer, more message credit, or room in the send queue.
-    /// Otherwise a later packet or a probe requests one.
+    /// Returns true if the end of a request requests an acknowledgement, which is needed for a completion, for draining in
+    /// SQD, as a proof that the path reaches the peer, for more message credit, or for room in the send queue. Otherwise a
+    /// later packet or a probe requests one.
     #[inline]
     fn is_acknowledgement_awaited(&self, wqe: &Wqe) -> bool {
         wqe.signaled
@@ -178,14 +177,14 @@ impl Requester {
             || self.cursor.ends_since_ack_request + 1 >= self.capacities.max_send_wr / 2
     }
 
-    /// Returns the number of the packet sent after number `packet` of an entry. A READ skips the packets that
-    /// it requests.
+    /// Returns the number of the packet that follows packet number `packet` of an entry. A READ skips the packets that it
+    /// requests.
     #[inline]
     pub(super) fn next_packet(&self, wqe: &Wqe, packet: u32) -> u32 {
         if wqe.kind == RequestKind::Read { wqe.piece_end(packet) } else { packet + 1 }
     }
 
-    /// Sends the oldest unacknowledged packet once more; the cursor stays.
+    /// Sends the oldest unacknowledged packet once more, without moving the cursor.
     fn send_probe(&mut self, now: Time, memory: &impl LocalMemory, out: &mut Vec<u8>) -> Option<Transmit> {
         // The packet is about to be sent anyway, or all packets are acknowledged.
         if self.cursor.psn == self.una || self.una == self.sent_end {
@@ -207,9 +206,8 @@ impl Requester {
         Some(Transmit { psn: self.una, retransmission: true })
     }
 
-    /// Sends an empty SEND with the PSN before the oldest unacknowledged packet. It differs from the packet
-    /// that had this PSN, but a peer does not store packets, so it acknowledges the SEND as a duplicate
-    /// (contract rocev2 7.5).
+    /// Sends an empty SEND with the PSN before the oldest unacknowledged packet. It differs from the original packet with
+    /// this PSN, but a peer does not store packets, so it acknowledges the SEND as a duplicate (contract rocev2 7.5).
     #[cold]
     fn send_duplicate(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         self.retry.duplicate_due = false;
@@ -251,7 +249,7 @@ impl Requester {
         if span.cast_unsigned() > PSN_SPAN_MAX && cursor.psn != self.una {
             return true;
         }
-        // contract rocev2 6.6: beyond the limit one message goes out alone, as a probe.
+        // contract rocev2 6.6: beyond the limit, one message is sent alone as a probe.
         starts
             && wqe.needs_receive()
             && cursor.psn != self.una
@@ -264,7 +262,7 @@ impl Requester {
         self.unanswered_requests() + self.cursor.reads
     }
 
-    /// Returns the number of request packets between `una` and the cursor, except for READs and atomics.
+    /// Returns the number of request packets between `una` and the cursor, except READs and atomics.
     #[inline]
     pub(super) fn unanswered_requests(&self) -> u32 {
         let responses = self.cursor.missing + self.cursor.kept;
@@ -287,7 +285,7 @@ impl Requester {
         }
     }
 
-    /// Reports that everything begun is acknowledged, once after each transition to SQD.
+    /// Reports that everything started has been acknowledged, once after each transition to SQD.
     #[inline]
     pub(super) fn report_drained(&mut self) {
         let drained =
@@ -298,7 +296,7 @@ impl Requester {
         }
     }
 
-    /// Puts the cursor on `una`, which lies in the oldest entry.
+    /// Moves the cursor to `una`, which lies in the oldest entry.
     pub(super) fn seek(&mut self) {
         let psn = self.una;
         let packet = self.queue.front().map_or(0, |wqe| psn.after(wqe.first_psn).max(0).cast_unsigned());
@@ -330,7 +328,7 @@ impl Requester {
         // contract rocev2 2.3: in every request of XRC.
         header.xrceth = (self.qp_type == QpType::XrcIni).then_some((0, wqe.remote_srq));
         match wqe.operation {
-            // Emitted here, the packet of a SEND needs no checks for other headers.
+            // Emitted here, a SEND packet needs no checks for other headers.
             SendOperation::Send => {
                 header.emit_headers(out);
                 return append_payload(wqe, memory, offset..offset + length, header.bth.pad, out);
@@ -355,7 +353,7 @@ impl Requester {
     }
 }
 
-/// Appends a range of a message's bytes, and the pad.
+/// Appends a range of a message's bytes, and the pad bytes.
 #[inline]
 fn append_payload(
     wqe: &Wqe,

@@ -9,7 +9,7 @@ use crate::engine::{Placement, PlacementRequest, Target, Work};
 use crate::wire::{Bth, NakCode, Opcode, Operation, Packet, Service, Syndrome};
 use trunkline_verbs::{Access, Psn};
 
-/// Position of a request's PSN, relative to the expected one.
+/// Position of a request's PSN relative to the expected PSN.
 enum Position {
     Expected,
     Before,
@@ -18,21 +18,20 @@ enum Position {
 }
 
 impl ResponderState {
-    /// Takes a request packet addressed to this QP, whose source and P_Key were checked.
+    /// Handles a request packet addressed to this QP, whose source and P_Key were checked.
     pub fn handle_request(&mut self, packet: &Packet<'_>, target: &mut impl Target) -> Handled {
         self.handle(packet, self.mtu(), target)
     }
 
-    /// Like [`ResponderState::handle_request`], for a packet of [`Requester::poll_joined`]. A packet whose
-    /// first part was accepted before counts as a duplicate: the requester continues after that part when it
-    /// receives the response.
+    /// Like [`ResponderState::handle_request`], for a packet from [`Requester::poll_joined`]. A packet whose first part was
+    /// already accepted counts as a duplicate. The requester continues after that part when it receives the response.
     ///
     /// [`Requester::poll_joined`]: crate::engine::Requester::poll_joined
     pub fn handle_joined(&mut self, packet: &Packet<'_>, target: &mut impl Target) -> Handled {
         self.handle(packet, JOINED_BYTES, target)
     }
 
-    /// Takes a request with at most `most` bytes of payload.
+    /// Handles a request with at most `most` bytes of payload.
     #[inline]
     fn handle(&mut self, packet: &Packet<'_>, most: u32, target: &mut impl Target) -> Handled {
         if let Some(payload) = self.next_send(packet, most) {
@@ -52,7 +51,7 @@ impl ResponderState {
         }
     }
 
-    /// Returns the payload's length if the packet is the expected SEND ONLY and passes all checks; `None` if the
+    /// Returns the payload's length if the packet is the expected SEND ONLY and passes all checks. Returns `None` if the
     /// general path must decide.
     #[inline]
     fn next_send(&self, packet: &Packet<'_>, most: u32) -> Option<u32> {
@@ -67,8 +66,8 @@ impl ResponderState {
         (is_next && payload <= most.min(self.max_message)).then_some(payload)
     }
 
-    /// Takes a packet that [`ResponderState::next_send`] accepts. An outcome other than `Placed` is left to the
-    /// general path.
+    /// Handles a packet that [`ResponderState::next_send`] accepts. Outcomes other than `Placed` are left to the general
+    /// path.
     #[inline]
     fn take_send(
         &mut self,
@@ -95,8 +94,8 @@ impl ResponderState {
         }
     }
 
-    /// Takes a request whose payload breaks its opcode's rule on lengths, so that only its BTH could be read.
-    /// In sequence it is an invalid request; otherwise only its PSN counts (contract rocev2 7.9).
+    /// Handles a request whose payload breaks its opcode's rule on lengths, so that only its BTH could be read. In sequence
+    /// it is an invalid request; otherwise only its PSN matters (contract rocev2 7.9).
     pub fn handle_malformed(&mut self, bth: &Bth) -> Handled {
         match self.admit(bth) {
             Position::Done(handled) => handled,
@@ -112,7 +111,7 @@ impl ResponderState {
         }
     }
 
-    /// Checks state, service and PSN (contract rocev2 7.3, 7.4).
+    /// Checks the state, the service and the PSN (contract rocev2 7.3, 7.4).
     #[inline]
     fn admit(&mut self, bth: &Bth) -> Position {
         if self.is_waiting() {
@@ -142,15 +141,15 @@ impl ResponderState {
         Position::Expected
     }
 
-    /// Repeats the NAK for a failure of this side. If the NAK was lost, the peer sends its request again and
-    /// need not wait for its retries to run out. A peer receives the repeat as a duplicate of the NAK.
+    /// Repeats the NAK for a failure of this side. If the NAK was lost, the peer sends its request again, and gets the
+    /// repeated NAK before its retries run out. Otherwise the peer handles it as a duplicate of the NAK.
     fn repeat_fatal(&mut self, psn: Psn) {
         if self.phase == PHASE_ERROR && self.refusal.syndrome != 0 && psn.get() == self.refusal.psn {
             self.refusal.due = 1;
         }
     }
 
-    /// Handles a packet after a gap: one NAK per gap (contract rocev2 7.4).
+    /// Handles a packet after a gap. Each gap causes one NAK (contract rocev2 7.4).
     fn out_of_order(&mut self, psn: Psn) -> Handled {
         count(&mut self.counters.out_of_order);
         let end = psn.plus(1);
@@ -186,7 +185,7 @@ impl ResponderState {
         Handled::Duplicate
     }
 
-    /// Checks opcode sequence, rights of the QP, lengths and resources.
+    /// Checks the opcode sequence, the QP's rights, the lengths and the resources.
     #[inline]
     fn check(&self, packet: &Packet<'_>, most: u32) -> Result<(Pending, Class), NakCode> {
         let operation = packet.bth.opcode.operation();
@@ -259,7 +258,7 @@ impl ResponderState {
         if fits { Ok(()) } else { Err(NakCode::INVALID_REQUEST) }
     }
 
-    /// Checks the rights of the QP: contract E5, G4 (1).
+    /// Checks the rights of the QP (contract E5, G4 (1)).
     #[inline]
     fn check_rights(&self, kind: RequestKind) -> Result<(), NakCode> {
         let needed = match kind {

@@ -1,4 +1,4 @@
-//! Execution of a checked packet, at once or when the outcome of its placement arrives.
+//! Execution of a checked packet, immediately or when the outcome of its placement arrives.
 
 use super::saved::Saved;
 use super::{EVENT_FAILED, Handled, Message, PHASE_ERROR, Pending, Refusal, ResponderState, count};
@@ -8,7 +8,7 @@ use crate::wire::{NakCode, Operation, Packet, RnrTimer, Syndrome};
 use trunkline_verbs::{IoAddress, Psn, RemoteAddress, Rkey, SrqNumber};
 
 impl ResponderState {
-    /// Hands a checked packet to the target and finishes it, unless the answer comes later.
+    /// Passes a checked packet to the target and finishes it, unless the target answers later.
     pub(super) fn execute(
         &mut self,
         pending: Pending,
@@ -46,10 +46,9 @@ impl ResponderState {
         self.finish(pending, class, placement)
     }
 
-    /// Passes in the outcome of the waiting placement. Ignored if no placement waits, or if the outcome is
-    /// `Later`. Afterwards pass in the queued packets. If the QP left its receiving states in between, the
-    /// placement is cancelled. Returns the outcome of the packet; [`Handled::Dropped`] without a waiting
-    /// placement.
+    /// Handles the outcome of the waiting placement. Ignored if no placement is waiting, or if the outcome is `Later`.
+    /// Afterwards, pass in the queued packets. If the QP has left its receiving states, the placement is cancelled. Returns
+    /// the outcome of the packet, or [`Handled::Dropped`] if no placement is waiting.
     pub fn answer(&mut self, placement: Placement) -> Handled {
         if !self.is_waiting() || placement == Placement::Later {
             return Handled::Dropped;
@@ -75,13 +74,13 @@ impl ResponderState {
     /// Refuses or ignores a packet that was not placed.
     fn decline(&mut self, psn: Psn, placement: Placement) -> Handled {
         match placement {
-            // The target returned an outcome that does not fit the request.
+            // The target returned an outcome that is invalid for the request.
             Placement::Placed | Placement::Atomic(_) | Placement::Later => {
                 self.fail(NakCode::REMOTE_OPERATIONAL, psn);
             }
             Placement::Rnr => {
-                // contract rocev2 7.10, G9. Later packets of this burst have PSNs beyond the expected one
-                // and are dropped silently: the peer sends them again anyway.
+                // contract rocev2 7.10, G9. Later packets of this burst have PSNs beyond the expected one and are dropped
+                // silently, because the peer sends them again anyway.
                 self.nak_sent = 1;
                 count(&mut self.counters.rnr_naks);
                 self.refuse(Syndrome::Rnr { timer: RnrTimer(self.min_rnr_timer) }, psn);
@@ -95,7 +94,7 @@ impl ResponderState {
         Handled::Refused
     }
 
-    /// Moves past a placed packet, and stores the response that it requires.
+    /// Advances past a placed packet, and stores the response that it requires.
     #[inline]
     fn accept(&mut self, pending: &Pending, class: Class, old: u64) {
         let psns = match class.kind {
@@ -139,7 +138,7 @@ impl ResponderState {
         }
     }
 
-    /// Counts a placed packet, and expects the one after it.
+    /// Counts a placed packet, and expects the next one.
     #[inline]
     pub(super) fn advance(&mut self, psns: u32, ends_message: bool) {
         count(&mut self.counters.packets);
@@ -150,7 +149,7 @@ impl ResponderState {
         }
     }
 
-    /// Sets the NAK to send next.
+    /// Sets the NAK to be sent next.
     pub(super) fn refuse(&mut self, syndrome: Syndrome, psn: Psn) {
         self.refusal = Refusal { due: 1, syndrome: syndrome.byte(), psn: psn.get() };
     }
@@ -165,7 +164,7 @@ impl ResponderState {
         self.refuse(Syndrome::Nak(code), psn);
     }
 
-    /// Returns the SRQ with a stored number, for XRC only.
+    /// Returns the SRQ for a stored number, only for XRC.
     pub(super) fn srq(&self, number: u32) -> Option<SrqNumber> {
         self.is_xrc().then(|| SrqNumber::new(number))
     }

@@ -1,8 +1,8 @@
-//! The responder's state as plain words, so that another process can continue it.
+//! The responder's state as plain words, so that another process can take it over.
 //!
-//! Owns the order of the fields. The words are read back as written. Other words result in a state that may
-//! answer incorrectly, but never panics. Only the fields in use are written: a responder without saved READs
-//! and atomics takes a few dozen words.
+//! This module defines the order of the fields. The words are read back as written. Other words result in a state that may
+//! answer incorrectly but never panics. Only the fields in use are written, so a responder without saved READs and atomics
+//! takes a few dozen words.
 
 use super::saved::{MAX_SAVED, Saved, SavedAnswers};
 use super::{Message, Pending, Refusal, ResponderCounters, ResponderState};
@@ -10,12 +10,12 @@ use trunkline_verbs::QpNumber;
 
 /// Maximum number of words in an image.
 pub const IMAGE_WORDS: usize = HEAD_WORDS + MAX_SAVED * SAVED_WORDS;
-/// Words of a responder without saved answers.
+/// Number of words for a responder without saved answers.
 const HEAD_WORDS: usize = 41;
-/// Words of a saved READ or atomic.
+/// Number of words for a saved READ or atomic.
 const SAVED_WORDS: usize = 6;
 
-/// Reads or writes one field after the other: the order of the calls is the format.
+/// Reads or writes one field after another. The order of the calls is the format.
 trait Pass {
     fn u64(&mut self, field: &mut u64);
 
@@ -68,9 +68,8 @@ impl ResponderState {
         }
     }
 
-    /// Returns the state that was written, with `number` as the QP's own. Responses in progress continue. A
-    /// waiting placement does not continue: its packet is accepted again when the peer repeats it, with the
-    /// same [`ResponderState::serial`].
+    /// Returns the state from `words`, with `number` as the QP's number. Responses in progress continue. A waiting placement
+    /// does not continue. Its packet is accepted again when the peer repeats it, with the same [`ResponderState::serial`].
     #[must_use]
     pub fn from_image(number: QpNumber, words: &[u64]) -> Self {
         let mut state = Self::new(number);
@@ -183,7 +182,7 @@ fn saved_words(saved: &Saved) -> [u64; SAVED_WORDS] {
     let Saved { start, next, end, old, .. } = *saved;
     let flag = |is_set, bit| if is_set { bit } else { 0 };
     let flags = flag(is_atomic, IS_ATOMIC) | flag(is_active, IS_ACTIVE) | flag(is_replay, IS_REPLAY);
-    // An atomic stores the old value, a READ the position in its response.
+    // An atomic stores the old value, and a READ stores the position in its response.
     let result = if is_atomic { old } else { join(start, next) };
     [join(first_psn, psns), join(msn, srq), join(rkey, length), address, result, join(end, flags)]
 }
@@ -216,7 +215,7 @@ fn saved_of(words: [u64; SAVED_WORDS]) -> Saved {
 mod tests {
     use super::*;
 
-    /// Returns a state with `depth` saved entries, all fields of which differ.
+    /// Returns a state with `depth` saved entries, in which all fields differ.
     fn full(depth: u8) -> ResponderState {
         // Distinct words reveal swapped fields.
         let mut words: Vec<u64> = (1..=u64::try_from(HEAD_WORDS).unwrap()).collect();

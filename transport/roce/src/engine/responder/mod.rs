@@ -1,13 +1,12 @@
 //! The responder of an RC or TGT queue pair.
 //!
-//! Owns the protocol state of the receiving side: the expected PSN, the message in progress, saved READs
-//! and atomics, and pending responses. The device calls it. It reaches memory and receive queues only
-//! through [`super::Target`].
+//! [`ResponderState`] holds the protocol state of the receiving side: the expected PSN, the message in progress, saved READs
+//! and atomics, and pending responses. The device calls it. It accesses memory and receive queues only through
+//! [`super::Target`].
 //!
-//! The state is integers and the list of saved READs and atomics, as long as the negotiated depth.
-//! [`ResponderState::write_image`] writes it as words into memory that the processes of an XRC domain
-//! share. Any words are safe to read back: partly written ones may cause wrong responses, but never a panic
-//! or an unbounded list.
+//! The state consists of integers, and a list of saved READs and atomics, whose length is the negotiated depth.
+//! [`ResponderState::write_image`] writes it as words into memory that the processes of an XRC domain share. Any words are
+//! safe to read back. Partly written ones may cause wrong responses, but never a panic or an unbounded list.
 
 mod check;
 mod execute;
@@ -29,27 +28,26 @@ use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpState, SrqNumber};
 /// The outcome of a request packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handled {
-    /// The expected packet, accepted in full: opcode, lengths, rights and placement.
+    /// The expected packet, checked and placed.
     Taken,
-    /// The expected packet, whose placement was answered `Later`. Queue later packets for this QP, in order
-    /// and bounded, until [`ResponderState::answer`].
+    /// The expected packet, whose placement was answered with `Later`. Queue later packets for this QP, in order and
+    /// bounded, until [`ResponderState::answer`].
     Waiting,
-    /// The expected packet, refused: an RNR NAK, a fatal NAK or silence follows.
+    /// The expected packet, which was refused. An RNR NAK, a fatal NAK or silence follows.
     Refused,
-    /// A placement is waiting: the packet was not processed; pass it in again after
-    /// [`ResponderState::answer`].
+    /// The packet was not processed, because a placement is waiting. Pass it in again after [`ResponderState::answer`].
     Busy,
-    /// A duplicate; the response is repeated where the protocol requires it.
+    /// A duplicate. The response is repeated where the protocol requires it.
     Duplicate,
-    /// The packet's PSN is beyond the expected one: an earlier packet is missing.
+    /// The packet's PSN is beyond the expected one, so an earlier packet is missing.
     OutOfOrder,
-    /// Ignored: wrong state, wrong service, not a request, malformed.
+    /// The packet was ignored: wrong state or service, not a request, or malformed.
     Dropped,
 }
 
 impl Handled {
-    /// Returns true if the packet proves the peer's source address: it was expected and valid. Duplicates
-    /// prove nothing: half of all PSNs count as duplicates.
+    /// Returns true if the packet was expected and valid, which proves the peer's source address. Duplicates prove nothing:
+    /// half of all PSNs count as duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Taken
@@ -65,14 +63,14 @@ impl Handled {
 /// Event of the QP itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponderEvent {
-    /// The first valid packet came while in RTR (contract rocev2 7.15).
+    /// The first valid packet arrived in RTR (contract rocev2 7.15).
     CommunicationEstablished,
-    /// The responder refused a packet with a fatal NAK, and the QP is in ERR (0x61: `QpRequestError`; 0x62 and
-    /// 0x64: `QpAccessError`; 0x63: `QpFatal`).
+    /// The responder refused a packet with a fatal NAK, and the QP is in ERR. Codes 0x61, 0x62 or 0x64, and 0x63 correspond
+    /// to `QpRequestError`, `QpAccessError` and `QpFatal`.
     Failed(NakCode),
 }
 
-/// Counts since the QP's creation.
+/// Event counts since the QP's creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ResponderCounters {
     /// Request packets accepted.
@@ -91,22 +89,20 @@ pub struct ResponderCounters {
     pub acks: u64,
     /// READ response packets sent.
     pub read_responses: u64,
-    /// Dropped: the QP does not receive in its state.
+    /// Packets dropped in a state without receiving.
     pub dropped_state: u64,
-    /// Dropped: opcode of another service, or no request.
+    /// Packets dropped for an opcode of another service or of a response.
     pub dropped_opcode: u64,
-    /// Dropped: duplicate READ or atomic that is no longer saved.
+    /// Duplicate READs and atomics dropped because they are no longer saved.
     pub dropped_duplicate: u64,
-    /// Dropped by the target's policy.
+    /// Packets dropped by the target's policy.
     pub dropped_policy: u64,
 }
 
 /// The responder half of one RC or TGT queue pair.
-///
-/// Contract: [`ResponderState::modify`] after every checked transition; then per packet
-/// [`ResponderState::handle_request`]; after a batch [`ResponderState::poll_transmit`] until
-/// `None` (acknowledgements are coalesced: the fewer polls between packets, the fewer ACKs), and
-/// [`ResponderState::poll_event`] until `None`. One caller at a time.
+/// Call [`ResponderState::modify`] after every checked transition, and [`ResponderState::handle_request`] for each packet.
+/// After a batch, call [`ResponderState::poll_transmit`] and [`ResponderState::poll_event`] until they return `None`.
+/// Acknowledgements are coalesced, so fewer polls between packets mean fewer ACKs. There must be one caller at a time.
 ///
 /// Before a change to RESET or ERR, and before the QP is destroyed, call [`ResponderState::final_ack`]
 /// a few times.
@@ -119,15 +115,15 @@ pub struct ResponderState {
     peer: u32,
     mtu: u32,
     access: u32,
-    /// Longest message in bytes.
+    /// Maximum length of a message, in bytes.
     max_message: u32,
     service: u8,
     phase: u8,
     min_rnr_timer: u8,
     /// Nonzero after the first packet.
     established: u8,
-    /// Nonzero if a gap or a missing receive was reported. Later packets are dropped silently until the
-    /// expected one comes (contract rocev2 7.4).
+    /// Nonzero if a gap or a missing receive was reported. Later packets are then dropped silently until the expected one
+    /// arrives (contract rocev2 7.4).
     nak_sent: u8,
     /// Nonzero if an acknowledgement must be sent.
     ack_due: u8,
@@ -135,13 +131,13 @@ pub struct ResponderState {
     /// NAK code of this side's failure, for the event.
     failure: u8,
     expected: u32,
-    /// Completed messages, 24 bits (contract rocev2 6.7).
+    /// Number of completed messages, 24 bits (contract rocev2 6.7).
     msn: u32,
-    /// One past the last PSN covered by a response.
+    /// PSN after the last PSN that a response covers.
     acked: u32,
-    /// One past the last packet beyond a gap that was dropped, while a sequence NAK is pending.
+    /// PSN after the last packet that was dropped beyond a gap, while a sequence NAK is pending.
     gap_end: u32,
-    /// Serial number of the next placement. It grows with each packet taken and each reset, and never repeats.
+    /// Serial number of the next placement. It increases with each accepted packet and each reset, and never repeats.
     serial: u64,
     message: Message,
     pending: Pending,
@@ -150,15 +146,15 @@ pub struct ResponderState {
     counters: ResponderCounters,
 }
 
-/// A message whose first packet has arrived and whose last packet has not.
+/// A message whose first packet has arrived but whose last packet has not.
 #[derive(Debug, Clone, Copy, Default)]
 struct Message {
-    /// 0 none, else `SEND` or `WRITE`.
+    /// `SEND` or `WRITE`, or 0 for none.
     kind: u8,
     srq: u32,
     /// Number of bytes that have arrived.
     received: u32,
-    /// WRITE: the range.
+    /// Range of a WRITE.
     address: u64,
     rkey: u32,
     length: u32,
@@ -184,7 +180,7 @@ struct Pending {
     length: u32,
 }
 
-/// The NAK to send next, or the last one sent.
+/// The NAK to be sent next, or the last one sent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Refusal {
     due: u8,
@@ -238,9 +234,8 @@ impl ResponderState {
         }
     }
 
-    /// Takes over attributes and state after a checked transition. INIT to RTR starts at `rq_psn`. RESET
-    /// clears everything except the counters. ERR drops pending packets, except the NAK of the failure that
-    /// caused it.
+    /// Applies attributes and state after a checked transition. INIT to RTR starts at `rq_psn`. RESET clears everything
+    /// except the counters. ERR drops pending packets, except the NAK for the failure that caused it.
     pub fn modify(&mut self, attributes: &QpAttributes) {
         let from = self.phase;
         let to = match attributes.state {
@@ -273,18 +268,18 @@ impl ResponderState {
         self.min_rnr_timer = attributes.min_rnr_timer & 0x1f;
     }
 
-    /// Limits the length of messages that are accepted, in bytes. It is 1 GiB until this is called.
+    /// Limits the length of accepted messages, in bytes. The default is 1 GiB.
     pub fn limit_message(&mut self, bytes: u32) {
         self.max_message = bytes.min(PSN_SPAN_MAX * 256);
     }
 
-    /// Returns the QP's own number.
+    /// Returns the QP's number.
     #[must_use]
     pub fn number(&self) -> QpNumber {
         QpNumber::new(self.number)
     }
 
-    /// Returns true if a placement was answered `Later` and [`ResponderState::answer`] is awaited.
+    /// Returns true if a placement was answered with `Later` and [`ResponderState::answer`] has not been called yet.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.pending.active != 0
@@ -316,21 +311,21 @@ impl ResponderState {
         None
     }
 
-    /// Returns true if a message is partly received: its target may hold a receive that has to be flushed
-    /// when the QP goes to ERR or RESET (contract I2).
+    /// Returns true if a message is partly received. Its target may then hold a receive that must be flushed when the QP
+    /// goes to ERR or RESET (contract I2).
     #[must_use]
     pub fn message_in_progress(&self) -> bool {
         self.message.kind != Message::NONE
     }
 
-    /// Returns the number of the next placement, or of the waiting one. No other packet of the QP has this
-    /// number. A packet that the peer repeats because its outcome is unknown has the same number again.
+    /// Returns the serial number of the next placement, or of the waiting one. It is unique among the QP's packets. A packet
+    /// repeated after an unknown outcome keeps its number.
     #[must_use]
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Returns the SRQ that the message in progress named.
+    /// Returns the SRQ of the message in progress.
     #[must_use]
     pub fn message_srq(&self) -> Option<SrqNumber> {
         self.message_in_progress().then(|| self.srq(self.message.srq)).flatten()
@@ -356,7 +351,7 @@ impl ResponderState {
         self.saved.stop();
     }
 
-    /// Returns the path MTU, a valid one even if the stored words are invalid.
+    /// Returns the path MTU, which is valid even if the stored words are not.
     fn mtu(&self) -> u32 {
         self.mtu.clamp(256, 4096)
     }

@@ -1,4 +1,4 @@
-//! Responses, in the order of PSNs: acknowledgements, READ responses, atomic results, NAKs.
+//! Acknowledgements, READ responses, atomic results and NAKs, in the order of PSNs.
 
 use super::{PHASE_RECEIVING, PHASE_RTR, ResponderState, count};
 use crate::engine::segment::{JOINED_BYTES, packets};
@@ -7,18 +7,19 @@ use crate::wire::{Aeth, NakCode, Opcode, Operation, Packet, Service, Syndrome, e
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey};
 
 impl ResponderState {
-    /// Appends the next response (BTH to pad, without ICRC) to `out`, which is unchanged on `None`.
+    /// Appends the next response (BTH to pad, without ICRC) to `out`. Returns `None`, with `out` unchanged, if there is
+    /// none.
     pub fn poll_transmit(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(1, target, out)
     }
 
-    /// Like [`ResponderState::poll_transmit`], for a path that carries longer packets than a network: a packet
-    /// may have the payload of as many successive packets of a READ's response as [`JOINED_BYTES`] hold.
+    /// Like [`ResponderState::poll_transmit`], for a path that carries longer packets than a network. A packet may then
+    /// contain the payload of several successive packets of a READ's response, up to [`JOINED_BYTES`].
     pub fn poll_joined(&mut self, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         self.transmit(JOINED_BYTES / self.mtu(), target, out)
     }
 
-    /// Appends the next response, with the payload of at most `most` packets.
+    /// Appends the next response with the payload of at most `most` packets.
     #[inline]
     fn transmit(&mut self, most: u32, target: &mut impl Target, out: &mut Vec<u8>) -> Option<Transmit> {
         if let Some(index) = self.saved.active() {
@@ -38,8 +39,7 @@ impl ResponderState {
         None
     }
 
-    /// Returns true if `poll_transmit` may have a packet to send. `poll_transmit` returns `None` while a
-    /// READ's bytes are being fetched.
+    /// Returns true if `poll_transmit` may return a packet. It still returns `None` while a READ's bytes are being fetched.
     #[must_use]
     pub fn has_output(&self) -> bool {
         self.ack_due != 0 || self.refusal.due != 0 || self.saved.active().is_some()
@@ -47,10 +47,9 @@ impl ResponderState {
 
     /// Appends one more acknowledgement of all packets so far. Returns `None` before the first packet.
     ///
-    /// Called for a QP that is about to stop: its program may exit after the last message, and then a lost
-    /// acknowledgement is never repeated. A peer ignores the copies as stale acknowledgements (contract
-    /// rocev2 7.18). If the last request was a READ or atomic, its response is the acknowledgement, and is
-    /// not repeated.
+    /// Called for a QP that is about to stop. Its program may exit after the last message, and a lost acknowledgement would
+    /// then never be repeated. A peer ignores the copies as stale acknowledgements (contract rocev2 7.18). If the last
+    /// request was a READ or atomic, its response is the acknowledgement, and is not repeated.
     pub fn final_ack(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
         let is_receiving = matches!(self.phase, PHASE_RTR | PHASE_RECEIVING);
         let expected = Psn::new(self.expected);
@@ -69,8 +68,8 @@ impl ResponderState {
     ) -> Option<Transmit> {
         let saved = self.saved.get(index);
         let first_psn = Psn::new(saved.first_psn);
-        // contract rocev2 7.19: some requesters do not take a READ response as acknowledgement of earlier
-        // SENDs and WRITEs, so an acknowledgement is sent first.
+        // contract rocev2 7.19: some requesters do not accept a READ response as an acknowledgement of earlier SENDs and
+        // WRITEs, so an acknowledgement is sent first.
         if !saved.is_replay && saved.next == saved.start && first_psn.after(Psn::new(self.acked)) > 0 {
             let before = Psn::new(saved.msn).minus(1).get();
             return Some(self.acknowledge(first_psn.minus(1), before, out));
@@ -123,8 +122,8 @@ impl ResponderState {
                 out.truncate(start);
                 return None;
             }
-            // A duplicate of a READ whose response has arrived may arrive after its requester had the memory
-            // freed, so it is not a fault of the peer (contract rocev2 7.5).
+            // A duplicate of a READ may arrive after the requester has received the response and the memory was freed, so
+            // this is not a fault of the peer (contract rocev2 7.5).
             ReadOutcome::Nak(_) if saved.is_replay => {
                 out.truncate(start);
                 count(&mut self.counters.dropped_duplicate);
@@ -150,8 +149,8 @@ impl ResponderState {
         let syndrome = Syndrome::new(self.refusal.syndrome);
         let expected = Psn::new(self.expected);
         let psn = match syndrome {
-            // If the gap is filled and the dropped packets have been retransmitted, an acknowledgement covers
-            // more than a NAK. Otherwise the peer retransmits only the missing packets.
+            // If the gap is filled and the dropped packets have been retransmitted, an acknowledgement covers more than a
+            // NAK. If not, the NAK limits the retransmission to the missing packets.
             Syndrome::Nak(NakCode::PSN_SEQUENCE) if expected.after(Psn::new(self.gap_end)) >= 0 => {
                 self.ack_due = 1;
                 return None;

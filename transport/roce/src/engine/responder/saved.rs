@@ -1,8 +1,8 @@
-//! The READs and atomics that a responder keeps to repeat their responses.
+//! READs and atomics that a responder keeps to repeat their responses.
 //!
-//! Owns the list, oldest first, its bound (the negotiated depth, not the device's maximum), and the marks of
-//! the responses being sent. The other parts of the responder add to the list, look up the request of a
-//! duplicate in it, and send from it.
+//! The list is ordered from oldest to newest, bounded by the negotiated depth instead of the device's maximum, and marks the
+//! responses being sent. The other parts of the responder add to the list, look up the request of a duplicate in it, and
+//! send from it.
 
 use crate::wire::Reth;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use trunkline_verbs::Psn;
 /// Maximum depth of saved READs and atomics, even if the attributes request more.
 pub const MAX_SAVED: usize = 128;
 
-/// A READ or atomic that was accepted: its response is being sent, or kept for repetition.
+/// An accepted READ or atomic, whose response is being sent or kept for repetition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Saved {
     pub(super) is_atomic: bool,
@@ -20,7 +20,7 @@ pub(super) struct Saved {
     /// True if the response was sent before.
     pub(super) is_replay: bool,
     pub(super) first_psn: u32,
-    /// PSNs that the response takes.
+    /// Number of PSNs that the response covers.
     pub(super) psns: u32,
     /// The message number in the response.
     pub(super) msn: u32,
@@ -28,22 +28,22 @@ pub(super) struct Saved {
     pub(super) rkey: u32,
     pub(super) address: u64,
     pub(super) length: u32,
-    /// READ: the packet that the current response starts with, the packet to send next, and the byte that
-    /// it ends before.
+    /// READs only: the first packet of the current response, the next packet to send, and the byte at which the response
+    /// ends.
     pub(super) start: u32,
     pub(super) next: u32,
     pub(super) end: u32,
-    /// Atomic: the old value.
+    /// Atomics only: the old value.
     pub(super) old: u64,
 }
 
-/// Saved READs and atomics, oldest first; room is allocated when the depth is set.
+/// Saved READs and atomics, from oldest to newest. Memory is allocated when the depth is set.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SavedAnswers {
     entries: VecDeque<Saved>,
     /// The negotiated depth.
     depth: u8,
-    /// No entry before this index is active.
+    /// Index before which no entry is active.
     first_active: usize,
 }
 
@@ -55,13 +55,12 @@ impl SavedAnswers {
         self.entries.reserve_exact(self.limit().saturating_sub(self.entries.len()));
     }
 
-    /// Returns the negotiated depth.
     pub(super) const fn depth(&self) -> u8 {
         self.depth
     }
 
-    /// Returns true if another READ or atomic may be accepted: the entry that it replaces must be answered
-    /// (contract rocev2 7.6).
+    /// Returns true if another READ or atomic may be accepted. If an entry must be replaced, its response must have been
+    /// sent (contract rocev2 7.6).
     pub(super) fn has_room(&self) -> bool {
         let oldest_is_answered =
             || self.entries.front().is_none_or(|oldest| !oldest.is_active || oldest.is_replay);
@@ -88,7 +87,7 @@ impl SavedAnswers {
         self.entries.get(index).copied().unwrap_or_default()
     }
 
-    /// Records the packets of the response at `index` that were sent; `is_last` ends the response.
+    /// Records that `psns` packets of the response at `index` were sent. `is_last` ends the response.
     pub(super) fn sent(&mut self, index: usize, psns: u32, is_last: bool) {
         let Some(saved) = self.entries.get_mut(index) else { return };
         saved.next = saved.next.saturating_add(psns);
@@ -99,8 +98,8 @@ impl SavedAnswers {
         }
     }
 
-    /// Starts the response to a saved READ again, from `psn` on. Returns false if the requested range is
-    /// neither the rest of a saved READ nor a part of that rest.
+    /// Starts the response to a saved READ again from `psn`. Returns false if the requested range is neither the rest of a
+    /// saved READ nor a part of that rest.
     pub(super) fn repeat_read(&mut self, psn: Psn, reth: &Reth, mtu: u32) -> bool {
         let covers = |saved: &Saved| {
             let packet = u32::try_from(psn.after(Psn::new(saved.first_psn)));
@@ -117,9 +116,9 @@ impl SavedAnswers {
             return false;
         }
         let end = offset.saturating_add(reth.length);
-        // A response in progress continues to its end, or to the end of the repeat.
+        // A response in progress continues to its end or to the end of the repeat.
         saved.end = if saved.is_active { saved.end.max(end) } else { end };
-        // Ignore a duplicate request if its first packet was not sent yet.
+        // Ignore a duplicate request whose first packet has not been sent yet.
         if !saved.is_active || packet < saved.next {
             (saved.start, saved.next) = (packet, packet);
             self.replay(index);
@@ -127,8 +126,8 @@ impl SavedAnswers {
         true
     }
 
-    /// Sends the saved result again; the atomic itself is never executed a second time. Returns false if the
-    /// result is not saved.
+    /// Sends the saved result again. The atomic itself is never executed a second time. Returns false if the result is not
+    /// saved.
     pub(super) fn repeat_atomic(&mut self, psn: Psn) -> bool {
         let is_it = |saved: &Saved| saved.is_atomic && saved.first_psn == psn.get();
         let Some(index) = self.entries.iter().position(is_it) else { return false };
@@ -146,7 +145,7 @@ impl SavedAnswers {
         }
     }
 
-    /// Stops all responses; the entries stay.
+    /// Stops all responses. The entries stay.
     pub(super) fn stop(&mut self) {
         for saved in &mut self.entries {
             saved.is_active = false;
@@ -158,7 +157,7 @@ impl SavedAnswers {
         self.entries.back().is_some_and(|newest| Psn::new(newest.first_psn).plus(newest.psns) == expected)
     }
 
-    /// Returns the entries, oldest first.
+    /// Returns the entries, from oldest to newest.
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Saved> {
         self.entries.iter()
     }
@@ -173,7 +172,7 @@ impl SavedAnswers {
         usize::from(self.depth).min(MAX_SAVED)
     }
 
-    /// Returns the maximum number of kept entries, with room for a placement requested before the depth
+    /// Returns the maximum number of kept entries, but at least 1, for a placement that was requested before the depth
     /// became 0.
     fn room(&self) -> usize {
         self.limit().max(1)

@@ -1,4 +1,4 @@
-//! The responder's rules, one by one.
+//! The responder's rules, one per test.
 
 use super::saved::Saved;
 use super::*;
@@ -38,7 +38,7 @@ impl Rig {
         self.take(&request(Operation::SEND_ONLY, psn, b"hi"))
     }
 
-    /// Takes all pending responses: operation, PSN, syndrome and MSN, payload length.
+    /// Takes all pending responses. Returns their operation, PSN, syndrome and MSN, and payload length.
     fn answers(&mut self) -> Vec<Answer> {
         let mut all = Vec::new();
         let mut out = Vec::new();
@@ -150,7 +150,7 @@ fn gap_gets_one_nak() {
     assert_eq!(rig.answers(), [nak(100, NakCode::PSN_SEQUENCE, 0)]);
     assert_eq!(rig.send(105), Handled::OutOfOrder);
     assert_eq!(rig.answers(), []);
-    // The gap closes in part, and the next packet shows another one.
+    // The gap is partly filled, and the next packet shows another gap.
     rig.send(100);
     assert_eq!(rig.answers(), [ack(100, 1)]);
     rig.send(102);
@@ -230,7 +230,7 @@ fn repeated_read_restarts_at_requested_packet() {
     assert_eq!(rig.take(&again), Handled::Duplicate);
     let operations: Vec<_> = rig.answers().into_iter().map(|(operation, psn, ..)| (operation, psn)).collect();
     assert_eq!(operations, [(Operation::READ_RESPONSE_FIRST, 101), (Operation::READ_RESPONSE_LAST, 102)]);
-    // Not the original range: silence.
+    // Requests for other ranges are not answered.
     for wrong in [
         read_request(101, 0x1000, 2 * MTU),
         read_request(101, 0x1000 + u64::from(MTU), 3 * MTU),
@@ -255,7 +255,7 @@ fn duplicate_read_within_unfinished_response_keeps_rest_of_response() {
     rig.take(&read_request(100, 0x1000, MTU));
     let psns: Vec<_> = rig.answers().into_iter().map(|(_, psn, ..)| psn).collect();
     assert_eq!(psns, [100, 101, 102, 103]);
-    // Two repeats at once have one response.
+    // Two simultaneous repeats get one response.
     rig.take(&read_request(101, 0x1000 + u64::from(MTU), MTU));
     rig.take(&read_request(103, 0x1000 + 3 * u64::from(MTU), MTU));
     let psns: Vec<_> = rig.answers().into_iter().map(|(_, psn, ..)| psn).collect();
@@ -287,7 +287,7 @@ fn read_of_deregistered_memory_is_refused() {
 
 #[test]
 fn duplicate_read_of_deregistered_memory_is_dropped() {
-    // The requester has received the response, and its program has freed the memory since.
+    // The requester received the response, and its program has freed the memory since.
     let mut rig = Rig::new();
     rig.take(&read_request(100, 0x1000, MTU));
     assert_eq!(rig.answers().len(), 1);
@@ -310,7 +310,7 @@ fn atomics_are_replayed_not_repeated() {
     assert_eq!(rig.take(&fetch_add(100, 8)), Handled::Duplicate);
     assert_eq!(rig.answers(), [result(100)]);
     assert_eq!((rig.target.word, rig.target.asked.len()), (10, 2));
-    // Two are saved: the third replaces the first.
+    // Two results are saved, so the third replaces the first.
     rig.take(&fetch_add(102, 8));
     rig.answers();
     rig.take(&fetch_add(100, 8));
@@ -605,7 +605,7 @@ fn reset_clears_all_state_except_counters() {
 }
 
 proptest! {
-    /// A partly written state of another process and packets of a hostile peer never cause a panic.
+    /// Neither a partly written state of another process nor packets of a hostile peer cause a panic.
     #[test]
     fn random_bytes_do_not_panic(
         small in proptest::array::uniform32(any::<u8>()),

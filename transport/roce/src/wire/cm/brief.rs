@@ -1,4 +1,4 @@
-//! RTU, DREQ and DREP: messages of two communication ids and private data.
+//! RTU, DREQ and DREP, which consist of two communication ids and private data.
 
 use super::field::{self, Data, Field};
 use crate::wire::mad::MAD_DATA_BYTES;

@@ -1,7 +1,7 @@
-//! Bit fields of the 232 bytes of a CM message.
+//! Bit fields in the 232 bytes of a CM message.
 //!
-//! Owns how a field is read and written. Only the message files of this folder call it, with constant
-//! positions that each file lists in one table. A position must never come from the wire.
+//! Only the message files of this folder use this module, with constant positions that each file lists in one table. A
+//! position must never come from the wire.
 
 use crate::wire::mad::MAD_DATA_BYTES;
 use trunkline_verbs::Gid;
@@ -9,7 +9,7 @@ use trunkline_verbs::Gid;
 /// The data of a MAD, which is a CM message.
 pub(super) type Data = [u8; MAD_DATA_BYTES];
 
-/// A field of up to 64 bits; positions count from the most significant bit of byte 0.
+/// A field of up to 64 bits. Positions count from the most significant bit of byte 0.
 #[derive(Clone, Copy)]
 pub(super) struct Field {
     bit: usize,
@@ -29,13 +29,13 @@ impl Field {
         Self { bit, bits }
     }
 
-    /// Returns the same field, `bytes` bytes further on.
+    /// Returns the same field shifted by `bytes` bytes.
     pub(super) const fn shifted(self, bytes: usize) -> Self {
         Self::after(bytes, self.bit, self.bits)
     }
 
-    /// Returns the first byte, one past the last byte, and the number of bits below the field in the last
-    /// byte.
+    /// Returns the index of the first byte, the index after the last byte, and the number of bits below the field in the
+    /// last byte.
     const fn span(self) -> (usize, usize, usize) {
         let end = self.bit + self.bits;
         (self.bit / 8, end.div_ceil(8), end.next_multiple_of(8) - end)
@@ -67,7 +67,7 @@ impl Field {
         self.u64(data) != 0
     }
 
-    /// Writes the low bits of `value`; bits that do not fit are dropped.
+    /// Writes the low bits of `value`. Bits that do not fit are dropped.
     pub(super) fn put(self, data: &mut Data, value: impl Into<u64>) {
         let (first, end, below) = self.span();
         let mut keep = !(self.mask() << below);

@@ -1,10 +1,9 @@
 //! The messages of the InfiniBand communication manager (contract rocev2 §9 to §11).
 //!
-//! Owns their layout: 232 bytes after a MAD header, to plain structs and back, byte for byte. The
-//! CM calls it. It must never refuse or change a value: the CM interprets values, and captures must
-//! re-emit equal.
+//! This module converts the 232 bytes after a MAD header to plain structs and back, byte for byte. The CM calls it. It must
+//! never refuse or change a value, because the CM interprets values, and captures must be emitted unchanged.
 //!
-//! There is one file per kind of message; each lists the positions of its fields in its module `at`.
+//! Each kind of message has one file, whose module `at` lists the positions of the fields.
 
 #![forbid(unsafe_code)]
 
@@ -42,7 +41,7 @@ pub struct TransportType {
 impl TransportType {
     /// Reliable connection.
     pub const RC: Self = Self { service: 0, extended: 0 };
-    /// XRC: the receiver's QP is a TGT.
+    /// XRC, where the receiver's QP is a TGT.
     pub const XRC: Self = Self { service: 3, extended: 1 };
 }
 
@@ -67,7 +66,7 @@ pub enum CmMessage {
     SidrReq(SidrReq),
     /// The QP and its Q_Key, or a refusal.
     SidrRep(SidrRep),
-    /// LAP, APR and all others: not parsed.
+    /// LAP, APR and all other messages, which are not parsed.
     Other(Attribute, [u8; MAD_DATA_BYTES]),
 }
 
@@ -107,7 +106,8 @@ impl CmMessage {
         }
     }
 
-    /// Returns the receiver's communication id, or the id of its SIDR_REQ. A REJ that withdraws a REQ has 0.
+    /// Returns the receiver's communication id, or for a SIDR_REP the id of the SIDR_REQ. It is 0 in a REJ that withdraws a
+    /// REQ.
     #[must_use]
     pub const fn remote_id(&self) -> Option<u32> {
         Some(match self {

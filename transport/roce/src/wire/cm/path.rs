@@ -3,7 +3,7 @@
 use super::field::{self, Data, Field};
 use trunkline_verbs::Gid;
 
-/// Positions of the fields, from the start of the path (contract rocev2 9.5).
+/// Positions of the fields relative to the start of the path (contract rocev2 9.5).
 mod at {
     use super::Field;
     pub(super) const LOCAL_LID: Field = Field::at(0, 16);
@@ -22,7 +22,7 @@ mod at {
     pub(super) const RESERVED_43: Field = Field::after(43, 5, 3);
 }
 
-/// The route between the two sides. *Local* is the sender of the REQ.
+/// The route between the two sides. *Local* refers to the sender of the REQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Path {
     /// The sender's LID; 0xffff in RoCEv2.
@@ -49,7 +49,7 @@ pub struct Path {
     pub subnet_local: bool,
     /// The three reserved bits of byte 42.
     pub reserved_42: u8,
-    /// Local ACK timeout for the receiver's QP, 5 bits: 4.096 us * 2^n.
+    /// Local ACK timeout for the receiver's QP, 5 bits; n means 4.096 us * 2^n.
     pub ack_timeout: u8,
     /// The three reserved bits of byte 43.
     pub reserved_43: u8,

@@ -37,7 +37,7 @@ impl Answered {
     pub const REQ: Self = Self(0);
     /// A REP.
     pub const REP: Self = Self(1);
-    /// In a REJ: no message in particular. In an MRA: a LAP.
+    /// No message in particular in a REJ, and a LAP in an MRA.
     pub const OTHER: Self = Self(2);
 }
 
@@ -48,15 +48,15 @@ pub struct Rej {
     pub local_id: u32,
     /// The receiver's communication id.
     pub remote_id: u32,
-    /// The kind of message that is refused.
+    /// The kind of message that is rejected.
     pub answered: Answered,
     /// The six reserved bits of byte 8.
     pub reserved_8: u8,
-    /// Number of valid bytes in `info`, 7 bits: any value is possible on the wire.
+    /// Number of valid bytes in `info`, 7 bits. Any value is possible on the wire.
     pub info_length: u8,
     /// The reserved bit of byte 9.
     pub reserved_9: bool,
-    /// The reason for the refusal.
+    /// The reason for the rejection.
     pub reason: RejectReason,
     /// Additional information, whose format depends on the reason.
     pub info: [u8; REJ_INFO_BYTES],
@@ -95,7 +95,7 @@ impl Rej {
     }
 }
 
-/// Message receipt acknowledgement: the reply will take longer.
+/// Message receipt acknowledgement, which announces that the reply will take longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mra {
     /// The sender's communication id.
@@ -106,7 +106,7 @@ pub struct Mra {
     pub answered: Answered,
     /// The six reserved bits of byte 8.
     pub reserved_8: u8,
-    /// Time that the reply may take, 5 bits: 4.096 us * 2^n.
+    /// Time that the reply may take, 5 bits; n means 4.096 us * 2^n.
     pub service_timeout: u8,
     /// The three reserved bits of byte 9.
     pub reserved_9: u8,

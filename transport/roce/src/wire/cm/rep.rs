@@ -44,11 +44,11 @@ pub struct Rep {
     pub qpn: QpNumber,
     /// Byte 15, vendor-specific.
     pub vendor_15: u8,
-    /// The sender's EE context; for XRC its TGT QP (contract rocev2 10.3).
+    /// The sender's EE context. For XRC it is the sender's TGT (contract rocev2 10.3).
     pub eecn: u32,
     /// Byte 19, vendor-specific.
     pub vendor_19: u8,
-    /// The PSN that the receiver of this message starts to *send* with (and the sender expects).
+    /// PSN of the first packet that the receiver of this message sends.
     pub starting_psn: Psn,
     /// Byte 23, vendor-specific.
     pub vendor_23: u8,
@@ -56,7 +56,7 @@ pub struct Rep {
     pub responder_resources: u8,
     /// Maximum number of outstanding READs and atomics of the sender.
     pub initiator_depth: u8,
-    /// ACK delay of the sender, 5 bits: 4.096 us * 2^n.
+    /// ACK delay of the sender, 5 bits; n means 4.096 us * 2^n.
     pub ack_delay: u8,
     /// Acceptance of the alternate path, 2 bits.
     pub failover: u8,

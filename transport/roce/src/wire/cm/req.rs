@@ -46,9 +46,9 @@ mod at {
     pub(super) const PRIVATE: usize = 140;
 }
 
-/// Request for communication. A field narrower than its type is aligned to the type's low bit. A software
-/// device writes byte 4 ([`Req::is_one_flow`]) and bytes 24 to 27 ([`Req::with_ports`]); the other reserved fields are 0.
-/// Received values are kept, so that a capture re-emits equal.
+/// Request for communication. A field narrower than its type is aligned to the type's low bit. A software device writes byte
+/// 4 ([`Req::is_one_flow`]) and bytes 24 to 27 ([`Req::with_ports`]), and sets the other reserved fields to 0. Received
+/// values are kept, so that a capture is emitted unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Req {
     /// The sender's communication id.
@@ -57,7 +57,7 @@ pub struct Req {
     pub reserved_4: u8,
     /// Vendor id, 24 bits.
     pub vendor_id: u32,
-    /// The service that is requested.
+    /// The requested service.
     pub service_id: ServiceId,
     /// GUID of the sender's channel adapter.
     pub ca_guid: u64,
@@ -75,15 +75,15 @@ pub struct Req {
     pub initiator_depth: u8,
     /// The receiver's EE context, 24 bits.
     pub remote_eecn: u32,
-    /// Time within which the receiver should reply, 5 bits: 4.096 us * 2^n.
+    /// Time within which the receiver should reply, 5 bits; n means 4.096 us * 2^n.
     pub remote_timeout: u8,
     /// RC, UC, RD or XRC.
     pub transport: TransportType,
     /// True if the sender implements end-to-end flow control.
     pub flow_control: bool,
-    /// The PSN that the receiver of this message starts to *send* with (and the sender expects).
+    /// PSN of the first packet that the receiver of this message sends.
     pub starting_psn: Psn,
-    /// Time within which the sender will reply, 5 bits: 4.096 us * 2^n.
+    /// Time within which the sender will reply, 5 bits; n means 4.096 us * 2^n.
     pub local_timeout: u8,
     /// Transport retries for the receiver's QP, 3 bits.
     pub retry_count: u8,
@@ -91,7 +91,7 @@ pub struct Req {
     pub pkey: u16,
     /// Path MTU code, 4 bits.
     pub mtu: u8,
-    /// True if a reliable datagram channel exists already; unused by RC and XRC.
+    /// True if a reliable datagram channel already exists; unused by RC and XRC.
     pub rdc_exists: bool,
     /// RNR retries for the receiver's QP, 3 bits; 7 means no limit.
     pub rnr_retry: u8,
@@ -107,13 +107,13 @@ pub struct Req {
     pub private: [u8; REQ_PRIVATE_BYTES],
 }
 
-/// Bit of byte 4: the sender accepts packets of this connection in one pair of UDP ports only
+/// Bit of byte 4, set if the sender accepts packets of this connection only in one pair of UDP ports
 /// (`docs/book/src/why/wire.md`).
 const IS_ONE_FLOW: u8 = 0x01;
-/// Bit of byte 4: the sender will set [`IS_ONE_FLOW`] in a later request unless it gets an answer.
+/// Bit of byte 4, set if the sender will set [`IS_ONE_FLOW`] in a later request unless it gets an answer.
 const TRIES: u8 = 0x02;
 
-/// Returns the UDP port that two bytes encode.
+/// Returns the UDP port encoded in two bytes.
 const fn port_of(bytes: [u8; 2]) -> u16 {
     match u16::from_be_bytes(bytes) {
         0 => ROCE_PORT,
@@ -122,7 +122,7 @@ const fn port_of(bytes: [u8; 2]) -> u16 {
 }
 
 impl Req {
-    /// Returns true if all packets of the connection are to use the pair of UDP ports of this request.
+    /// Returns true if all packets of the connection must use the pair of UDP ports of this request.
     #[must_use]
     pub const fn is_one_flow(&self) -> bool {
         self.reserved_4 & IS_ONE_FLOW != 0
@@ -134,9 +134,8 @@ impl Req {
         self.with(IS_ONE_FLOW, is_one_flow)
     }
 
-    /// Returns true if the sender will request one flow unless this request is answered. A refusal must
-    /// then be sent from another port than the request's destination, so that a firewall does not treat it
-    /// as an answer.
+    /// Returns true if the sender will request one flow unless this request is answered. A refusal must then be sent from a
+    /// port other than the request's destination port, so that a firewall does not treat it as an answer.
     #[must_use]
     pub const fn tries(&self) -> bool {
         self.reserved_4 & TRIES != 0
@@ -154,15 +153,14 @@ impl Req {
         Self { reserved_4: if is_set { others | bit } else { others }, ..self }
     }
 
-    /// Returns the UDP port at which the sender's software device receives. In one flow, the sender has sent this
-    /// request from that port.
+    /// Returns the UDP port at which the sender's software device receives. A request for one flow is sent from that port.
     #[must_use]
     pub const fn udp_port(&self) -> u16 {
         let [_, _, high, low] = self.reserved_24.to_be_bytes();
         port_of([high, low])
     }
 
-    /// Returns the UDP port to which the sender has sent a request for one flow.
+    /// Returns the UDP port to which a request for one flow was sent.
     #[must_use]
     pub const fn dialled_port(&self) -> u16 {
         let [high, low, _, _] = self.reserved_24.to_be_bytes();
@@ -176,8 +174,8 @@ impl Req {
         Self { reserved_24: code(dialled) << 16 | code(own), ..self }
     }
 
-    /// Returns the addresses and UDP ports of this request's packet as sent, if it requests one flow. Other
-    /// requests do not name ports.
+    /// Returns the addresses and UDP ports of this request's packet as sent, if it requests one flow. Other requests do not
+    /// contain these ports.
     #[must_use]
     pub fn view(&self) -> Option<PeerView> {
         let Path { local_gid, remote_gid, .. } = self.primary;

@@ -1,4 +1,4 @@
-//! rdma_cm's content in CM messages: service ids and the address header (contract rocev2 §11).
+//! rdma_cm's contents of CM messages, which are service ids and the address header (contract rocev2 §11).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use trunkline_verbs::PortSpace;
@@ -32,21 +32,21 @@ pub const ADDRESS_HEADER_BYTES: usize = 36;
 /// rdma_cm's address header (contract rocev2 11.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressHeader {
-    /// Version of the header: 0.
+    /// Version of the header, 0.
     pub version: u8,
-    /// The IP version in the high four bits, 4 or 6. This node sends 0 in the low four bits.
+    /// The IP version, 4 or 6, in the high four bits. This node sends 0 in the low four bits.
     pub ip_version: u8,
     /// The initiator's port.
     pub source_port: u16,
-    /// The initiator's address; an IPv4 address is in the last four bytes.
+    /// The initiator's address. An IPv4 address is in the last four bytes.
     pub source: [u8; 16],
     /// The responder's address, in the same format.
     pub destination: [u8; 16],
 }
 
 impl AddressHeader {
-    /// Creates the header for a connection between two addresses, which must be of the same family: the
-    /// destination's family becomes the IP version.
+    /// Creates the header for a connection between two addresses of the same family. The destination's family becomes the IP
+    /// version.
     #[must_use]
     pub fn new(source: SocketAddr, destination: IpAddr) -> Self {
         let ip_version = if destination.is_ipv4() { 0x40 } else { 0x60 };
@@ -63,7 +63,7 @@ impl AddressHeader {
         }
     }
 
-    /// Parses the first 36 bytes. Each message with such a header has more private data than that.
+    /// Parses the first 36 bytes. Every message with such a header has more than 36 bytes of private data.
     #[must_use]
     pub fn parse<const N: usize>(private: &[u8; N]) -> Self {
         const { assert!(N >= ADDRESS_HEADER_BYTES) };

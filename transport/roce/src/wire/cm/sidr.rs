@@ -33,18 +33,18 @@ mod at {
     pub(super) const REP_PRIVATE: usize = 96;
 }
 
-/// Requests the QP that serves a service.
+/// Request for the QP that serves a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SidrReq {
-    /// The sender's id of the request.
+    /// The sender's id for the request.
     pub request_id: u32,
     /// P_Key of the datagrams that will follow.
     pub pkey: u16,
     /// Bytes 6 and 7, reserved.
     pub reserved_6: u16,
-    /// The service that is requested.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// Private data: rdma_cm's address header and the program's data.
+    /// Private data, which consists of rdma_cm's address header and the program's data.
     pub private: [u8; SIDR_REQ_PRIVATE_BYTES],
 }
 
@@ -71,22 +71,22 @@ impl SidrReq {
     }
 }
 
-/// Answers a [`SidrReq`], or refuses it.
+/// Answer to a [`SidrReq`], or its refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SidrRep {
     /// The `request_id` of the [`SidrReq`].
     pub request_id: u32,
-    /// Outcome: the service has a QP, or the reason why not.
+    /// Outcome, which is success or the reason for the refusal.
     pub status: SidrStatus,
     /// Number of valid bytes in `info`.
     pub info_length: u8,
-    /// Bytes 6 and 7: the upper part of a vendor id.
+    /// Bytes 6 and 7, the upper part of a vendor id.
     pub vendor_6: u16,
     /// The QP that serves the service.
     pub qpn: QpNumber,
-    /// Byte 11: the low part of the vendor id.
+    /// Byte 11, the low part of the vendor id.
     pub vendor_11: u8,
-    /// The service that was requested.
+    /// The requested service.
     pub service_id: ServiceId,
     /// The Q_Key that datagrams to the QP must carry.
     pub qkey: u32,

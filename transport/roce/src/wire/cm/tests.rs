@@ -1,4 +1,4 @@
-//! CM messages that kernels sent are decoded as in the contract. `crate::vectors` re-emits them.
+//! Checks the decoded fields of kernels' CM messages. `crate::vectors` checks that the messages are emitted unchanged.
 
 use super::*;
 use crate::vectors::mads;

@@ -1,10 +1,10 @@
 //! Derives the IPv4 identification, which an ordinary UDP socket does not report (contract rocev2 5.7).
 //!
-//! A CRC is linear: which bits of the ICRC change with a bit of the identification depends only on that
-//! bit's position and on the number of bytes that follow. So the ICRC is computed once as if the
-//! identification were 0, and its difference to the packet's ICRC is run backwards through the
-//! register to the position of the identification. There the difference must be one that two bytes
-//! can cause: 16 of its 32 bits yield the two bytes, and the other 16 show whether they exist.
+//! A CRC is linear, so which bits of the ICRC change with a bit of the identification depends only on that bit's position
+//! and on the number of bytes that follow. Therefore the ICRC is computed once as if the identification were 0, and its
+//! difference from the packet's ICRC is run backwards through the register to the position of the identification. There, 16
+//! of the 32 bits of the difference yield the two bytes of the identification, and the other 16 show whether two bytes can
+//! cause the difference.
 
 use super::{Flow, IPV4_HEADER, IpUdp, UDP_HEADER};
 use crate::wire::ICRC_LENGTH;
@@ -13,16 +13,16 @@ use crc32fast::Hasher;
 /// The CRC-32 polynomial, reflected.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// A linear map of the register: the images of its 32 bits.
+/// A linear map of the register, as the images of its 32 bits.
 type Map = [u32; 32];
 
 /// Number of bytes of the IPv4 header after the identification.
 const AFTER_IDENTIFICATION: usize = IPV4_HEADER - 6;
 
-/// `BACK[k]` undoes 2^k zero bytes; 17 maps cover any IPv4 packet.
+/// `BACK[k]` reverses 2^k zero bytes. 17 maps suffice for any IPv4 packet.
 static BACK: [Map; 17] = powers_of_back();
 
-/// Returns the register before one zero byte was added.
+/// Returns the register's value before a zero byte was added.
 pub(super) const fn back_one(register: u32) -> u32 {
     let mut value = register;
     let mut bit = 0;
@@ -34,7 +34,7 @@ pub(super) const fn back_one(register: u32) -> u32 {
 }
 
 const fn back_one_bit(register: u32) -> u32 {
-    // The polynomial's top bit is set, so the register's top bit shows whether it was added.
+    // The polynomial's top bit is set, so the register's top bit shows whether the polynomial was added.
     if register & 0x8000_0000 != 0 { (register ^ POLYNOMIAL) << 1 | 1 } else { register << 1 }
 }
 
@@ -70,12 +70,12 @@ const fn powers_of_back() -> [Map; 17] {
     maps
 }
 
-/// Returns the identification for which the packet's ICRC is right, if there is one; the identification in
-/// `headers` is ignored. Software devices send identification 0. One in 65,536 corrupted packets also has a
-/// solution. IPv6 has no identification, so the result is `Some(0)` or `None`.
+/// Returns the identification for which the packet's ICRC is valid, if there is one. The identification in `headers` is
+/// ignored. Software devices send identification 0. One in 65,536 corrupted packets also has a solution. IPv6 has no
+/// identification, so the result is `Some(0)` or `None`.
 ///
-/// It costs as much as [`super::check`], and some 200 instructions more when the identification is
-/// not 0. No state is kept between packets.
+/// The cost is that of [`super::check`], plus about 200 instructions if the identification is not 0. No state is kept
+/// between packets.
 #[must_use]
 pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option<u16> {
     let zero = IpUdp { v4_identification: 0, ..*headers };
@@ -86,8 +86,8 @@ pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option
     identification_of(difference, payload_with_icrc.len())
 }
 
-/// Returns the identification of an IPv4 packet whose ICRC has this difference to the one for identification 0, if there
-/// is one. The packet has `length` bytes of UDP payload, with its ICRC.
+/// Returns the identification of an IPv4 packet from the difference between its ICRC and the ICRC for identification 0, if
+/// there is one. The packet has `length` bytes of UDP payload, including its ICRC.
 #[must_use]
 pub fn identification_of(difference: u32, length: usize) -> Option<u16> {
     let mut register = difference;
@@ -103,8 +103,8 @@ pub fn identification_of(difference: u32, length: usize) -> Option<u16> {
             register = apply(map, register);
         }
     }
-    // Undoing two zero bytes yields the register to whose low half the two bytes were added, the first of
-    // them lowest. All other bits must be 0.
+    // Reversing two zero bytes yields the register to whose low half the two bytes were added, with the first byte in the
+    // lowest position. All other bits must be 0.
     let bytes = back_one(back_one(register));
     let [first, second, 0, 0] = bytes.to_le_bytes() else { return None };
     Some(u16::from_be_bytes([first, second]))
@@ -115,21 +115,21 @@ const fn following(length: usize) -> usize {
     AFTER_IDENTIFICATION + UDP_HEADER + length.saturating_sub(ICRC_LENGTH)
 }
 
-/// Maximum number of segments that one call sends; they have the identifications 0, 1, 2 and so on (contract rocev2 5.2).
+/// Maximum number of segments in one send call. They have the identifications 0, 1, 2 and so on (contract rocev2 5.2).
 pub const MAX_SEGMENTS: u16 = 64;
 
-/// Differences of ICRCs for the identifications of segments. Caches the last length, since segments of one
-/// call have the same length.
+/// Differences of ICRCs for the identifications of segments. Caches the last length, because the segments of one call have
+/// the same length.
 #[derive(Debug, Clone, Default)]
 pub struct SegmentDifferences {
     length: usize,
-    /// Difference of each bit of the identification.
+    /// Difference for each bit of the identification.
     bits: [u32; MAX_SEGMENTS.ilog2() as usize],
 }
 
 impl SegmentDifferences {
-    /// Returns the ICRC of an IPv4 packet with this identification, below [`MAX_SEGMENTS`], exclusive-or its ICRC with
-    /// identification 0. The packet has `length` bytes of UDP payload, with its ICRC.
+    /// Returns the exclusive-or of the ICRCs of an IPv4 packet with this identification, which is below [`MAX_SEGMENTS`],
+    /// and with identification 0. The packet has `length` bytes of UDP payload, including its ICRC.
     pub fn of(&mut self, identification: u16, length: usize) -> u32 {
         if self.length != length {
             self.set_length(length);
@@ -142,7 +142,8 @@ impl SegmentDifferences {
     }
 
     fn set_length(&mut self, length: usize) {
-        // The identification's second byte is added to the register and moved out of it by as many zero bytes.
+        // The identification's second byte is added to the register, and as many zero bytes follow as there are bytes after
+        // it.
         static ZEROS: [u8; 4096] = [0; 4096];
         let mut crc = Hasher::new_with_initial(!1);
         let mut rest = following(length) + 1;

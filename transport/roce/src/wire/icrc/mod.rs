@@ -1,7 +1,7 @@
 //! The invariant CRC (ICRC) at the end of each packet (contract rocev2 §4, 5.7).
 //!
-//! Owns the list of IP and UDP header fields that the ICRC covers. Senders, receivers and the
-//! capture tools call it. It never allocates, except that [`append`] grows the vector that it is given.
+//! This module defines which IP and UDP header fields the ICRC covers. Senders, receivers and the capture tools call it. It
+//! never allocates, except that [`append`] grows the given vector.
 
 mod identification;
 
@@ -12,10 +12,10 @@ use crc32fast::Hasher;
 use identification::back_one;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The register after eight bytes of ones, which take the place of the LRH (contract rocev2 4.2, 4.4).
+/// Register value after eight bytes of ones, which replace the LRH (contract rocev2 4.2, 4.4).
 const SEED: u32 = 0xdebb_20e3;
 
-/// Four bytes that turn a register of 0 into the seed. Zero bytes before them have no effect.
+/// Four bytes that change a register of 0 to the seed. Zero bytes before them have no effect.
 const LRH: [u8; 4] = back_one(back_one(back_one(back_one(SEED)))).to_le_bytes();
 
 /// Initial value of a CRC whose register starts at 0.
@@ -33,15 +33,15 @@ pub struct IpUdp {
     pub source: SocketAddr,
     /// Receiver's address and UDP port.
     pub destination: SocketAddr,
-    /// IPv4: the identification. An ordinary socket does not report it to the receiver.
+    /// IPv4 identification. An ordinary socket does not report it to the receiver.
     pub v4_identification: u16,
-    /// IPv4: the flag "don't fragment".
+    /// IPv4 flag "don't fragment".
     pub v4_dont_fragment: bool,
 }
 
 impl IpUdp {
-    /// Headers as an unconnected socket with path MTU discovery sends them: DF and identification
-    /// 0 (contract rocev2 5.1).
+    /// Creates the headers of a packet from an unconnected socket with path MTU discovery, with DF and identification 0
+    /// (contract rocev2 5.1).
     #[must_use]
     pub const fn new(source: SocketAddr, destination: SocketAddr) -> Self {
         Self { source, destination, v4_identification: 0, v4_dont_fragment: true }
@@ -68,30 +68,31 @@ const fn as_v6(address: SocketAddr) -> Ipv6Addr {
     }
 }
 
-/// Longest IP and UDP headers.
+/// Maximum length of the IP and UDP headers, in bytes.
 const HEADERS_MAX: usize = IPV6_HEADER + UDP_HEADER;
 
-/// Block size of a CRC's computation; an incomplete block costs as much as several.
+/// Block size of a CRC computation, in bytes. An incomplete block costs as much as several blocks.
 const BLOCK: usize = 16;
 
-/// Start of a packet: after zero bytes, which complete the first block, the LRH's place and the masked headers.
+/// Offset of a packet, after the zero bytes that complete the first block, the replacement of the LRH, and the masked
+/// headers.
 const PACKET: usize = (BLOCK + LRH.len() + HEADERS_MAX).next_multiple_of(BLOCK);
 
-/// Maximum size of a packet that is appended to the masked headers before the CRC is computed, in bytes. A
-/// CRC has a fixed cost, so a small packet gets a single CRC over everything.
+/// Maximum size in bytes of a packet that is appended to the masked headers before the CRC is computed. A CRC has a fixed
+/// cost, so a small packet takes a single CRC over everything.
 const TOGETHER: usize = 256 - PACKET;
 
 /// Buffer for the masked headers and a small packet.
 type Together = [u8; PACKET + TOGETHER];
 
-/// Computes the ICRCs of packets with the same headers below the BTH, apart from the lengths. Writes those
-/// headers once.
+/// Computes the ICRCs of packets with the same headers before the BTH, apart from the lengths. Writes those headers only
+/// once.
 #[derive(Debug, Clone)]
 pub struct Flow {
     headers: IpUdp,
-    /// Zero bytes, the LRH's place, the masked headers, and room for the start of a packet.
+    /// Zero bytes, the replacement of the LRH, the masked headers, and space for the start of a packet.
     bytes: Together,
-    /// Length in bytes of the masked headers and of the bytes in place of the LRH.
+    /// Length in bytes of the masked headers and of the replacement of the LRH.
     before: usize,
     /// CRC of an empty input.
     empty: Hasher,
@@ -116,7 +117,7 @@ impl Flow {
         &self.headers
     }
 
-    /// Returns the ICRC of a packet that does not contain it yet, from the BTH on. On the wire its least
+    /// Returns the ICRC of a packet, which begins with the BTH and does not contain the ICRC yet. On the wire, the least
     /// significant byte comes first.
     #[must_use]
     pub fn icrc(&mut self, payload_without_icrc: &[u8]) -> u32 {
@@ -137,21 +138,21 @@ impl Flow {
         crc.finalize()
     }
 
-    /// Returns true if a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
+    /// Returns true if a packet ends with a valid ICRC, and `false` for packets shorter than an ICRC.
     #[must_use]
     pub fn check(&mut self, payload_with_icrc: &[u8]) -> bool {
         self.difference(payload_with_icrc) == Some(0)
     }
 
-    /// Returns the packet's ICRC exclusive-or the right one: 0 for a valid packet, `None` for fewer than four
-    /// bytes. Packets of one length whose ICRC covers certain other headers have the same difference.
+    /// Returns the exclusive-or of the packet's ICRC and the valid one. It is 0 for a valid packet, and `None` for fewer
+    /// than four bytes. If the ICRC covers certain other headers, packets of equal length have the same difference.
     pub fn difference(&mut self, payload_with_icrc: &[u8]) -> Option<u32> {
         let (packet, found) = payload_with_icrc.split_last_chunk()?;
         Some(u32::from_le_bytes(*found) ^ self.icrc(packet))
     }
 }
 
-/// Writes the masked headers, all but their lengths.
+/// Writes the masked headers without their lengths.
 fn put_headers(masked: &mut [u8], headers: &IpUdp) {
     if let Some((source, destination)) = headers.v4() {
         let (ip, udp) = masked.split_at_mut(IPV4_HEADER);
@@ -201,7 +202,7 @@ fn clamp(length: usize) -> u16 {
     u16::try_from(length).unwrap_or(u16::MAX)
 }
 
-/// Returns the ICRC of one packet, as [`Flow::icrc`] returns it.
+/// Returns the ICRC of a single packet, like [`Flow::icrc`].
 #[must_use]
 pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
     Flow::new(headers).icrc(payload_without_icrc)
@@ -210,7 +211,7 @@ pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
 /// Returns [`Flow::difference`] of management datagrams whose ICRC covers `covered` in place of `headers`.
 #[must_use]
 pub fn mad_difference(headers: &IpUdp, covered: &IpUdp) -> u32 {
-    // A CRC is linear: what both packets contain cancels out.
+    // A CRC is linear, so the bytes common to both packets cancel out.
     let packet = [0; super::MAD_PACKET_BYTES];
     icrc(headers, &packet) ^ icrc(covered, &packet)
 }
@@ -221,7 +222,7 @@ pub fn append(headers: &IpUdp, packet: &mut Vec<u8>) {
     packet.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// Returns true if a packet ends in the right ICRC; `false` for packets shorter than an ICRC.
+/// Returns true if a packet ends with a valid ICRC, and `false` for packets shorter than an ICRC.
 #[must_use]
 pub fn check(headers: &IpUdp, payload_with_icrc: &[u8]) -> bool {
     Flow::new(headers).check(payload_with_icrc)
@@ -256,7 +257,7 @@ mod tests {
         }
     }
 
-    /// The captures in `tests/vectors` hold IPv4 packets of a kernel.
+    /// The captures in `tests/vectors` contain IPv4 packets from a kernel.
     #[test]
     fn icrcs_match_other_implementations() {
         let congestion = format!("8100ffff 40000118 00000000 {}", "00".repeat(16));
@@ -294,7 +295,7 @@ mod tests {
         {
             let packet: Vec<u8> = (0..600).map(|at: u32| at.to_le_bytes()[0] ^ 0x5a).collect();
             let mut flow = Flow::new(&headers);
-            // Long and short packets alternate, so that leftovers of the previous one would show.
+            // Long and short packets alternate, to detect leftovers of the previous packet.
             for length in (0..packet.len()).zip((0..packet.len()).rev()).flat_map(|(low, high)| [low, high]) {
                 let mut masked = vec![0; if headers.v4().is_some() { 28 } else { 48 }];
                 put_headers(&mut masked, &headers);

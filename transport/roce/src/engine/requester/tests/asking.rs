@@ -13,8 +13,7 @@ fn unsignaled_request_requests_acks_until_peer_answered() {
     rig.send(4);
     rig.send_unsignaled(5);
     assert_eq!(rig.asking(), [103]);
-    // A new path has to be proven again. Retransmitted packets request acknowledgements as first
-    // transmissions do.
+    // A new path must be proven again. Retransmitted packets request acknowledgements like first transmissions.
     rig.requester.resend();
     assert_eq!(rig.asking(), [102, 103, 104]);
     rig.send_unsignaled(6);

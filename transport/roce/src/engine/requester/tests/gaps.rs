@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns a requester that has requested a READ of `packets`, as one piece.
+/// Returns a requester that has requested a READ of `packets` as one piece.
 fn reading(packets: u32) -> Rig {
     let mut rig = Rig::new();
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), packets * MTU);
@@ -11,7 +11,7 @@ fn reading(packets: u32) -> Rig {
 }
 
 impl Rig {
-    /// Answers a request for this response alone.
+    /// Answers a request for this response only.
     fn hear_repeat(&mut self, psn: u32) -> Response {
         let bytes = [u8::try_from(psn % 256).expect("a byte"); MTU as usize];
         self.hear(&response(Operation::READ_RESPONSE_ONLY, psn, &bytes))
@@ -127,7 +127,7 @@ fn gaps_of_several_pieces_are_requested_together_and_cost_one_retry() {
         // The last response of one piece and the first response of the next piece.
         rig.hear_piece(104, 105..108, 108);
         rig.hear_piece(108, 108..112, 112);
-        // At most one range of each piece.
+        // At most one range per piece.
         assert_eq!(rig.reads(), [(101, 256, 1), (104, 4 * 256, 1)][..packets]);
         let failed = rig.completions();
         assert_eq!(failed.first().map(|(_, status)| *status), (packets == 0).then_some(S::RetryExceeded));
@@ -229,7 +229,7 @@ fn probe_answered_alone_repeats_missing_read_packets() {
 
 #[test]
 fn lost_probed_read_is_repeated_in_same_parts() {
-    // The peer may have taken the probe for the request itself, and then has a READ of one packet.
+    // The peer may have mistaken the probe for the request itself, and then holds a READ of one packet.
     let mut rig = in_pieces(16);
     rig.post(1, SendOperation::RdmaRead(remote(0x4000)), 4 * MTU);
     rig.flush();
@@ -262,7 +262,7 @@ fn retransmission_skips_arrived_responses() {
     rig.check_memory(12);
 }
 
-/// Sends all responses except the response with PSN 100. Returns one past the last response.
+/// Sends all responses except the response with PSN 100. Returns the PSN after the last response.
 fn answer_beyond(rig: &mut Rig) -> u32 {
     let mut highest = 0;
     loop {
@@ -335,8 +335,8 @@ fn request_implied_by_response_is_not_measured() {
 }
 
 proptest! {
-    /// Responses are lost, repeated and reordered: each READ completes with its bytes, and the number of packets
-    /// in flight never exceeds the number of missing packets.
+    /// Responses are lost, repeated and reordered. Each READ completes with its bytes, and the number of packets in flight
+    /// never exceeds the number of missing packets.
     #[test]
     fn reads_complete_over_bad_network(
         fates in proptest::collection::vec((0_u8..8, any::<proptest::sample::Index>()), 0..120),

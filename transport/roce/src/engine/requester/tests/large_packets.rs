@@ -1,11 +1,11 @@
-//! Detection of lost large packets, by the side that sends or READs them.
+//! Detection of lost large packets by the side that sends or READs them.
 
 use super::*;
 use crate::engine::responder::ResponderState;
 use crate::engine::testing::Script;
 use trunkline_verbs::{CompletionFlags, Mtu};
 
-/// Two QPs and a path that drops packets between them.
+/// Two QPs and the path between them, which drops packets.
 struct Path {
     rig: Rig,
     responder: ResponderState,
@@ -23,8 +23,8 @@ impl Path {
         Self { rig, responder, script: Script::default() }
     }
 
-    /// Runs both sides until neither has a running timer, or until `until`. `passes` decides by its payload if a
-    /// packet is delivered.
+    /// Runs both sides until neither has a running timer, or until `until`. `passes` decides by a packet's payload whether
+    /// the packet is delivered.
     fn run(&mut self, until: Time, mut passes: impl FnMut(usize) -> bool) {
         let mut out = Vec::new();
         while self.rig.now < until {
@@ -103,8 +103,8 @@ impl Dice {
     }
 }
 
-/// One packet in a hundred is lost at random, and the peer dies at a random time. A dead peer does not answer
-/// timeouts, and for a wrong result a packet would have to be lost about ten times in a row before the death.
+/// One packet in a hundred is lost at random, and the peer dies at a random time. A dead peer does not answer timeouts, so a
+/// wrong result would require that a packet is lost about ten times in a row before the death.
 #[test]
 fn death_after_losses_is_not_attributed_to_mtu() {
     for seed in 0..500 {

@@ -1,4 +1,4 @@
-//! The requester's rules, one by one.
+//! The requester's rules, one per test.
 
 mod asking;
 mod gaps;
@@ -134,7 +134,8 @@ impl Rig {
         self.requester.handle_response(self.now, packet, &mut self.ram)
     }
 
-    /// Sends, and returns the READ requests: PSN, offset from 0x4000, packets.
+    /// Sends everything that may be sent now. Returns the PSN, the offset from 0x4000 and the number of packets of each READ
+    /// request.
     fn reads(&mut self) -> Vec<(u32, u64, u32)> {
         let sent = self.flush();
         sent.into_iter()
@@ -145,7 +146,7 @@ impl Rig {
             .collect()
     }
 
-    /// Answers packets `from..end` of one READ request that began with PSN `start`.
+    /// Answers the packets `psns` of a READ request that began with PSN `start` and ends before `end`.
     fn hear_piece(&mut self, start: u32, psns: std::ops::Range<u32>, end: u32) {
         for psn in psns {
             let operation = match (psn == start, psn + 1 == end) {
@@ -159,7 +160,7 @@ impl Rig {
         }
     }
 
-    /// Advances to the next deadline. Returns the time until it.
+    /// Advances to the next deadline. Returns the elapsed time.
     fn wait(&mut self) -> u64 {
         let next = self.requester.next_timeout().expect("something to wait for");
         let waited = next.since(self.now);
@@ -284,7 +285,7 @@ fn window_bounds_unacknowledged_packets() {
     assert_eq!((sent.len(), asking), (8, vec![102, 105, 107]));
     rig.hear(&ack(102));
     assert_eq!(rig.psns(), [108, 109, 110]);
-    // The PSNs of a READ's answer are not packets of the window.
+    // The PSNs of a READ's response do not count as packets of the window.
     let mut rig = Rig::with(&attributes(QpType::XrcIni), tuning);
     rig.post(1, SendOperation::RdmaRead(remote(0)), 50 * MTU);
     rig.send(2);
@@ -407,7 +408,7 @@ fn psns_wrap_at_24_bits() {
 }
 
 proptest! {
-    /// Any answers of a hostile peer: no panic, and every request ends at most once, in order.
+    /// The requester does not panic on any answers of a hostile peer, and every request ends at most once, in order.
     #[test]
     fn random_answers_do_not_panic(
         answers in proptest::collection::vec((0x0d_u8..0x13, 95_u32..130, any::<u8>(), 0_usize..300, 0_u64..3), 1..60),

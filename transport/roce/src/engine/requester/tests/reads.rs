@@ -1,4 +1,4 @@
-//! READs and atomics: their answers, pieces and order.
+//! READs and atomics, with their answers, pieces and order.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn acknowledgement_beyond_read_retransmits_read() {
     rig.hear(&ack(102));
     assert_eq!(rig.completions(), [(1, S::Success)]);
     assert_eq!(rig.psns(), [101, 102]);
-    // Further responses of the same burst do not cost a retry each.
+    // Further responses in the same burst do not cost a retry each.
     for _ in 0..10 {
         rig.hear(&ack(102));
     }
@@ -138,7 +138,7 @@ fn probe_requests_one_response() {
     rig.hear_piece(100, 100..101, 104);
     rig.wait();
     assert_eq!(rig.reads(), [(101, 256, 1)]);
-    // The answers were late, not lost: later responses are not requested again.
+    // The answers were late and not lost, so later responses are not requested again.
     rig.hear_piece(100, 101..103, 104);
     assert_eq!(rig.reads(), []);
     rig.hear_piece(100, 103..104, 104);

@@ -1,10 +1,10 @@
-//! Time-outs, probes and negative answers.
+//! Timeouts, probes and negative acknowledgements.
 
 use super::*;
 
 #[test]
 fn dead_peer_ends_request_after_retry_count_plus_one_timeouts() {
-    // contract rocev2 7.22: finite, first transmission plus retry_cnt.
+    // contract rocev2 7.22: finite, with a first transmission and retry_cnt repetitions.
     let mut rig = Rig::patient();
     rig.send(1);
     rig.try_post(2, SendOperation::Send, &[sge(0, 1)], SendFlags::empty()).expect("room");
@@ -104,8 +104,8 @@ fn path_with_rare_loss_times_out_before_probe() {
     assert_eq!(rig.wait(), MS);
 }
 
-/// A peer that takes 3.5 ms each time is probed less and less often, until a message was answered without a
-/// probe and measured.
+/// A peer that always takes 3.5 ms is probed less often after each message, until one is answered without a probe and
+/// measured.
 #[test]
 fn slow_peer_is_probed_less_after_measurement() {
     let mut rig = Rig::new();
