@@ -40,7 +40,7 @@ pub enum Reason {
     Expired,
     /// The caller cancelled the call.
     Cancelled,
-    /// The caller may not call this method.
+    /// The caller is not authorised to call this method.
     Unauthorised,
     /// The node does not serve this service.
     NoService,
