@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_out_of_range_are_refused_by_name_and_value() {
+    fn limits_out_of_range_are_refused_with_name_and_value() {
         type Set = fn(&mut Limits, Limit);
         let with = |set: Set, per_peer, in_all| {
             let mut limits = Limits::default();

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn link_is_one_of_flag() {
+    fn link_flag_selects_path() {
         let parse = |link| Program::try_parse_from(["program", "--provider", "soft", "--link", link]);
         let flags = parse("shm").unwrap().device;
         // The link cannot be combined with faults, so the node does not start.

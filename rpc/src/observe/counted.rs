@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_code_has_name_of_grpc() {
+    fn each_code_has_grpc_name() {
         for (number, name) in (1_u8..).zip(&CODES[1..]) {
             let code = format!("{:?}", Code::from_number(number));
             assert_eq!(code.to_uppercase(), name.replace('_', ""));

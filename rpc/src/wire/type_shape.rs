@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn shape_has_names_and_kinds_of_all_parts() {
+    fn shape_contains_names_and_kinds_of_all_parts() {
         #[derive(Deserialize)]
         struct Order {
             net: u64,

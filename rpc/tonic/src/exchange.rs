@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_cut_and_empty_ones_left_out() {
+    fn frames_are_split_and_empty_frames_omitted() {
         let mut frame = Bytes::from(vec![1; 2 * MAX_PIECE + 1]);
         let sizes = std::iter::from_fn(|| next_piece(&mut frame)).map(|piece| piece.len());
         assert_eq!(sizes.collect::<Vec<_>>(), [MAX_PIECE, MAX_PIECE, 1]);

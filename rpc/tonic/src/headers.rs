@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn values_keep_their_order_and_binary_ones_travel_as_bytes() {
+    fn values_keep_order_and_binary_values_are_sent_as_bytes() {
         let given = headers(&[
             ("tag", "blue"),
             ("tag", ""),

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn call_counts_for_its_method_and_its_service() {
+    fn call_counts_towards_method_and_service() {
         let mut limits = Limits::default();
         limits.set_calls("/a.B", 2);
         limits.set_calls("/a.B/C", 1);

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn small_messages_share_frame_and_large_ones_follow_their_prefix() {
+    fn small_messages_share_frame_and_large_messages_follow_prefix() {
         let small = [message(0, &[1; 10]), message(0, &[2; SMALL])].concat();
         let body = [&small[..], &message(0, &[3; SMALL + 1]), &message(0, &[])].concat();
         let mut messages = messages("identity", None);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn panicking_exchange_ends_alone() {
+    fn panic_ends_only_its_exchange() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let panics = PanicsInDrop;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_with_thousands_of_exchanges_does_not_delay_exchange_of_another() {
+    fn peer_with_thousands_of_exchanges_does_not_delay_other_peer() {
         let (runtime, order) = (stopped(), Arc::new(Mutex::new(Vec::new())));
         let spawner = Arc::new(Spawner::new(runtime.handle()));
         let [busy, other] = [1, 2].map(|port| Some(SocketAddr::from(([127, 0, 0, 1], port))));

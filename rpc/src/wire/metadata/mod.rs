@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_keys_are_open_to_adapters_only() {
+    fn reserved_keys_are_accepted_only_from_adapters() {
         let mut metadata = Metadata::new();
         metadata.append_reserved("grpc-message", b"no").unwrap();
         assert!(metadata.append_reserved("Grpc", b"no").is_err());
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_headers_are_open_to_adapters_only() {
+    fn header_bytes_are_accepted_only_from_adapters() {
         let mut metadata = Metadata::new();
         for value in ["a\tb", "\u{e4}"] {
             assert!(metadata.insert("tag", value).is_err(), "{value:?}");
