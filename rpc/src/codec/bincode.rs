@@ -114,7 +114,6 @@ impl Bincode {
         }
     }
 
-    /// Decodes a value.
     #[inline]
     pub(crate) fn decode_value<T: DeserializeOwned>(
         bytes: &[u8],

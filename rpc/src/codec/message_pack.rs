@@ -52,7 +52,6 @@ impl MessagePack {
         sent.other_length(&lists).map_or(Ok(()), Err)
     }
 
-    /// Decodes a value.
     pub(crate) fn decode_value<T: DeserializeOwned>(
         bytes: &[u8],
         limits: &Limits<'_>,

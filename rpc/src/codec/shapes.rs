@@ -467,12 +467,10 @@ impl Lists {
         self.kinds.borrow_mut().push(kind);
     }
 
-    /// Adds the fields of a struct.
     pub(super) fn add_struct(&self, name: &'static str, fields: &'static [&'static str]) {
         add(&self.structs, (name, fields));
     }
 
-    /// Adds the variants of an enum.
     pub(super) fn add_enum(&self, name: &'static str, variants: &'static [&'static str]) {
         self.add(Kind::Enum);
         add(&self.enums, (name, variants));

@@ -160,12 +160,10 @@ impl Inbox {
         &self.running
     }
 
-    /// Returns the counters for the methods that the poller serves.
     pub(crate) fn served(&self) -> &CountedMethods {
         &self.served
     }
 
-    /// Returns the counters for the methods that the poller calls.
     pub(crate) fn called(&self) -> &CountedMethods {
         &self.called
     }

@@ -97,7 +97,6 @@ impl Timers {
         SetTimer { key: Some(key), timer }
     }
 
-    /// Removes a timer.
     pub(crate) fn remove(&self, set: &SetTimer) {
         let Some((mut waiting, key)) = self.waiting.lock().zip(set.key) else { return };
         // After a timer has fired, another timer may use its slot in the wheel.

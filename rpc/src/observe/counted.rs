@@ -190,7 +190,6 @@ impl CountedMethods {
         Self { side, methods: Lock::default() }
     }
 
-    /// Adds the counters of a method.
     pub(crate) fn add(&self, method: &'static MethodName) -> Arc<MethodCounters> {
         self.add_named((method.service.name, method.name))
     }

@@ -27,7 +27,6 @@ impl Key {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) key: Key,
-    /// Deadline of the call.
     pub(super) deadline: Option<Time>,
     pub(super) one_way: bool,
     /// Size of the request's metadata, in bytes.

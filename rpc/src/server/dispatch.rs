@@ -53,7 +53,6 @@ struct Running {
     decoded: usize,
     /// Context, if the handler has used it.
     context: Option<Context>,
-    /// The stream of the call, if any.
     stream: Option<Arc<CallStream>>,
 }
 

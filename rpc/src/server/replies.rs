@@ -138,7 +138,6 @@ impl Line {
         Self::cost() + self.replies.values().map(|reply| reply.bytes).sum::<usize>()
     }
 
-    /// Adds a reply to the indexes.
     fn index(&mut self, reply: &WaitingReply) {
         self.by_caller.insert((reply.caller_key(), reply.place));
         self.by_deadline.extend(reply.caller.deadline.map(|deadline| (deadline, reply.place)));
@@ -152,7 +151,6 @@ impl Line {
         }
     }
 
-    /// Removes a reply.
     fn remove(&mut self, place: u64) -> Option<Box<WaitingReply>> {
         let reply = self.replies.remove(&place)?;
         self.unindex(&reply);

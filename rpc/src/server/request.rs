@@ -39,7 +39,6 @@ pub struct Request {
     encoded: Range<usize>,
     poller: Rc<LocalQueue>,
     memory: Rc<ArgumentMemory>,
-    /// The stream of the call, if any.
     stream: Option<Arc<CallStream>>,
     /// Maximum size of the response metadata, in bytes.
     most_metadata: usize,

@@ -184,7 +184,6 @@ impl Status {
         Self { origin: Origin::Local, ..Self::new(code, message) }
     }
 
-    /// Sets the reason.
     pub(crate) fn because(self, reason: Reason) -> Self {
         Self { reason: Some(reason), ..self }
     }

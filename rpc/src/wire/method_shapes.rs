@@ -51,7 +51,6 @@ impl ShapeList {
         self.error = shape;
     }
 
-    /// Returns the shape at a position.
     fn at(&self, position: usize) -> Option<&TypeShape> {
         match position {
             RESULT => self.result.as_ref(),

@@ -149,7 +149,6 @@ pub(crate) struct Schema {
     pub(crate) version: u32,
     /// Number of earlier versions that are also compatible.
     pub(crate) older: u8,
-    /// Number of the codec.
     pub(crate) codec: u8,
 }
 

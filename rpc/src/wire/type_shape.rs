@@ -104,7 +104,6 @@ impl Default for Fnv {
 }
 
 impl Fnv {
-    /// Adds bytes.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);

@@ -2,7 +2,6 @@
 //!
 //! tonic's client uses HTTP/2 over a pipe inside the process, and a server at the other end of the pipe forwards the
 //! requests.
-//! requests on.
 
 use crate::Channel;
 use crate::server::routes_to;

@@ -309,7 +309,6 @@ impl Handler {
     }
 }
 
-/// Creates the HTTP request for a call.
 fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Request<RequestBody>, Status> {
     let malformed = || Status::invalid_argument("expected the path of a gRPC method in grpc-path");
     let metadata = cx.metadata();
@@ -609,7 +608,6 @@ impl Stream for TaskResponse {
     }
 }
 
-/// The body of a request.
 struct RequestBody {
     pieces: Pieces,
     messages: Messages,

@@ -68,7 +68,6 @@ impl PoolThreads {
         settings.workers.map_or_else(|| by_default(runtime), usize::from)
     }
 
-    /// Returns the pool.
     pub(crate) fn pool(&self) -> &Arc<SharedPool> {
         &self.pool
     }

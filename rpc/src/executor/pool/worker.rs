@@ -34,7 +34,6 @@ impl Wake for Bell {
     }
 }
 
-/// One worker.
 pub(super) struct Worker {
     pool: Arc<SharedPool>,
     index: usize,

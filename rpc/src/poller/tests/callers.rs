@@ -24,7 +24,6 @@ const KEEP_UNHEARD: &MethodName = &METHODS[6];
 /// Maximum message size of a node with little memory, in bytes.
 const SMALL: usize = 64 << 10;
 
-/// A node, and a peer that calls it.
 struct Caller {
     world: World,
     node: Node,

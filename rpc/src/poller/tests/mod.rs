@@ -53,7 +53,6 @@ impl World {
         Self { clock, hub: Hub::new(), stepped: Stepped::new(1), tasks: Vec::new(), hosts: 0 }
     }
 
-    /// Returns the time.
     pub(crate) fn now(&self) -> Time {
         Clock::simulated(Arc::clone(&self.clock)).now()
     }

@@ -144,7 +144,6 @@ impl Server {
         world.until("the end of the session", || (!channel.is_connected()).then_some(()));
     }
 
-    /// Returns the open work of the node.
     pub(super) fn open_work(&self) -> DriverLedger {
         let machines = self.world.tasks.iter();
         let ledgers =

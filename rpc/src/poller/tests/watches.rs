@@ -48,7 +48,6 @@ fn report(peer: &Peer, watch: Arrived, statuses: &[&[u8]]) {
     }
 }
 
-/// Ends a watch with a code.
 fn end(peer: &Peer, watch: Arrived, code: u8) {
     let (by, metadata) = (RepliedBy::Handler, MetadataBytes::default());
     let header = Header::Reply { call: watch.call, code, by, number: None, metadata };

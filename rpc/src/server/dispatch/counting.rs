@@ -21,7 +21,6 @@ pub(super) struct FailureLog {
 }
 
 impl Dispatch {
-    /// Returns the counters of a method.
     pub(super) fn counters(&self, table: u32) -> &MethodCounters {
         self.served(table).map_or(&self.others, |served| &served.counters)
     }

@@ -90,7 +90,6 @@ pub(crate) struct RequestHeader {
     pub(crate) one_way: bool,
     /// True if the call streams items.
     pub(crate) opens: bool,
-    /// The method.
     pub(crate) method_ref: MethodRef,
     /// Size in bytes of the metadata, which precedes the encoded part.
     pub(crate) metadata: u32,
