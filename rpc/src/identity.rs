@@ -1,11 +1,12 @@
-//! Names of nodes, proved by certificates.
+//! Names of nodes, which certificates prove.
 //!
-//! The two nodes of a session prove their names before it begins, and encrypt its frames. Processes of one user on one host
-//! are exempt by default, see [`NodeBuilder::exempt_local_user`](crate::NodeBuilder::exempt_local_user).
+//! The two nodes of a session prove their names before it begins, and encrypt its frames. By default, processes of one user
+//! on one host are exempt, as [`NodeBuilder::exempt_local_user`](crate::NodeBuilder::exempt_local_user) describes.
 //!
-//! A node has an [`Identity`], which is a chain of certificates with the private key, and [`Trust`], the roots that peers'
-//! certificates must lead to. `trunkctl keys` creates both. [`Peer::name`](crate::Peer::name) returns the name of a caller, for
-//! handlers and for the code that [`NodeBuilder::authorize`](crate::NodeBuilder::authorize) installs:
+//! A node has an [`Identity`], which is a chain of certificates with the private key. It also has [`Trust`], which contains
+//! the roots to which peers' certificates must chain. `trunkctl keys` creates both. [`Peer::name`](crate::Peer::name)
+//! returns the name of a caller, for handlers and for authorizers added with
+//! [`NodeBuilder::authorize`](crate::NodeBuilder::authorize):
 //!
 //! ```no_run
 //! use std::fs::read;
@@ -40,9 +41,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A channel expects a name of its servers, and calls only servers that have proved this name. A target with a host name
-//! expects that name, and an address or a resolver the IP address of each server. [`Target::named`](crate::Target::named) sets
-//! another name:
+//! A channel expects its servers to have a certain name, and calls only servers that have proved this name. For a target
+//! with a host name, the channel expects this name. For an address or a resolver, it expects the IP address of each server.
+//! [`Target::named`](crate::Target::named) sets another name:
 //!
 //! ```
 //! use trunkline::{Channel, Node, Target};
@@ -52,12 +53,13 @@
 //! }
 //! ```
 //!
-//! Calls to a server with another name fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated), and have not run. With
-//! [`Connect::Wait`](crate::Connect::Wait) they wait until a server has the name. Channels with
+//! Calls to a server with another name fail with [`Code::Unauthenticated`](crate::Code::Unauthenticated) and have not run.
+//! With [`Connect::Wait`](crate::Connect::Wait), they wait until a server has the expected name. Channels with
 //! [`Dns`](crate::Dns) as a resolver expect an IP address.
 //!
-//! If a handshake fails, calls fail as [`Code::Unauthenticated`](crate::Code::Unauthenticated) with the cause, and have not
-//! run. After too many handshakes or a time-out they fail as `Unavailable`, because a repetition can succeed.
+//! If a handshake fails, calls fail with [`Code::Unauthenticated`](crate::Code::Unauthenticated) and the cause, and have not
+//! run. If there are too many handshakes, or if a handshake times out, they fail with `Unavailable`, because a retry can
+//! succeed.
 
 use std::io;
 use std::path::PathBuf;
@@ -69,14 +71,14 @@ pub use trunkline_transport::identity::{
 };
 use trunkline_transport::utc;
 
-/// Cause why a node with an identity did not start.
+/// The reason why a node with an identity did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadIdentity {
-    /// The node has an identity and no trust.
+    /// The node has an identity but no trust.
     #[error("it has no trust: give the node the roots of its peers' certificates (NodeBuilder::trust)")]
     NoTrust,
-    /// The node has trust, or requires names of its peers, and has no identity.
+    /// The node has trust, or requires names of its peers, but has no identity.
     #[error("there is none: give the node its certificates and private key (NodeBuilder::identity)")]
     NoIdentity,
     /// A certificate of the node's chain has expired.
@@ -91,7 +93,7 @@ pub enum BadIdentity {
     /// A file cannot be read.
     #[error("{0}: give the path of a regular file that the user of this node can read")]
     Unreadable(io::Error),
-    /// A file of the identity or of the trust has this problem.
+    /// A file of the identity or the trust causes this error.
     #[error("{}: {cause}", path.display())]
     File {
         /// Path of the file.
@@ -101,7 +103,7 @@ pub enum BadIdentity {
     },
 }
 
-/// Returns the day of a time after 1970 in UTC, as in 2027-01-31.
+/// Returns the UTC date of a time after 1970, such as 2027-01-31.
 fn date(time: SystemTime) -> String {
     let mut day = utc(time);
     day.truncate("2027-01-31".len());

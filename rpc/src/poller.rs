@@ -1,8 +1,8 @@
-//! The RPC half of a poller: drives the transport, takes work from queues, sends and dispatches calls, and runs tasks.
+//! The RPC half of a poller. It drives the transport, takes work from queues, sends and dispatches calls, and runs tasks.
 //!
-//! Used only by the poller's thread. The state of a call is in `client::Calls` (outgoing) or `server::Dispatch` (incoming);
-//! this file only routes. It never blocks, and does not read the clock on a call's path: the transport has the time of the
-//! turn.
+//! Only the poller's thread uses it. `client::Calls` contains the state of outgoing calls and `server::Dispatch` that of
+//! incoming ones; this file only routes. It never blocks, and does not read the clock on a call's path, because the
+//! transport provides the time of the turn.
 
 use crate::call::context::{Entered, PollerContext};
 use crate::call::{Opening, Submission};
@@ -39,47 +39,47 @@ use trunkline_transport::{
 };
 use trunkline_verbs::{Clock, Time};
 
-/// Maximum number of calls taken from each queue in one turn, so that messages are handled without long delays.
+/// Maximum number of calls taken from each queue in one turn, so that messages are not delayed for long.
 const TURN: usize = 256;
 
-/// Maximum number of tasks polled from each queue in one turn, for the same reason.
+/// Maximum number of tasks polled from each queue in one turn, so that messages are not delayed for long.
 const POLLS: usize = 128;
 
-/// Polls of tasks between two reads of the clock.
+/// Number of task polls between two reads of the clock.
 const LOOK_EVERY: usize = 4;
 
-/// A poller of a node: its transport, and the calls on it.
+/// A poller of a node, with its transport and calls.
 #[derive(Debug)]
 pub(crate) struct RpcPoller {
     transport: Transport,
     rpc: Rpc,
 }
 
-/// The calls of a poller, in both directions. They borrow the transport for each step.
+/// The calls on a poller, in both directions. They borrow the transport for each step.
 #[derive(Debug)]
 struct Rpc {
     inbox: Arc<Inbox>,
     context: PollerContext,
     parked: Parked,
-    /// Search for servers; present on the node's first poller only.
+    /// Searches for servers; present only on the node's first poller.
     connector: Option<Connector>,
-    /// Runs the lookups of `connector`, unless this is a simulation.
+    /// Runs the lookups for `connector`; absent in a simulation.
     lookups: Option<Arc<Lookups>>,
     ready: Arc<Ready>,
     /// Reused to avoid an allocation per turn.
     woken: Vec<TaskId>,
-    /// Number of task polls so far; wraps around.
+    /// Number of task polls so far, which wraps around.
     polled: usize,
     calls: Calls,
     dispatch: Dispatch,
     /// Streams that wait for room in the message queue.
     unsent: Unsent,
-    /// Streams with an item for which this node had no memory, and the size of the item in bytes.
+    /// Streams with an item for which this node had no memory, and the size of this item in bytes.
     gaps: Vec<(Origin, u64, usize)>,
     tasks: Tasks,
     /// The node's worker pool, if its services need one.
     pool: Option<Arc<SharedPool>>,
-    /// True once the poller has reported that its handlers ended, or were ended with the grace period.
+    /// True if the poller has reported that its handlers ended or were dropped at the end of the grace period.
     is_drained: bool,
 }
 
@@ -148,7 +148,7 @@ impl RpcPoller {
         Ok(Self { transport, rpc })
     }
 
-    /// Handles the events of the round. Returns `None` if the turn ends, because simulated time was charged.
+    /// Handles the events of the round. Returns `None` if the turn ends because simulated time was charged.
     fn deliver(&mut self) -> Option<()> {
         let Self { transport, rpc } = self;
         while let Some(event) = transport.poll_event() {
@@ -167,7 +167,7 @@ impl RpcPoller {
         Some(())
     }
 
-    /// Handles a round, or the remaining part of a round. Returns `None` if the turn ends within the round.
+    /// Handles a round, or the remaining part of it. Returns `None` if the turn ends during the round.
     fn round(&mut self) -> Option<()> {
         self.deliver()?;
         if self.transport.begin_work() {
@@ -239,7 +239,7 @@ impl Machine for RpcPoller {
 impl Rpc {
     fn take_work(&mut self, transport: &mut Transport) -> bool {
         let mut any = false;
-        // If a task has queued the last call through a shared client, the client has read a newer time.
+        // If a task queued the last call through a shared client, the client has read a newer time.
         transport.advance(self.context.queue().last_made());
         for _ in 0..TURN {
             let Some(work) = self.inbox.pop() else { break };
@@ -268,7 +268,7 @@ impl Rpc {
         }
         any |= self.take_spawned() | self.take_local(transport);
         let local = self.context.calls();
-        // `|` instead of `||`, so that both flags are cleared.
+        // Uses `|` instead of `||`, so that both flags are cleared.
         let sweep = local.take_sweep() | self.inbox.take_sweep();
         if sweep {
             self.calls.sweep(transport);
@@ -277,7 +277,7 @@ impl Rpc {
         any | sweep
     }
 
-    /// Takes the tasks spawned by this poller's tasks and handlers.
+    /// Takes the tasks that this poller's tasks and handlers have spawned.
     #[inline]
     fn take_spawned(&mut self) -> bool {
         if !self.context.has_spawned() {
@@ -289,13 +289,13 @@ impl Rpc {
         true
     }
 
-    /// Takes the calls of this poller's tasks and handlers.
+    /// Takes the calls that this poller's tasks and handlers have made.
     fn take_local(&mut self, transport: &mut Transport) -> bool {
         let local = self.context.queue();
         if !local.has_calls() {
             return false;
         }
-        // A handler may have run for long before it started a call.
+        // A handler may have run for a long time before it started a call.
         transport.advance(local.last_made());
         let mut calls = local.take();
         let count = calls.len().min(TURN);
@@ -330,7 +330,7 @@ impl Rpc {
         }
     }
 
-    /// Handles a frame of a stream.
+    /// Handles a stream frame.
     fn stream(&mut self, transport: &mut Transport, from: Origin, header: StreamHeader, item: Item<'_>) {
         let StreamHeader { call, part, .. } = header;
         if header.from_caller {
@@ -357,7 +357,7 @@ impl Rpc {
         }
         let is_up = |peer, expected| transport.is_up(peer) && calls.is_named(peer, expected);
         let serves = |peer, expected| is_up(peer, expected) && !calls.is_refused_by(peer);
-        // A balanced channel repeats fail-fast calls without streams itself.
+        // A balanced channel itself repeats fail-fast calls without streams.
         let is_repeated = call.connect == Connect::FailFast && !call.method.streams.any();
         let expected = call.expected;
         let stays = |peer| if is_repeated { is_up(peer, expected) } else { serves(peer, expected) };
@@ -371,7 +371,7 @@ impl Rpc {
         }
     }
 
-    /// Starts calls that waited for their route.
+    /// Starts calls that have waited for their route.
     fn start_all(&mut self, transport: &mut Transport, calls: Vec<Submission>) {
         for mut call in calls {
             self.calls.start(transport, &mut call, |buffer| self.inbox.keep(buffer));
@@ -390,7 +390,7 @@ impl Rpc {
         self.start_all(transport, calls);
     }
 
-    /// Repeats calls that their servers did not accept.
+    /// Repeats calls that were not accepted by their servers.
     fn make_again(&mut self, transport: &mut Transport) {
         for mut call in self.calls.take_again() {
             if call.route.is_some() {
@@ -419,7 +419,7 @@ impl Rpc {
     }
 
     fn run_ready(&mut self, transport: &mut Transport) -> bool {
-        // Tasks woken during these polls wait for the next turn.
+        // Tasks that are woken during these polls wait for the next turn.
         let count = self.ready.len().min(POLLS);
         let mut woken = mem::take(&mut self.woken);
         self.ready.take_woken(&mut woken);
@@ -436,9 +436,9 @@ impl Rpc {
         any
     }
 
-    /// Sends the items of streams, as far as their windows and the transport have room.
+    /// Sends stream items while their windows and the transport have room.
     fn send_items(&mut self, transport: &mut Transport) {
-        // Growth of a window is optional and leaves memory for items beyond a window, and for arguments, which cannot wait.
+        // Enlarging a window is optional. It leaves memory for items beyond a window and for arguments, which cannot wait.
         let charge =
             |peer, from, to| self.dispatch.memory().recharge_leaving(peer, from, to, Leaves::ThreeEighths);
         self.unsent.flush(self.inbox.changes(), transport, &charge);
@@ -464,27 +464,27 @@ impl Rpc {
         }
     }
 
-    /// Handles a malformed frame, or a frame with unknown parts. Replies if its sender waits for a reply.
+    /// Handles a frame that is malformed or has unknown parts. Replies if the frame's sender waits for a reply.
     fn unparsed(&mut self, transport: &mut Transport, from: Origin, message: &Message, error: FrameError) {
         match Header::unparsed(message.header(), message.as_slice()) {
             Some(Unparsed::Request { call, one_way }) => {
                 self.dispatch.refuse(transport, from, call, one_way, error);
             }
             Some(Unparsed::Reply { call }) => self.calls.unparsed(transport.now(), from.peer, call, error),
-            // Logged at debug level, because a peer could fill the log.
+            // The level is debug, because a peer could otherwise fill the log.
             None => {
                 tracing::debug!(peer = %from.peer, %error, "malformed message dropped");
             }
         }
     }
 
-    /// Returns true if the node drains and this poller's handlers have ended, until that is reported.
+    /// Returns true if the node is draining and this poller's handlers have ended, but this has not been reported.
     fn has_drained(&self) -> bool {
         !self.is_drained && self.inbox.lifecycle().is_draining() && self.dispatch.len() == 0
     }
 
-    /// Lets channels with several servers avoid a draining server, and lets calls that wait for a connection wait for its
-    /// next session.
+    /// Lets channels with several servers avoid a draining server. Calls that wait for a connection then wait for the
+    /// server's next session.
     #[cold]
     fn leave_out(&mut self, from: Origin) {
         self.calls.drains(from);
@@ -502,14 +502,14 @@ impl Rpc {
 }
 
 impl Rpc {
-    /// Begins a turn on this thread, until the returned guard is dropped. Code of the program may run at any time during the
-    /// turn, for example when borrowed bytes are dropped.
+    /// Begins a turn on this thread. The turn ends when the returned guard is dropped. Code of the program may run at any
+    /// time during the turn, for example when borrowed bytes are dropped.
     fn enter(&self) -> (Collecting, Turn, OnPoller, Entered) {
         let poller = Entered::enter(self.context.clone());
         (self.inbox.collect_wakes(), self.ready.enter(), OnPoller::enter(self.inbox.lifecycle()), poller)
     }
 
-    /// Handles an event other than a message or its outcome.
+    /// Handles an event other than a message or the outcome of a message.
     #[cold]
     fn rare_event(&mut self, transport: &mut Transport, event: Event) {
         match event {
@@ -550,7 +550,7 @@ impl Rpc {
         self.other_message(transport, from, message);
     }
 
-    /// Handles a message that is malformed, has extensions or is of a rare kind.
+    /// Handles a message that is malformed, has extensions, or is of a rare kind.
     #[inline(never)]
     fn other_message(&mut self, transport: &mut Transport, from: Origin, message: Message) {
         let (header, encoded) = match Header::parse(message.header(), message.as_slice()) {
@@ -561,7 +561,7 @@ impl Rpc {
             Header::Request(request) => {
                 self.dispatch.request_by_name(transport, from, request, message, encoded, &self.ready);
             }
-            // The peer has refused a one-way call. At this node the call may already have ended.
+            // The peer refused a one-way call, which may already have ended on this node.
             Header::Reply { call, by: RepliedBy::Node { reason, ran: false }, .. } if is_one_way(call) => {
                 self.inbox.lifecycle().counters.not_served_by_peers.add();
                 if reason == Some(Reason::NoMethod) {
@@ -571,7 +571,7 @@ impl Rpc {
             Header::Reply { call, code, by, number, metadata } => {
                 number.into_iter().for_each(|number| self.calls.learn(from, number));
                 if let RepliedBy::Node { reason: Some(Reason::Draining), ran: false } = by {
-                    // Exclude the server before the caller repeats the call.
+                    // The server is excluded before the caller repeats the call.
                     self.leave_out(from);
                 }
                 self.calls.reply(transport.now(), from.peer, call, code, by, metadata, message, encoded);
@@ -590,8 +590,8 @@ impl Rpc {
         self.inbox.running().nobody();
     }
 
-    /// Handles an item fetched by READ. The reader gets the item's memory, unless so much memory is in use that a reader that
-    /// stops could block others.
+    /// Handles an item that was fetched by READ. The reader gets the item's memory, unless so much memory is in use that a
+    /// stopped reader could block others.
     #[inline(never)]
     fn large_item(
         &mut self,
@@ -609,7 +609,7 @@ impl Rpc {
         self.inbox.running().nobody();
     }
 
-    /// Decides whether to accept a large message, before the data is READ.
+    /// Decides whether to accept a large message before its data is READ.
     #[cold]
     fn announced(&mut self, transport: &mut Transport, from: Origin) {
         let Some(announcement) = transport.announcement(from) else { return };
@@ -633,7 +633,7 @@ impl Rpc {
                 self.calls.stream_gap(from.peer, call, bytes);
             }
         }
-        // Only replies matter here: the state of a request is held by its sender.
+        // Only replies matter here, because the sender of a request holds the request's state.
         if let Some(Unparsed::Reply { call }) = Header::unparsed(part.header(), part.as_slice()) {
             self.calls.given_up(now, from.peer, call, bytes);
         }
@@ -656,7 +656,7 @@ impl Rpc {
             Ok((Header::Stream(StreamHeader { call, .. }), _)) => {
                 self.dispatch.item_not_sent(transport, to, call, cause);
             }
-            // The start of a reply may lack a part named in its header.
+            // The start of a reply may lack a part that the reply's header announces.
             _ => {
                 if let Some(Unparsed::Reply { call }) = Header::unparsed(header, head) {
                     self.dispatch.reply_not_sent(transport, to, call, cause);
@@ -711,7 +711,7 @@ impl Rpc {
             self.make_again(transport);
         }
         let took = self.take_work(transport) | self.context.timers().fire(transport.now());
-        // Calls made by tasks are sent in the same turn.
+        // Calls that tasks make are sent in the same turn.
         let ran = self.run_ready(transport);
         if ran {
             self.take_local(transport);
@@ -766,7 +766,7 @@ impl Rpc {
     }
 
     fn shutdown(&mut self, transport: &mut Transport) {
-        // The shutdown has already begun, unless it follows a panic of another poller.
+        // The shutdown has already begun, unless another poller panicked.
         self.inbox.lifecycle().begin_end();
         self.calls.close_to_outside(transport.now());
         self.parked.close(false);
@@ -815,7 +815,7 @@ impl Drop for Rpc {
             let lifecycle = self.inbox.lifecycle();
             if self.dispatch.len() == 0 { lifecycle.poller_drained() } else { lifecycle.poller_cut() }
         }
-        // Without a shutdown it is unknown whether the calls have run.
+        // Without a shutdown, it is unknown whether the calls have run.
         self.calls.close();
         self.parked.close(true);
         if let Some(connector) = &mut self.connector {
@@ -827,7 +827,8 @@ impl Drop for Rpc {
         self.tasks.close();
         let spawned = self.context.take_spawned();
         let _ended = catch(|| drop(spawned));
-        // Services are dropped while calls are refused. Otherwise a destructor could wait for a call that is never sent.
+        // Services are dropped while calls are refused, because a destructor could otherwise wait for a call that is never
+        // sent.
         self.dispatch.drop_services();
         self.inbox.running().nobody();
         if let Some(pool) = &self.pool {

@@ -1,12 +1,12 @@
-//! The arguments of a request: its encoded part.
+//! The arguments of a request, which are its encoded part.
 //!
 //! ```text
 //! 0 count (1)   then, for each argument:   length (4, little-endian)   the value, as the codec encodes it
 //! ```
 //!
-//! Each argument is prefixed with its length, so that the numbers of arguments of caller and server may differ. A server
-//! skips surplus arguments, and the codec supplies missing ones. The bytes come from a peer: all lengths are checked before
-//! the first value is decoded, and all arguments share one [`Limits`].
+//! Each argument is prefixed with its length, so that the caller and the server may have different numbers of arguments. A
+//! server skips surplus arguments, and the codec supplies missing ones. The bytes come from a peer, so all lengths are
+//! checked before the first value is decoded, and all arguments share one [`Limits`].
 
 use super::coding::{DecodeValue, EncodeValue};
 use super::limits::{Allowance, DecodeError, Limits};
@@ -17,21 +17,21 @@ use serde::forward_to_deserialize_any;
 /// Size of an argument's length field, in bytes.
 const LENGTH: usize = 4;
 
-/// The arguments of a method to encode: a tuple of up to twelve.
+/// The arguments of a method to be encoded, a tuple of up to twelve elements.
 pub trait EncodeArguments {
     /// Appends the arguments as the encoded part of a request.
     ///
     /// # Errors
-    /// Returns a human-readable error.
+    /// Returns a human-readable text.
     fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
-/// The decoders of a method's arguments: a tuple of up to twelve.
+/// The decoders of a method's arguments, a tuple of up to twelve elements.
 pub trait DecodeArguments {
     /// Tuple of the arguments.
     type Values;
 
-    /// Decodes the arguments of a request. Returns `None` if one of them is invalid; the list then holds the error.
+    /// Decodes the arguments of a request. Returns `None` if one of them is invalid; `list` then contains the error.
     fn decode(list: &mut ArgumentList<'_>) -> Option<Self::Values>;
 }
 
@@ -60,7 +60,7 @@ impl<'m> ArgumentList<'m> {
         Ok(Self { rest: all, left: count, names: names.iter(), limits, error: None })
     }
 
-    /// Returns the next argument. `None` if it is invalid, or required and missing.
+    /// Returns the next argument, or `None` if it is invalid, or missing although it is required.
     pub fn argument<D: DecodeValue>(&mut self) -> Option<D::Value> {
         let name = self.names.next().copied().unwrap_or("?");
         self.value::<D>().map_err(|error| self.error = Some(error.of_argument(name))).ok()
@@ -91,7 +91,7 @@ fn split(list: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
 }
 
-/// Decodes the arguments of a request, with memory from `allowance` as in [`super::decode`].
+/// Decodes the arguments of a request. As in [`super::decode`], `allowance` grants the memory.
 ///
 /// # Errors
 /// Returns a [`DecodeError`] that names the argument.
@@ -110,7 +110,7 @@ pub(crate) fn decode_arguments<D: DecodeArguments>(
     Ok(all)
 }
 
-/// Appends an argument: its length, then its value.
+/// Appends the length and the value of an argument.
 fn append<V: EncodeValue>(value: &V, into: &mut Vec<u8>) -> Result<(), String> {
     let at = into.len();
     into.extend([0; LENGTH]);
@@ -151,13 +151,13 @@ tuples! {
     (9 A B C D E F G H I) (10 A B C D E F G H I J) (11 A B C D E F G H I J K) (12 A B C D E F G H I J K L)
 }
 
-/// Returns the value of a missing argument, by serde's rule for a missing field. A type that deserializes an `Option` is
-/// `None`, even through an alias or a newtype. Any other type has no value.
+/// Returns the value of a missing argument, by serde's rule for a missing field. The value is `None` for a type that
+/// deserializes an `Option`, even through an alias or a newtype. Any other type has no such value.
 pub(super) fn absent<T: DeserializeOwned>() -> Option<T> {
     T::deserialize(Nothing).ok()
 }
 
-/// A deserializer without an input.
+/// A deserializer without input.
 struct Nothing;
 
 impl<'de> Deserializer<'de> for Nothing {
@@ -245,7 +245,7 @@ mod tests {
         let mut longer = whole.clone();
         longer.push(0);
         assert!(decoded!(&longer => u8, String).unwrap_err().contains("left over"));
-        // An argument must be decoded from exactly its bytes.
+        // Decoding must use exactly the bytes of the argument.
         let [mut short, mut long] = [whole.clone(), whole];
         short[6] -= 1;
         assert!(decoded!(&short => u8, String).is_err());
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn all_arguments_share_limits_of_their_message() {
-        // Each claims fewer empty elements than the limit of a message; together they exceed it.
+        // Each argument claims fewer empty elements than a message may contain, but all of them together exceed the limit.
         let claim = [1, 0, 0, 0, 250];
         let message = |count: u8| [&[count][..], &claim.repeat(usize::from(count))].concat();
         type Empty = Vec<()>;

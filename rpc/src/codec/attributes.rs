@@ -1,5 +1,5 @@
-//! Tests of serde attributes: the rows of `docs/book/src/guide/evolution.md`, with both codecs. A value arrives unchanged or is refused
-//! by name.
+//! Tests of serde attributes. They cover the rows of `docs/book/src/guide/evolution.md`, with both codecs. A value arrives
+//! unchanged or is refused, and the refusal names the cause.
 
 #![cfg(feature = "message-pack")]
 #![allow(dead_code, reason = "attributes leave out fields and variants")]
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 
-/// Sends a value and returns what arrives.
+/// Sends a value and returns the value that arrives.
 pub(super) fn sent<C: CodecFor<T>, T>(value: &T) -> Result<T, String> {
     let mut bytes = Vec::new();
     C::encode(value, &mut bytes)?;
     super::decode::<C, T>(&bytes, &Unlimited).map_err(|error| error.to_string())
 }
 
-/// Asserts that the value arrives by both codecs, before and after its type has been checked.
+/// Asserts that the value arrives with both codecs, before and after its type has been checked.
 pub(super) fn works<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T) {
     for _ in 0..2 {
         assert_eq!(sent::<Bincode, T>(value).as_ref(), Ok(value), "bincode");
@@ -25,13 +25,13 @@ pub(super) fn works<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: 
     }
 }
 
-/// Asserts that the default codec refuses the value, each time, with these words and the remedy.
+/// Asserts that the default codec refuses the value each time, with these words and the remedy.
 pub(super) fn refused<T: Serialize + DeserializeOwned>(value: &T, words: &[&str]) {
     refused_by::<Bincode, T>(value, words);
     refused_by::<Bincode, T>(value, &["MessagePack"]);
 }
 
-/// Asserts that a codec refuses to encode the value, each time, with these words.
+/// Asserts that a codec refuses to encode the value each time, with these words.
 pub(super) fn refused_by<C: CodecFor<T>, T>(value: &T, words: &[&str]) {
     for _ in 0..2 {
         let error = C::encode(value, &mut Vec::new()).unwrap_err();
@@ -41,7 +41,7 @@ pub(super) fn refused_by<C: CodecFor<T>, T>(value: &T, words: &[&str]) {
     }
 }
 
-/// Asserts that the value arrives by MessagePack only.
+/// Asserts that the value arrives with MessagePack only.
 pub(super) fn only_named<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, words: &[&str]) {
     refused(value, words);
     assert_eq!(sent::<MessagePack, T>(value).as_ref(), Ok(value), "MessagePack");
@@ -88,7 +88,7 @@ fn skip_serializing_is_refused() {
     }
     let secret = || Secret { password: 0, user: 7 };
     only_named(&secret(), &["`password`", "`Secret`", "skip_serializing"]);
-    // The bytes of the next value would decode as the field.
+    // Without the refusal, the bytes of the next value would decode as the field.
     only_named(&(secret(), vec![0_u8]), &["`password`", "`Secret`"]);
     only_named(&HashMap::from([(1_u8, secret())]), &["`password`", "`Secret`"]);
 }
@@ -140,7 +140,7 @@ fn variants_after_skip_deserializing_variant_are_refused() {
         Second,
         Third(u8),
     }
-    // The type is known by a variant that works.
+    // The type is checked with a variant that works.
     works(&Kind::First);
     only_named(&Kind::Second, &["`Kind::Second`", "`Third`", "skip"]);
     only_named(&vec![Kind::First, Kind::Third(7)], &["`Kind::Third`"]);
@@ -226,7 +226,7 @@ fn untagged_enums_are_refused() {
         Number(u64),
         Pair(Pair),
     }
-    // The sender detects the attribute through the struct; the receiver always detects it.
+    // The sender detects the attribute through the struct only. The receiver always detects it.
     only_named(&Filter::Pair(Pair { left: 1 }), &["Filter`", "untagged"]);
     only_named(&Filter::Number(7), &["Filter`", "untagged"]);
     only_named(&vec![(1_u8, Filter::Number(7))], &["Filter`", "untagged"]);
@@ -307,7 +307,7 @@ fn supported_attributes_round_trip() {
     works(&Fields { number: 1, long_name: "a".to_owned(), list: vec![1], status: Status::aborted("no") });
     works(&Transparent(all.clone()));
     works(&Converted(all.clone()));
-    // The order of a `HashMap` differs each time.
+    // The order of a `HashMap` varies.
     works(&(0..20_u8).map(|key| (key, all.clone())).collect::<HashMap<_, _>>());
 }
 
@@ -435,7 +435,7 @@ fn types_with_equal_names_are_checked_separately() {
     refused(&Kind::Second, &["`Kind::Second`", "`Third`"]);
 }
 
-/// Decodes a text without the spaces around it.
+/// Decodes a text and trims it.
 fn trimmed<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     Ok(String::deserialize(deserializer)?.trim().to_owned())
 }
@@ -453,7 +453,7 @@ fn values_changed_by_deserialize_with_arrive_changed() {
         assert_eq!(sent::<Bincode, _>(&user(address)), arrives);
         assert_eq!(sent::<MessagePack, _>(&user(address)), arrives);
     }
-    // The type loses more each time, but not by its own code.
+    // The type loses more each time, but not through its own code.
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Secret {
         #[serde(default, skip_serializing)]
@@ -519,7 +519,7 @@ fn unnamed_fields_skipped_by_one_side_are_refused() {
     );
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Never(u8, #[serde(skip)] u8, u8);
-    // The bytes of the next value would decode as the fields.
+    // Without the refusal, the bytes of the next value would decode as the fields.
     refused_by_both(
         &(Unwritten(0, 7, 1), vec![0_u8]),
         &["`Unwritten`", "2 fields", "with 3", "skip_serializing"],

@@ -1,4 +1,4 @@
-//! The default codec: serde over bincode 2.
+//! The default codec, which uses serde and bincode 2.
 
 use super::arguments::absent;
 use super::coding::{Codec, CodecFor};
@@ -15,18 +15,18 @@ use serde::de::DeserializeOwned;
 use std::any::type_name;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Maximum size that one decoded value may claim, in bytes. The size of a message is the limit for valid values; this limits
-/// the claims of a few hostile bytes.
+/// Maximum size that one decoded value may claim, in bytes. Valid values are limited by the size of their message. This
+/// limit applies to the claims of a few hostile bytes.
 const MOST_BYTES: usize = 1 << 30;
 
-/// The default codec: bincode 2, for all types with serde's derives.
+/// The default codec. It uses bincode 2 and accepts all types that derive serde's traits.
 ///
-/// Encoding is fast and compact. The bytes contain only values, without names or types, so types can change little while old
+/// Encoding is fast and compact. The bytes contain only values, without names or types, so types can hardly change while old
 /// and new programs call each other.
 ///
-/// The two sides of a type must agree on fields and variants. Encoding refuses serde attributes that break this, such as
-/// `skip_serializing_if`, `flatten` and `tag`; `docs/book/src/guide/evolution.md` has the list. To detect them, the first
-/// value of each struct and variant is decoded right after it is encoded.
+/// The two sides of a call must agree on the fields and variants of a type. Encoding refuses serde attributes that break
+/// this, such as `skip_serializing_if`, `flatten` and `tag`. `docs/book/src/guide/evolution.md` lists them. To detect such
+/// attributes, the first value of each struct and variant is decoded right after it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Bincode;
 
@@ -40,7 +40,7 @@ impl Codec for Bincode {
 }
 
 impl Bincode {
-    /// Appends the encoded value, without checking that its type decodes.
+    /// Appends the encoded value, without checking that its type can be decoded.
     pub(crate) fn encode_value<T: Serialize>(value: &T, into: &mut Vec<u8>) -> Result<(), String> {
         Self::encode_noting(value, &Shapes::of_type(0), into)
     }
@@ -51,8 +51,8 @@ impl Bincode {
         encode_into_std_write(guarded, into, configuration()).map(|_| ()).map_err(unencodable)
     }
 
-    /// Returns a number that is unique to a type's code. Names are ambiguous: types in two blocks of one function, or in two
-    /// versions of a crate, may share a name.
+    /// Returns a number that is unique to a type. Names are ambiguous, because types in two blocks of one function, or in
+    /// two versions of a crate, may share a name.
     #[inline]
     fn type_id<T: Serialize + DeserializeOwned>() -> usize {
         let check: fn(&T, &[u8]) -> Result<bool, String> = Self::check::<T>;
@@ -63,7 +63,7 @@ impl Bincode {
     /// so that the rest is not compared. A type that fails without reading any bytes is accepted as send-only.
     ///
     /// # Errors
-    /// Returns why this codec cannot send the type.
+    /// Returns a text that tells why this codec cannot send the type.
     #[cold]
     fn check<T: Serialize + DeserializeOwned>(value: &T, bytes: &[u8]) -> Result<bool, String> {
         let whole = type_name::<T>();
@@ -76,7 +76,7 @@ impl Bincode {
         };
         let limits = Limits::listing(bytes.len(), &Unlimited, &lists);
         let decode = AssertUnwindSafe(|| Self::decode_or_error::<T>(bytes, &limits));
-        // A send-only type may panic here.
+        // A send-only type may panic when it is decoded.
         let Ok(decoded) = catch_unwind(decode) else { return Ok(lists.are_empty()) };
         match decoded {
             Ok(value) => {
@@ -114,7 +114,6 @@ impl Bincode {
         }
     }
 
-    /// Decodes a value.
     #[inline]
     pub(crate) fn decode_value<T: DeserializeOwned>(
         bytes: &[u8],
@@ -127,11 +126,11 @@ impl Bincode {
 /// The error of a failed decoding.
 enum Undecoded {
     Decoder(Error),
-    /// Number of bytes left over.
+    /// Number of remaining bytes.
     Rest(usize),
 }
 
-/// Describes why a value cannot be encoded.
+/// Returns a text that tells why a value cannot be encoded.
 #[cold]
 fn unencodable(error: ::bincode::error::EncodeError) -> String {
     match error {
@@ -140,7 +139,7 @@ fn unencodable(error: ::bincode::error::EncodeError) -> String {
     }
 }
 
-/// Describes why bytes are not a value of the requested type.
+/// Returns the error for bytes that are not a value of the requested type.
 #[cold]
 fn malformed(error: Undecoded, limits: &Limits<'_>, whole: &str) -> DecodeError {
     DecodeError::Malformed(match error {

@@ -1,8 +1,8 @@
-//! A serde deserializer that wraps another one and limits the cost of hostile bytes: memory, zero-sized elements, and
-//! nesting.
+//! A serde deserializer that wraps another one and limits the memory, zero-sized elements and nesting that hostile bytes can
+//! cause.
 //!
-//! Codecs wrap their decoder in it. A level is entered when its contents are visited. Values are passed on unchanged or
-//! rejected.
+//! Codecs wrap their decoder in it. It enters a level when the level's contents are visited. Values are passed on unchanged
+//! or rejected.
 
 use super::buffering::is_collector;
 use super::heap::{Growth, Slot};
@@ -16,14 +16,14 @@ use serde::de::{
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Number of values for which a map allocates at once, if it does not request whole entries. The first leaf of a B-tree is
-/// the largest case.
+/// Number of values for which a map allocates memory at once, unless it requests memory for whole entries. The first leaf of
+/// a B-tree is the largest case.
 const PLACES: usize = 11;
 
-/// Number of fields of the longest tuple. Longer ones are arrays, which are decoded in a loop.
+/// Number of fields of the longest tuple. Longer types are arrays, which are decoded in a loop.
 const LONGEST_TUPLE: usize = 16;
 
-/// A deserializer that enforces the limits, and the slot of its value.
+/// A deserializer that enforces the limits, and the slot for its value.
 struct Bounded<'l, D> {
     inner: D,
     limits: &'l Limits<'l>,
@@ -31,7 +31,7 @@ struct Bounded<'l, D> {
 }
 
 impl Limits<'_> {
-    /// Decodes a value through serde, within these limits. The deserializer must pass strings and bytes as borrowed data,
+    /// Decodes a value with serde, within these limits. The deserializer must pass strings and bytes as borrowed data,
     /// because the memory of owned data is not counted.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Limits<'_> {
         self.seed::<T>().deserialize(deserializer)
     }
 
-    /// Returns a seed of a value within these limits.
+    /// Returns a seed for a value within these limits.
     #[inline]
     pub(super) fn seed<T>(&self) -> Seed<'_, PhantomData<T>> {
         Seed { inner: PhantomData, limits: self }
@@ -71,7 +71,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Seed<'_, S> {
     }
 }
 
-/// Generates the `deserialize_*` methods of values without nested values.
+/// Generates the `deserialize_*` methods for values without nested values.
 macro_rules! pass_on {
     ($($name:ident $($kind:ident)?;)*) => {
         $(
@@ -85,8 +85,8 @@ macro_rules! pass_on {
     };
 }
 
-/// Generates the `deserialize_*` methods of texts and bytes. Both are borrowed from the message, because an owned value would be
-/// allocated with the claimed length before the length is checked.
+/// Generates the `deserialize_*` methods for texts and bytes. Both are borrowed from the message, because an owned value
+/// would be allocated with the claimed length before the length is checked.
 macro_rules! borrow {
     ($($name:ident $borrowed:ident $contents:ident;)*) => {
         $(
@@ -100,7 +100,7 @@ macro_rules! borrow {
     };
 }
 
-/// Generates the `deserialize_*` methods of values that contain values.
+/// Generates the `deserialize_*` methods for values with nested values.
 macro_rules! go_deeper {
     ($($name:ident($($argument:ident: $type:ty),*) $contents:ident $level:ident($parts:expr)
         $($list:ident($($listed:expr),*))?;)*) => {
@@ -178,17 +178,17 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
 /// Contents of a visited value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Contents {
-    /// A borrowed text or bytes, or a fixed number of values given by the type.
+    /// A borrowed text, borrowed bytes, or a fixed number of values given by the type.
     OfType,
-    /// A text or bytes that the visitor takes as owned.
+    /// A text or bytes of which the visitor takes ownership.
     Owned,
     /// A number of values claimed by the bytes.
     Claimed,
-    /// Contents whose type is given only by the bytes.
+    /// Contents whose type only the bytes determine.
     Any,
-    /// Like [`Contents::Any`], collected by serde for an untagged enum or a flattened struct, and possibly copied.
+    /// Like [`Contents::Any`], but collected by serde for an untagged enum or a flattened struct, and possibly copied.
     Buffered,
-    /// Like [`Contents::Any`], skipped by the type and therefore without memory.
+    /// Like [`Contents::Any`], but skipped by the type, so that it takes no memory.
     Skipped,
 }
 
@@ -196,13 +196,13 @@ enum Contents {
 struct Visit<'l, V> {
     visitor: V,
     limits: &'l Limits<'l>,
-    /// The level of nested values; `None` if there are none, or the level was entered before.
+    /// The level of nested values; `None` if there are none, or if the level was entered earlier.
     level: Option<Level>,
     contents: Contents,
 }
 
 impl<'l, V> Visit<'l, V> {
-    /// Creates a visitor for a self-describing format, where the contents are known only when they are visited.
+    /// Creates a visitor for a self-describing format, whose contents are known only when they are visited.
     fn of_any<'de>(visitor: V, limits: &'l Limits<'l>, contents: Contents) -> Self
     where
         V: Visitor<'de>,
@@ -210,12 +210,12 @@ impl<'l, V> Visit<'l, V> {
         Self { visitor, limits, level: Some(Level::of_fields::<V::Value>(1)), contents }
     }
 
-    /// Charges the memory of a text or of bytes.
+    /// Charges the memory of a text or bytes.
     fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
         if self.contents == Contents::Skipped { Ok(()) } else { self.limits.take(block(bytes)) }
     }
 
-    /// Charges the memory of a text or of bytes that are not in the message and not shared by copies.
+    /// Charges the memory of a text or bytes that are not borrowed from the message and not shared between copies.
     fn take_owned<E: Error>(&self, bytes: usize) -> Result<(), E> {
         self.take(bytes)?;
         match self.contents {
@@ -226,7 +226,8 @@ impl<'l, V> Visit<'l, V> {
         }
     }
 
-    /// Returns bounded access to the elements of a `T`. `elements` is the decoder's hint: the number claimed by the bytes.
+    /// Returns bounded access to the elements of a `T`. `elements` is the decoder's hint, which is the number claimed by the
+    /// bytes.
     fn open<T, A, E: Error>(&self, inner: A, elements: Option<usize>) -> Result<Access<'l, A>, E> {
         let growth = match self.contents {
             Contents::Claimed => Growth::of::<T>(),
@@ -241,7 +242,7 @@ impl<'l, V> Visit<'l, V> {
     }
 }
 
-/// Generates the `visit_*` methods of values without nested values.
+/// Generates the `visit_*` methods for values without nested values.
 macro_rules! visit_leaves {
     ($($name:ident: $ty:ty;)*) => {
         $(
@@ -252,7 +253,7 @@ macro_rules! visit_leaves {
     };
 }
 
-/// Generates the `visit_*` methods of texts and bytes.
+/// Generates the `visit_*` methods for texts and bytes.
 macro_rules! visit_bytes {
     ($($name:ident: $ty:ty;)*) => {
         $(
@@ -264,7 +265,7 @@ macro_rules! visit_bytes {
     };
 }
 
-/// Generates the `visit_*` methods of values that contain values.
+/// Generates the `visit_*` methods for values with nested values.
 macro_rules! visit_inside {
     ($($name:ident: $bound:ident, |$visit:ident, $inner:ident| $bounded:expr;)*) => {
         $(
@@ -337,7 +338,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Visit<'_, V> {
     }
 }
 
-/// The elements of a sequence, or the entries of a map.
+/// Access to the elements of a sequence, or to the entries of a map.
 struct Access<'l, A> {
     inner: A,
     limits: &'l Limits<'l>,
@@ -391,7 +392,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Access<'_, A> {
     }
 }
 
-/// A variant of an enum and its contents.
+/// Access to a variant of an enum and its contents.
 struct Enum<'l, A> {
     inner: A,
     limits: &'l Limits<'l>,

@@ -1,9 +1,9 @@
-//! Limits of types that serde buffers: those with `untagged`, `tag` or `flatten`.
+//! Limits for types that serde buffers, which have the attribute `untagged`, `tag` or `flatten`.
 //!
-//! Such a type first collects all values in its bytes, then decodes from the collected values, where
-//! [`Bounded`](super::bounded) cannot check. Each level of the second pass uses stack, may copy all nested values, and may
-//! try several variants, which multiply with the variants of the next level. All three are therefore limited in the first
-//! pass, by the number of containers around each collected value. Types without these attributes have no cost.
+//! Such a type first collects all values from its bytes, then decodes from the collected values, where
+//! [`Bounded`](super::bounded) cannot check. Each level of the second pass uses stack and may copy all nested values. It may
+//! also try several variants, and their number multiplies with each level. All three costs are therefore limited in the
+//! first pass, by the number of containers around each collected value. Types without these attributes have no overhead.
 
 use serde::de::Error;
 use std::any::type_name;
@@ -11,10 +11,10 @@ use std::cell::Cell;
 
 /// Maximum number of containers around a collected value.
 pub(super) const BUFFERED_DEPTH: usize = 12;
-/// Maximum number of tries over all values of a message, for types with two variants that fit each container. A message with
-/// up to 7 containers around its values reaches the default memory limit earlier.
+/// Maximum number of tries for all values of a message, for types with two variants that match each container. A message
+/// with up to 7 containers around its values reaches the default memory limit earlier.
 const MOST_TRIES: usize = 1 << 27;
-/// Paths of the visitors that collect values. Other visitors of serde request a specific type.
+/// Path prefixes of visitors that collect values. Other visitors of serde request a specific type.
 const COLLECTORS: [&str; 4] = ["serde::", "serde_core::", "serde_with::content::", "typetag::content::"];
 
 /// Returns true if the visitor collects values for a second pass.
@@ -40,12 +40,12 @@ impl Buffer {
         self.depth.get()
     }
 
-    /// Returns the size of the buffered type, in bytes. A collected value may become one.
+    /// Returns the size of the buffered type, in bytes. A collected value may become a value of this type.
     pub(super) fn size(&self) -> usize {
         self.size.get()
     }
 
-    /// Collects a value for a type of `size` bytes. `admit` checks the stack for a given size and depth.
+    /// Collects a value for a type of `size` bytes. `admit` checks the stack for a given depth and size.
     pub(super) fn collect<T, E: Error>(
         &self,
         size: usize,
@@ -93,19 +93,19 @@ mod tests {
     use std::collections::{BTreeMap, VecDeque};
     use std::fmt::Debug;
 
-    /// Decodes a value on an ordinary stack.
+    /// Decodes a value on a stack of normal size.
     fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
         stacker::grow(2 << 20, || {
             decode_by(MessagePack::decode_value, bytes, &Unlimited).map_err(|error| error.to_string())
         })
     }
 
-    /// Returns a value within `levels` levels, each of which begins with `open`.
+    /// Returns a value inside `levels` levels, each of which begins with `open`.
     fn nested(open: &[u8], levels: usize, leaf: &[u8]) -> Vec<u8> {
         [&open.repeat(levels), leaf].concat()
     }
 
-    /// A list of one element, and a number.
+    /// A list with one element, and a number.
     const LIST: &[u8] = b"\x91";
     const NUMBER: &[u8] = b"\x07";
     const REFUSAL: &str =
@@ -120,14 +120,14 @@ mod tests {
         Map(BTreeMap<String, Self>),
     }
 
-    /// Asserts that this many levels are decoded, and one more is refused.
+    /// Asserts that this number of levels is decoded, and that one more level is refused.
     fn deepest<T: DeserializeOwned + Debug>(open: &[u8], levels: usize, leaf: &[u8]) {
         let decoded = |levels| decode::<T>(&nested(open, levels, leaf)).map(drop);
         assert_eq!(decoded(levels), Ok(()), "{}", type_name::<T>());
         assert!(decoded(levels + 1).unwrap_err().contains(REFUSAL), "{}", type_name::<T>());
     }
 
-    /// The names are serde's: others would not be recognized.
+    /// The names belong to serde. If serde changes them, this test fails.
     #[test]
     fn every_buffering_attribute_is_recognized() {
         #[derive(Debug, Deserialize)]
@@ -174,7 +174,7 @@ mod tests {
         deepest::<Tagged>(b"\x82\xa1t\xa1A\xa5below", 12, b"\xc0");
         // The fields of the outermost struct are collected one by one.
         deepest::<Flat>(b"\x81\xa5below", 13, b"\xc0");
-        // A value whose tag comes first, as encoders write it, is not collected.
+        // If the tag comes first, as encoders write it, the value is not collected.
         let adjacent = |open: &[u8], levels| decode::<Adjacent>(&nested(open, levels, b"\xc0")).map(drop);
         assert_eq!(adjacent(b"\x82\xa1t\xa1A\xa1c", 40), Ok(()));
         let mut open = b"\x82\xa1c".repeat(13);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn unbuffered_types_may_nest_deeper() {
-        // The `Deserialize` of `Value` accepts any value, and decodes it without collecting it.
+        // The `Deserialize` of `Value` accepts any value and decodes it without collecting it.
         assert!(decode::<serde_json::Value>(&nested(LIST, 100, NUMBER)).is_ok());
         #[derive(Debug, Deserialize)]
         #[allow(dead_code, reason = "it is only decoded")]
@@ -270,7 +270,7 @@ mod tests {
         };
     }
 
-    /// Decodes values of growing depth on stacks of several sizes. Each is decoded, or refused with a reason.
+    /// Decodes values of increasing depth on stacks of several sizes. Each value is decoded, or refused with a reason.
     fn survives<T: DeserializeOwned>(least: usize, open: &[u8], leaf: &[u8]) {
         for stack in [least, 4 * least, 2 << 20] {
             for levels in (0..8).chain([60, 120]) {
@@ -302,7 +302,7 @@ mod tests {
         survives::<page::Boxed>(1 << 20, b"\x81\xa4kids\x91", NUMBER);
     }
 
-    /// Counts how often it is decoded.
+    /// Counts the attempts to decode it.
     #[derive(Debug)]
     struct Tried;
 

@@ -1,5 +1,5 @@
-//! Tests of types whose own code chooses how a value is encoded. With the default codec each value arrives as sent or is
-//! refused by name, whatever was sent before.
+//! Tests of types whose own code chooses how a value is encoded. With the default codec, each value arrives unchanged or is
+//! refused by name, regardless of earlier values.
 
 #![cfg(feature = "message-pack")]
 
@@ -61,7 +61,7 @@ where
         let good = wrap(Chosen(READ));
         assert_eq!(sent::<Bincode, _>(&good).as_ref(), Ok(&good));
         let value = wrap(Chosen(written));
-        // Some kinds are values of one type.
+        // Some kinds represent values of the same type.
         if READ == written || matches!((READ, written), (17 | 18, 21) | (21, 17) | (23, 16)) {
             assert_eq!(sent::<Bincode, _>(&value).as_ref(), Ok(&good), "{written}");
         } else {
@@ -125,7 +125,7 @@ fn type_with_value_dependent_encoding_is_compared_in_every_position() {
 
 #[test]
 fn type_with_value_dependent_fields_is_compared_for_each_value() {
-    /// Encoded by its number; decoded as the first of each form.
+    /// Encoded according to its number; decoded as the first value of each form.
     #[derive(Debug, PartialEq)]
     struct Fields(u8);
     impl Serialize for Fields {
@@ -176,7 +176,7 @@ fn type_with_value_dependent_fields_is_compared_for_each_value() {
     for number in 1..7 {
         refused(&(Fields(number), 1_u8), &["Fields", "MessagePack"]);
     }
-    /// Elements of several types, decoded as one.
+    /// Elements of several types, decoded as one type.
     #[derive(Debug, PartialEq)]
     struct Mixed(bool);
     impl Serialize for Mixed {

@@ -1,17 +1,17 @@
-//! The traits of codecs, and their use by generated code. A codec has an identity, and encodes and decodes each type that
-//! it accepts. If it does not accept a type, the compiler must report a single error, which names the method and the
-//! argument.
+//! The traits of codecs, and their use by generated code. A codec has an ID and a name, and encodes and decodes each type
+//! that it accepts. If a codec does not accept a type, the compiler must report a single error, which names the method and
+//! the argument.
 //!
-//! Inherent functions take precedence over trait functions, but only if the bounds of their `impl` hold. So `Coding::<C,
-//! T>::IS_POSSIBLE` is true where `C: CodecFor<T>`, and otherwise it is the constant of [`NoCoding`]. With that, everything
-//! but an emitted assertion compiles. This works for types that are concrete at the place of use, such as the types of a
-//! service's methods.
+//! Inherent functions take precedence over trait functions, but only if the bounds of their `impl` are satisfied.
+//! `Coding::<C, T>::IS_POSSIBLE` is therefore true if `C: CodecFor<T>`, and otherwise it is the constant of [`NoCoding`]. As
+//! a result, everything except a generated assertion compiles. This works for types that are concrete where they are used,
+//! such as the types in a service's methods.
 
 use super::limits::{DecodeError, Limits};
 use crate::wire::type_shape::TypeShape;
 use std::marker::PhantomData;
 
-/// A codec of values. The types that it accepts are those for which it implements [`CodecFor`].
+/// A codec for values. It accepts the types for which it implements [`CodecFor`].
 ///
 /// ```
 /// use trunkline::codec::{Codec, CodecFor, DecodeError, Limits};
@@ -43,46 +43,47 @@ use std::marker::PhantomData;
 /// # fn main() {}
 /// ```
 pub trait Codec: 'static {
-    /// Number on the wire. Each request carries the number, and a server refuses requests with another number than its service
-    /// has. Trunkline uses 0 to 127; codecs of programs have numbers from 128 to 255.
+    /// Number on the wire. Each request contains the number, and a server refuses requests whose number differs from that of
+    /// the service's codec. Trunkline uses 0 to 127. Codecs of programs use 128 to 255.
     const ID: u8;
-    /// Name in error messages.
+    /// Name for error messages.
     const NAME: &'static str;
 }
 
-/// A codec that accepts values of type `T`, with serde or without.
+/// A codec that accepts values of type `T`. It can use serde, but need not.
 pub trait CodecFor<T>: Codec {
     /// Appends the encoded value.
     ///
     /// # Errors
-    /// Returns a human-readable reason why it cannot be encoded.
+    /// Returns a human-readable text that tells why the value cannot be encoded.
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String>;
 
     /// Decodes a value from all of `bytes`.
     ///
-    /// The bytes come from a peer. Take memory from `limits` before allocating in proportion to what the bytes
-    /// claim, and decode nested values through `limits`.
+    /// The bytes come from a peer. Take memory from `limits` before allocating a size that the bytes claim, and decode
+    /// nested values through `limits`.
     ///
     /// # Errors
-    /// Returns a [`DecodeError`].
+    /// Returns a [`DecodeError`] if the bytes are not a value of the type, or if a limit is exceeded.
     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<T, DecodeError>;
 
-    /// Returns the value of an argument that a caller does not send. The default is `None`: every caller must send it.
+    /// Returns the value of an argument that the caller does not send. The default is `None`, which means that every caller
+    /// must send the argument.
     #[must_use]
     fn absent() -> Option<T> {
         None
     }
 
     /// Returns the shape of the type, which must be equal on both sides of a call. The default, `None`, disables the
-    /// comparison, for example for codecs that send the names of fields.
+    /// comparison, for example for codecs that send field names.
     #[must_use]
     fn shape() -> Option<TypeShape> {
         None
     }
 }
 
-/// Values of type `T` in the codec `C`. `IS_BORROWED` is true for types that hold references: serde decodes some of these,
-/// but only from `'static` bytes.
+/// Values of type `T` in the codec `C`. `IS_BORROWED` is true for types that contain references. serde decodes some of these
+/// types, but only from `'static` bytes.
 #[derive(Debug)]
 pub struct Coding<C, T, const IS_BORROWED: bool = false>(PhantomData<fn() -> (C, T)>);
 
@@ -90,29 +91,29 @@ impl<C: CodecFor<T>, T> Coding<C, T> {
     /// True if the codec accepts the type.
     pub const IS_POSSIBLE: bool = true;
 
-    /// Wraps a value to encode.
+    /// Wraps a value for encoding.
     #[inline]
     pub fn of(value: &T) -> Coded<'_, C, T> {
         Coded::new(value)
     }
 
-    /// Returns the decoder of values.
+    /// Returns the decoder for values.
     #[inline]
     #[must_use]
     pub fn decoder() -> Decoder<C, T> {
         Decoder::default()
     }
 
-    /// Returns the shape of the type, if it is compared.
+    /// Returns the shape of the type, or `None` if the type is not compared.
     #[must_use]
     pub fn shape() -> Option<TypeShape> {
         C::shape()
     }
 }
 
-/// Fallback of [`Coding`] for types that the codec does not accept.
+/// The fallback for [`Coding`], implemented for types that the codec does not accept.
 pub trait NoCoding<T> {
-    /// Always false: the codec does not accept the type.
+    /// Always false, because the codec does not accept the type.
     const IS_POSSIBLE: bool = false;
 
     /// Placeholder for [`Coding::of`].
@@ -140,26 +141,26 @@ pub trait EncodeValue {
     /// Appends the encoded value.
     ///
     /// # Errors
-    /// Returns a human-readable reason.
+    /// Returns a human-readable text.
     fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
-/// A decoder of values.
+/// A decoder for values.
 pub trait DecodeValue {
     /// Type of the value.
     type Value;
 
-    /// Decodes a value from `bytes`, a part of the message with these limits.
+    /// Decodes a value from `bytes`, which are part of the message with these limits.
     ///
     /// # Errors
-    /// Returns a [`DecodeError`].
+    /// Returns a [`DecodeError`] if the bytes are not a value of the type, or if a limit is exceeded.
     fn decode(bytes: &[u8], limits: &Limits<'_>) -> Result<Self::Value, DecodeError>;
 
-    /// Returns the value of a missing argument, if the argument is optional.
+    /// Returns the value of a missing argument if the argument is optional.
     fn absent() -> Option<Self::Value>;
 }
 
-/// A value and its codec.
+/// A value with its codec.
 #[derive(Debug)]
 pub struct Coded<'v, C, T> {
     value: &'v T,
@@ -181,7 +182,7 @@ impl<C: CodecFor<T>, T> EncodeValue for Coded<'_, C, T> {
     }
 }
 
-/// A decoder of values of one codec.
+/// A decoder for values in one codec.
 #[derive(Debug)]
 pub struct Decoder<C, T>(PhantomData<fn() -> (C, T)>);
 
@@ -205,7 +206,7 @@ impl<C: CodecFor<T>, T> DecodeValue for Decoder<C, T> {
     }
 }
 
-/// A placeholder for a value that its codec does not accept. Programs that use it do not compile.
+/// A placeholder for a value that the codec does not accept. Programs that use it do not compile.
 #[derive(Debug)]
 pub struct NoValue<T>(PhantomData<fn() -> T>);
 

@@ -1,5 +1,5 @@
-//! Changes that a type survives while old and new programs call each other: the rows of `docs/book/src/guide/evolution.md`, each between an old
-//! and a new side, in all four pairs.
+//! Tests of changes to a type while old and new programs call each other. They cover the rows of
+//! `docs/book/src/guide/evolution.md`, each with an old and a new side in all four pairs.
 
 #![cfg(feature = "message-pack")]
 
@@ -13,8 +13,8 @@ fn encoded<C: CodecFor<T>, T>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Returns the outcome of a call whose handler returns its argument, a `B` there: the value that came back, or the reason why
-/// there is none.
+/// Returns the outcome of a call whose handler returns its argument, which has the type `B` there. The outcome is the
+/// returned value, or the reason why there is none.
 fn outcome<C: CodecFor<A> + CodecFor<B>, A: Debug, B>(argument: &A) -> String {
     let Ok(value) = super::decode::<C, B>(&encoded::<C, A>(argument), &Unlimited) else {
         return "BadArguments".to_owned();
@@ -28,7 +28,7 @@ fn outcomes<C: CodecFor<A> + CodecFor<B>, A: Debug, B: Debug>(old: &A, new: &B) 
     [outcome::<C, A, A>(old), outcome::<C, A, B>(old), outcome::<C, B, A>(new), outcome::<C, B, B>(new)]
 }
 
-/// A change of a type: the types of both sides, the values that they send, and the outcomes.
+/// A change to a type, with the types of both sides, the values that they send, and the outcomes.
 macro_rules! change {
     (
         $name:ident
@@ -76,7 +76,8 @@ change! {
     fields_are_put_in_another_order
     old { struct Value { a: u8, b: String } } Value { a: 1, b: "b".to_owned() };
     new { struct Value { b: String, a: u8 } } Value { b: "b".to_owned(), a: 1 };
-    // The new server takes the old one's bytes for `b: "\u{1}", a: 98`, and its reply is misread the other way round.
+    // The new server decodes the old caller's bytes as `b: "\u{1}", a: 98`, and the old caller misreads the reply in the
+    // opposite way.
     bincode ["Value { a: 1, b: \"b\" }", "Value { a: 1, b: \"b\" }", "BadArguments", "Value { b: \"b\", a: 1 }"];
     message_pack ["Value { a: 1, b: \"b\" }", "Value { a: 1, b: \"b\" }", "Value { b: \"b\", a: 1 }", "Value { b: \"b\", a: 1 }"];
 }
@@ -125,7 +126,7 @@ change! {
     an_unknown_variant_may_be_taken_for_another
     old { enum Value { A, #[serde(other)] Unknown } } Value::A;
     new { enum Value { A, C, #[serde(other)] Unknown } } Value::C;
-    // The variants are numbers there: `Unknown` of the old side is `C` of the new one.
+    // Variants are numbers in bincode, so `Unknown` of the old side is `C` of the new side.
     bincode ["A", "A", "C", "C"];
     message_pack ["A", "A", "Unknown", "C"];
 }

@@ -1,6 +1,7 @@
-//! Estimates the heap use of a decoded value from the name and size of its type, and of a collection while it grows.
+//! Estimates the heap use of a decoded value from the name and size of its type, and the heap use of a collection as it
+//! grows.
 //!
-//! A deserializer does not see allocations, only the type that a seed or a visitor produces. The type determines whether a
+//! A deserializer cannot observe allocations, only the type that a seed or a visitor produces. The type determines whether a
 //! value is stored inside its container or in a separate allocation:
 //!
 //! | the value is decoded into | separate allocation if |
@@ -10,15 +11,15 @@
 //! | an `Option` of another type | it is larger than the `Option` |
 //! | a newtype struct | that has another size, or the size of a pointer, and the value is not a number |
 //!
-//! Not counted: a number of eight bytes in a `Box` in a newtype struct, allocations of hand-written `Deserialize` code, and
-//! values created by `#[serde(default)]` or `#[serde(skip)]`.
+//! Some allocations are not counted: a number of eight bytes in a `Box` in a newtype struct, allocations by hand-written
+//! `Deserialize` code, and values created by `#[serde(default)]` or `#[serde(skip)]`.
 
 use super::buffering::Buffer;
 use super::limits::{Limits, block};
 use serde::de::Error;
 use std::any::type_name;
 
-/// Prefixes, as in `type_name`, of types that are one pointer to an owned value.
+/// Prefixes, as in `type_name`, of types that consist of one pointer to an owned value.
 const POINTERS: [&str; 3] = ["alloc::boxed::Box<", "alloc::rc::Rc<", "alloc::sync::Arc<"];
 const OPTION: &str = "core::option::Option<";
 /// Size of the reference counts of an `Rc` or `Arc`, in bytes.
@@ -28,37 +29,37 @@ fn is_pointer(name: &str) -> bool {
     POINTERS.iter().any(|pointer| name.starts_with(pointer))
 }
 
-/// Place into which a value is decoded.
+/// Destination of a decoded value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// Room for a type of this size.
+    /// Space for a type of this size.
     Of(usize),
-    /// Allocation behind a pointer.
+    /// An allocation behind a pointer.
     Pointer,
-    /// The content of an `Option` of this size, with or without a tag.
+    /// The content of an `Option` of this size, including any tag.
     Option(usize),
     /// The content of a newtype struct of this size.
     Newtype(usize),
 }
 
 impl Slot {
-    /// Returns the slot of a seed's value.
+    /// Returns the slot for the value of a seed.
     pub(super) fn of<T>() -> Self {
         if is_pointer(type_name::<T>()) { Self::Pointer } else { Self::Of(size_of::<T>()) }
     }
 
-    /// Returns the slot of the value in an `Option`.
+    /// Returns the slot for the value in an `Option`.
     pub(super) fn in_option<T>() -> Self {
         let is_of_pointer = type_name::<T>().strip_prefix(OPTION).is_some_and(is_pointer);
         if is_of_pointer { Self::Pointer } else { Self::Option(size_of::<T>()) }
     }
 
-    /// Returns the slot of the value in a newtype struct.
+    /// Returns the slot for the value in a newtype struct.
     pub(super) fn in_newtype<T>() -> Self {
         Self::Newtype(size_of::<T>())
     }
 
-    /// Returns the size of the type in this slot in bytes, as far as known.
+    /// Returns the size of the type in this slot, in bytes, or 0 if it is unknown.
     pub(super) fn size(self) -> usize {
         match self {
             Self::Of(size) | Self::Option(size) | Self::Newtype(size) => size,
@@ -66,7 +67,7 @@ impl Slot {
         }
     }
 
-    /// Charges the memory of a value of type `T` decoded into this slot.
+    /// Charges the memory of a value of type `T` that is decoded into this slot.
     #[inline]
     pub(super) fn fill<T, E: Error>(self, is_number: bool, limits: &Limits<'_>) -> Result<(), E> {
         let own = size_of::<T>();
@@ -82,34 +83,35 @@ impl Slot {
 
 /// Maximum memory that serde reserves at once, in bytes.
 const RESERVED: usize = 1 << 20;
-/// Size of a decoded element up to which the memory of its buffered value includes it, in bytes.
+/// Maximum size of a decoded element, in bytes, that the memory of its buffered value covers.
 const SMALL: usize = 64;
 /// Prefixes of collections, as in `type_name`.
 const VEC: &str = "alloc::vec::Vec<";
 const TABLES: [&str; 2] = ["std::collections::hash::map::HashMap<", "std::collections::hash::set::HashSet<"];
-/// Bytes of a table besides the buckets.
+/// Size of a table without its buckets, in bytes.
 const TABLE: usize = 64;
-/// Elements in a leaf of a B-tree, and the other bytes of the leaf.
+/// Number of elements in a leaf of a B-tree, and size of the rest of the leaf in bytes.
 const LEAF: usize = 11;
 const NODE: usize = 64;
-/// Memory per element of another collection: a multiple of the element's size (a table being moved has up to 3.43 places per
-/// element), plus a number of bytes (a node of a list, or hash and index of an ordered map being moved).
+/// Memory per element of another collection: a multiple of the element's size, plus a number of bytes. The factor covers a
+/// table that is being moved, which has up to 3.43 places per element. The bytes cover a node of a list, or the hash and
+/// index of an ordered map that is being moved.
 const TIMES: usize = 4;
 const BESIDES: usize = 56;
 
 /// A kind of collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Collection {
-    /// `Vec`, exactly.
+    /// `Vec`, estimated exactly.
     Vec,
-    /// `HashMap` and `HashSet`, exactly.
+    /// `HashMap` and `HashSet`, estimated exactly.
     Table,
-    /// Another collection of the standard library, or an ordered map: an upper bound for all of these.
+    /// Any other collection of the standard library, or an ordered map. The estimate is an upper bound.
     Other,
-    /// A collection of values buffered by serde, with this many copies, and a collection of an unknown type decoded from it,
-    /// with elements of up to this size.
+    /// A collection of values buffered by serde, with this number of copies, and a collection of unknown type decoded from
+    /// it, with elements of at most this size.
     Buffered { copies: usize, size: usize },
-    /// A value with a fixed number of elements, stored inside it.
+    /// A value that contains a fixed number of elements.
     Fixed,
 }
 
@@ -125,7 +127,7 @@ impl Collection {
         }
     }
 
-    /// Returns the new capacity, if `room` elements of `size` bytes were not enough and the bytes claim `claimed` more.
+    /// Returns the new capacity when `room` elements of `size` bytes are not enough and the bytes claim `claimed` more.
     fn grown(self, room: usize, claimed: usize, size: usize) -> usize {
         let reserved = || claimed.min(RESERVED / size.max(1)).max(1);
         match self {
@@ -145,7 +147,7 @@ impl Collection {
         }
     }
 
-    /// Returns the heap memory for a capacity of `room` elements of `size` bytes.
+    /// Returns the heap memory for a capacity of `room` elements of `size` bytes each.
     fn bytes(self, room: usize, size: usize) -> usize {
         match self {
             Self::Fixed => 0,
@@ -155,7 +157,7 @@ impl Collection {
                 .saturating_mul(size.saturating_mul(TIMES).saturating_add(BESIDES))
                 .saturating_add(LEAF * size + NODE),
             Self::Buffered { copies, size: decoded } => {
-                // A `Vec` being moved has up to three places per element.
+                // A `Vec` that is being moved has up to three places per element.
                 let places = room.saturating_mul(3).saturating_add(LEAF);
                 Self::Other
                     .bytes(room, size)
@@ -178,8 +180,8 @@ fn buckets(room: usize) -> usize {
 /// The growth of one collection.
 ///
 /// serde reserves memory for the claimed number of elements, at most 1 MiB, before it decodes the first one. Later the
-/// collection doubles, and holds both the old and the new memory while it moves. The reservation is counted with the first
-/// element, which determines the size; one collection per thread can therefore have uncounted memory.
+/// capacity doubles, and the collection holds both the old and the new memory while it is moved. The reservation is counted
+/// with the first element, which determines the size. Therefore one collection per thread can have uncounted memory.
 #[derive(Debug)]
 pub(super) struct Growth {
     collection: Collection,
@@ -188,7 +190,7 @@ pub(super) struct Growth {
     /// Length at which the collection grows or releases its old memory.
     next: usize,
     taken: usize,
-    /// Bytes of the old memory while the collection is being moved, until the next element.
+    /// Size of the old memory while the collection is being moved, until the next element, in bytes.
     old: usize,
 }
 
@@ -198,13 +200,13 @@ impl Growth {
         Self { collection: Collection::of::<T>(), len: 0, room: 0, next: 0, taken: 0, old: 0 }
     }
 
-    /// Returns the growth of a collection of values buffered by serde.
+    /// Returns the growth of a collection for values buffered by serde.
     pub(super) fn of_buffered(buffer: &Buffer) -> Self {
         let collection = Collection::Buffered { copies: buffer.copies(), size: buffer.size() };
         Self { collection, len: 0, room: 0, next: 0, taken: 0, old: 0 }
     }
 
-    /// Returns the growth of a value with a fixed number of elements.
+    /// Returns the growth of a value that contains a fixed number of elements.
     pub(super) fn none() -> Self {
         Self { collection: Collection::Fixed, len: 0, room: usize::MAX, next: usize::MAX, taken: 0, old: 0 }
     }
@@ -253,7 +255,7 @@ mod tests {
     use std::rc::Rc;
     use std::sync::Arc;
 
-    /// The compiler chooses the names. With other names, pointers would be taken for other types.
+    /// The compiler chooses the names. If they differ, pointers are taken for other types.
     #[test]
     fn pointers_are_recognized_by_their_names() {
         assert_eq!(Slot::of::<Box<u64>>(), Slot::Pointer);
@@ -264,7 +266,7 @@ mod tests {
         assert_eq!(Slot::in_option::<Option<u64>>(), Slot::Option(16));
     }
 
-    /// The compiler chooses the names. With other names, the most expensive collection is assumed.
+    /// The compiler chooses the names. If they differ, the most expensive collection is assumed.
     #[test]
     fn collections_are_recognized_by_their_names() {
         assert_eq!(Collection::of::<Vec<u8>>(), Collection::Vec);

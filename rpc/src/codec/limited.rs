@@ -1,10 +1,12 @@
-//! A serde serializer that wraps another one, limits levels and stack, and refuses values that the decoder would misread.
+//! A serde serializer that wraps another one, limits nesting and stack use, and refuses values that the decoder would
+//! misread.
 //!
-//! Encoding recurses as deep as the value is nested, so a long chain could overflow the thread's stack. In a format without
-//! names a field that is left out shifts the others: the decoder would read the next field in its place.
+//! The recursion depth of encoding equals the nesting depth of the value, so a long chain could overflow the thread's stack.
+//! In a format without names, a field that is left out shifts later fields, and the decoder reads the next field in its
+//! place.
 //!
-//! Codecs wrap their encoder in it. The limits are the same as for decoding, and only a positional codec misreads values.
-//! Values are encoded unchanged. Values without nested values have no cost.
+//! Codecs wrap their encoder in it. The limits equal those for decoding. Values are misread only by a positional codec.
+//! Values are encoded unchanged. Values without nested values have no overhead.
 
 use super::limits::DEPTH;
 use super::shapes::{FieldOwner, Kind, Part, REMEDY, Shape, Shapes};
@@ -16,24 +18,24 @@ use serde::ser::{
 use std::any::type_name;
 use std::fmt::Display;
 
-/// Position of a value within the value being encoded.
+/// Position of a value inside the value being encoded.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'s> {
-    /// Number of levels that may follow.
+    /// Number of levels that may still follow.
     depth: usize,
     stack: Encoded,
     type_name: &'static str,
     part: Part,
-    /// The field that contains the value, and the field around that one.
+    /// The field that contains the value, and the field around that field.
     field: Part,
     context: Part,
     shapes: &'s Shapes,
-    /// True directly within a `Some`, if the codec encodes all empty values alike.
+    /// True directly inside a `Some` if the codec encodes all empty values alike.
     is_in_some: bool,
 }
 
 impl<'s> Place<'s> {
-    /// Checks that one more level is allowed, and returns its place.
+    /// Checks that one more level is allowed, and returns the place in that level.
     #[inline]
     fn below<E: Error>(self) -> Result<Self, E> {
         let Some(depth) = self.depth.checked_sub(1) else {
@@ -63,13 +65,13 @@ impl<'s> Place<'s> {
         }
     }
 
-    /// Returns the place as this field of the current type, for a value of any type.
+    /// Returns the place of this field of the current type, for a value of any type.
     #[inline]
     fn as_field(self, field: Part) -> Self {
         Self { field, context: field.within(self.field), ..self }
     }
 
-    /// Records a value without parts, if it is encoded by the code of a type that may choose another kind next time.
+    /// Records a value without parts, if it is encoded by a type's own code, which may choose another kind next time.
     #[inline]
     fn leaf(self, kind: Kind, is_own: impl Fn(&'static str) -> bool) {
         if !is_own(self.type_name) {
@@ -78,19 +80,19 @@ impl<'s> Place<'s> {
         self.shapes.add(kind);
     }
 
-    /// Returns the place of the value in a `Some` or a newtype struct.
+    /// Returns the place of the value inside a `Some` or a newtype struct.
     #[inline]
     fn within<T: ?Sized>(self, value: &T, is_in_some: bool) -> Self {
         Self { is_in_some: is_in_some && !self.shapes.are_positional(), ..self.of(value) }
     }
 
-    /// Refuses an empty value in a `Some`, if the decoder would read both as `None`.
+    /// Returns an error for an empty value in a `Some` if the decoder would read it as `None`.
     #[inline]
     fn empty<E: Error>(self) -> Result<(), E> {
         if self.is_in_some { Err(empty_error(self.type_name)) } else { Ok(()) }
     }
 
-    /// Records a collection. Refuses an unknown length if the codec requires one.
+    /// Records a collection. Returns an error if its length is unknown and the codec requires one.
     #[inline]
     fn elements<E: Error>(self, length: Option<usize>, kind: Kind) -> Result<(), E> {
         match length {
@@ -107,7 +109,7 @@ impl<'s> Place<'s> {
         }
     }
 
-    /// Refuses a field that is left out, if the decoder could not detect this.
+    /// Returns an error for a field that is left out if the decoder cannot detect this.
     fn skip<E: Error>(self, owner: impl Display, field: &str) -> Result<(), E> {
         if !self.shapes.are_positional() {
             return Ok(());
@@ -135,7 +137,7 @@ fn unsized_error<E: Error>(type_name: &str) -> E {
     ))
 }
 
-/// Strips the reference that serde's collections add to the type name of an element.
+/// Removes the reference that serde's collections add to the type name of an element.
 #[inline]
 fn without_reference(name: &'static str) -> &'static str {
     name.strip_prefix('&').unwrap_or(name)
@@ -162,7 +164,7 @@ fn is_tuple(name: &'static str) -> bool {
     without_reference(name).starts_with(['(', '['])
 }
 
-/// A value to encode within these limits.
+/// A value to be encoded within these limits.
 pub(super) struct LimitedSerializer<'v, 's, T: ?Sized> {
     value: &'v T,
     place: Place<'s>,
@@ -392,9 +394,9 @@ const POSITIONS: usize = 16;
 struct Parts<'s, S> {
     inner: S,
     place: Place<'s>,
-    /// The shape of the fields, to be looked up with their types.
+    /// The shape of the fields, which is looked up with their types.
     shape: Option<Shape>,
-    /// True if the parts are elements that may have different types.
+    /// True if the parts are elements and may have different types.
     is_mixed: bool,
     /// Number of parts so far.
     position: usize,
@@ -407,7 +409,7 @@ struct Parts<'s, S> {
 }
 
 impl<'s, S> Parts<'s, S> {
-    /// Creates the elements of a collection.
+    /// Creates the parts for the elements of a collection.
     #[inline]
     fn elements(inner: S, place: Place<'s>) -> Self {
         let is_mixed = place.shapes.are_positional() && !is_collection(place.type_name);
@@ -416,7 +418,7 @@ impl<'s, S> Parts<'s, S> {
         Self { inner, place, shape: None, is_mixed, position: 0, types: none, last, owner: none }
     }
 
-    /// Creates fields. `name` is the name of the struct or the variant.
+    /// Creates the parts for fields. `name` is the name of the struct or the variant.
     #[inline]
     fn fields(inner: S, place: Place<'s>, shape: Option<Shape>, name: &'static str) -> Self {
         let owner = Part::of_type(place.type_name).named(name);
@@ -424,7 +426,7 @@ impl<'s, S> Parts<'s, S> {
         Self { inner, place, shape, is_mixed: false, position: 0, types, last, owner }
     }
 
-    /// Returns the place of part 0 of an entry (an element or a key) or of part 1 (a value).
+    /// Returns the place of part 0 of an entry (an element or a key) or part 1 (a value).
     #[inline]
     fn entry<T: ?Sized>(&mut self, value: &T, part: usize) -> Place<'s> {
         let place = self.place.of(value);
@@ -500,7 +502,7 @@ struct Fields<'s, S> {
     shape: Shape,
     /// The names and types of all fields.
     types: Part,
-    /// Number of fields announced by the type.
+    /// Number of fields that the type announced.
     announced: usize,
     /// Number of fields so far.
     written: usize,
@@ -607,12 +609,12 @@ mod tests {
         },
     }
 
-    /// Creates a deep value, which is not dropped: dropping it recurses too.
+    /// Creates a deep value. It is never dropped, because dropping it recurses too.
     fn deep<T: Default>(depth: usize, wrap: fn(usize, T) -> T) -> std::mem::ManuallyDrop<T> {
         std::mem::ManuallyDrop::new((0..depth).fold(T::default(), |below, level| wrap(level, below)))
     }
 
-    /// Encodes on a stack of 2 MiB, as a poller has.
+    /// Encodes a value on a stack of 2 MiB, the size of a poller's stack.
     fn encoded<C: CodecFor<T>, T>(value: &T) -> Result<(), String> {
         stacker::grow(2 << 20, || C::encode(value, &mut Vec::new()))
     }
@@ -658,7 +660,7 @@ mod tests {
             let error = refusal(depth);
             assert!(error.contains("nested too deep"), "{depth}: {error}");
         }
-        // A `Some` and a newtype are two levels, and the innermost `Some` has an empty value.
+        // A `Some` and a newtype are two levels. The innermost `Some` contains an empty value.
         let error = refusal(120);
         assert!(error.contains("`Some` of an empty"), "{error}");
     }
@@ -675,13 +677,13 @@ mod tests {
                 super::super::decode::<Bincode, Node>(bytes, &super::super::Unlimited).map(drop)
             })
         };
-        // A struct and its list are two levels, and the innermost list is the last one.
+        // A struct and its list are two levels. The innermost list is the last level.
         assert_eq!(decoded(&encoded(127).unwrap()), Ok(()));
         assert!(encoded(128).is_err());
         assert!(decoded(&[vec![1; 128], vec![0]].concat()).is_err(), "decoding refuses the same");
     }
 
-    /// Announces two fields and writes one.
+    /// A struct that announces two fields and writes one.
     struct Miscounted;
 
     impl Serialize for Miscounted {

@@ -1,4 +1,4 @@
-//! The limits of a message during decoding: elements, nesting, stack and memory.
+//! The limits on elements, nesting, stack and memory while a message is decoded.
 
 use super::buffering::Buffer;
 use super::shapes::Lists;
@@ -8,20 +8,20 @@ use std::any::type_name;
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 
-/// Number of elements that the sequences of a message may claim beyond its length in bytes. An element occupies at least one
-/// byte, except for types like `()`.
+/// Number of elements that the sequences of a message may claim in addition to its length in bytes. An element occupies at
+/// least one byte, except for types like `()`.
 const EMPTY_ELEMENTS: usize = 1024;
-/// Maximum nesting of values. [`Stack`] may refuse it earlier.
+/// Maximum nesting depth of values. [`Stack`] may refuse a lower depth.
 pub(super) const DEPTH: usize = 256;
-/// Size in bytes above which a type's stack use counts before its level is checked. A type buffered by serde may use 22 times
-/// its size before that.
+/// Size in bytes above which a type's stack use is checked before its level. Before that check, a type buffered by serde may
+/// use 22 times its size.
 const LARGE: usize = 1 << 10;
-/// Heap that every message may use without a grant, in bytes.
+/// Heap memory that every message may use without a grant, in bytes.
 pub(crate) const FREE: usize = 1024;
 /// Minimum size of one request for memory, in bytes.
 const PORTION: usize = 16 << 10;
 
-/// Returns the heap memory of an allocation of `bytes` bytes, with glibc's rounding.
+/// Returns the heap memory that an allocation of `bytes` bytes takes, as rounded by glibc.
 pub(crate) fn block(bytes: usize) -> usize {
     match bytes {
         0 => 0,
@@ -30,14 +30,14 @@ pub(crate) fn block(bytes: usize) -> usize {
     }
 }
 
-/// The error of decoding a value, with a human-readable message.
+/// The error when a value cannot be decoded, with a human-readable message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     /// The bytes are not a value of the type.
     #[error("{0}")]
     Malformed(String),
-    /// The value needs more memory than its limit.
+    /// The value needs more memory than its limit allows.
     #[error("{0}")]
     TooLarge(String),
     /// The value needs more memory than is available now.
@@ -52,11 +52,11 @@ impl DecodeError {
         Self::Malformed(reason.to_string())
     }
 
-    /// Prefixes the error with the argument's name.
+    /// Prepends the argument's name to the error.
     pub(super) fn of_argument(self, name: &str) -> Self {
         match self {
             Self::Malformed(text) => Self::Malformed(format!("argument `{name}`: {text}")),
-            // Other errors apply to all arguments together.
+            // Other errors concern all arguments together.
             together => together,
         }
     }
@@ -68,19 +68,19 @@ impl Error for DecodeError {
     }
 }
 
-/// A source of memory for a message during decoding.
+/// A source of memory for decoding a message.
 pub(crate) trait Allowance {
     /// Grants more bytes.
     ///
     /// # Errors
-    /// Returns why the bytes were not granted.
+    /// Returns an error that tells why the bytes were not granted.
     fn more(&self, bytes: usize) -> Result<(), DecodeError>;
 
-    /// Returns granted bytes that are not needed.
+    /// Releases granted bytes that are not needed.
     fn less(&self, bytes: usize);
 }
 
-/// An allowance without a limit, for decoding a value that was encoded on this side.
+/// An allowance without a limit, for decoding values that were encoded on this side.
 pub(crate) struct Unlimited;
 
 impl Allowance for Unlimited {
@@ -91,23 +91,23 @@ impl Allowance for Unlimited {
     fn less(&self, _: usize) {}
 }
 
-/// The remaining memory and nesting depth of a message during decoding. A codec charges memory before it allocates, and a
-/// level before it decodes a nested value. All arguments of a call share these limits.
+/// The remaining memory and nesting depth while a message is decoded. A codec charges memory before it allocates, and enters
+/// a level before it decodes a nested value. All arguments of a call share these limits.
 pub struct Limits<'m> {
     elements: Cell<usize>,
     depth: Cell<usize>,
     stack: Stack,
     buffer: Buffer,
-    /// Granted bytes left.
+    /// Granted bytes that have not been used.
     left: Cell<usize>,
     granted: Cell<usize>,
     allowance: &'m dyn Allowance,
     refusal: OnceCell<DecodeError>,
-    /// True once a type has called `deserialize_any`.
+    /// True if a type has called `deserialize_any`.
     asked_for_any: Cell<bool>,
-    /// Name of the innermost type whose decoding failed after a call of `deserialize_any`.
+    /// Name of the innermost type whose decoding failed after it called `deserialize_any`.
     asking: Cell<Option<&'static str>>,
-    /// Names of decoded fields and variants; `None` unless the types are checked.
+    /// Names of decoded fields and variants; `None` unless types are being checked.
     lists: Option<&'m Lists>,
 }
 
@@ -157,12 +157,12 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Creates the limits of a message, and collects the names of its types in `lists`.
+    /// Creates the limits of a message. Decoding then collects the names of types in `lists`.
     pub(super) fn listing(length: usize, allowance: &'m dyn Allowance, lists: &'m Lists) -> Self {
         Self { lists: Some(lists), ..Self::of_message(length, allowance) }
     }
 
-    /// Calls `add` with the lists to fill, if there are any.
+    /// Calls `add` with the lists to be filled, if there are any.
     #[inline]
     pub(super) fn list(&self, add: impl FnOnce(&Lists)) {
         if let Some(lists) = self.lists {
@@ -170,7 +170,7 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Records that a type calls `deserialize_any`.
+    /// Records that a type called `deserialize_any`.
     #[inline]
     pub(super) fn note_any(&self) {
         self.asked_for_any.set(true);
@@ -184,17 +184,17 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Returns the name of the innermost type that failed to decode after a call of `deserialize_any`.
+    /// Returns the name of the innermost type whose decoding failed after it called `deserialize_any`.
     pub(super) fn asking(&self) -> Option<&'static str> {
         self.asking.get()
     }
 
-    /// Returns the values collected for types that serde buffers.
+    /// Returns the state of the values collected for types that serde buffers.
     pub(super) fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
-    /// Checks that the stack has room to decode a collected value within `depth` containers, for a type of `size` bytes.
+    /// Checks that the stack has room to decode a collected value inside `depth` containers, for a type of `size` bytes.
     pub(super) fn admit_buffered<E: Error>(&self, depth: usize, size: usize) -> Result<(), E> {
         self.stack.admit_buffered(self.is_top(), depth, size)
     }
@@ -209,19 +209,19 @@ impl<'m> Limits<'m> {
         Ok(())
     }
 
-    /// Checks that the message may have one more level here.
+    /// Checks that one more level is allowed here.
     #[inline]
     pub(super) fn admit<E: Error>(&self, level: Level) -> Result<(), E> {
         if self.is_top() && level.is_modest() { Ok(()) } else { self.admit_deep(level) }
     }
 
-    /// Returns true within the first [`TOP`] levels.
+    /// Returns true in the first [`TOP`] levels.
     #[inline]
     fn is_top(&self) -> bool {
         self.depth.get() > DEPTH - TOP
     }
 
-    // Kept out of line, because flat values do not need this check.
+    // Not inlined, because flat values do not need this check.
     #[inline(never)]
     fn admit_deep<E: Error>(&self, level: Level) -> Result<(), E> {
         if self.depth.get() == 0 {
@@ -230,7 +230,7 @@ impl<'m> Limits<'m> {
         self.stack.admit(self.is_top(), level)
     }
 
-    /// Checks the stack for a large value of type `T`. Its own level is checked later.
+    /// Checks the stack for a large value of type `T`. The level of the value is checked later.
     #[inline]
     pub(super) fn admit_large<T, E: Error>(&self) -> Result<(), E> {
         if size_of::<T>() > LARGE {
@@ -256,7 +256,7 @@ impl<'m> Limits<'m> {
         self.depth.set(self.depth.get() + usize::from(level.is_some()));
     }
 
-    /// Charges bytes of the heap.
+    /// Charges heap memory, in bytes.
     #[inline]
     pub(super) fn take<E: Error>(&self, bytes: usize) -> Result<(), E> {
         match self.left.get().checked_sub(bytes) {
@@ -273,8 +273,8 @@ impl<'m> Limits<'m> {
         self.left.set(self.left.get() + bytes);
     }
 
-    /// Returns the decoded value, unless memory was refused during decoding: a type's own code may have continued after the
-    /// refusal.
+    /// Returns the decoded value, or an error if memory was refused during decoding. The type's own code may have continued
+    /// after the refusal.
     #[inline]
     pub(super) fn checked<T>(&self, decoded: Result<T, DecodeError>) -> Result<T, DecodeError> {
         match self.refusal.get() {
@@ -283,7 +283,7 @@ impl<'m> Limits<'m> {
         }
     }
 
-    /// Returns the granted memory that is left after decoding.
+    /// Returns unused granted memory to the allowance after decoding.
     pub(super) fn settle(self) {
         let unused = self.left.get().min(self.granted.get());
         if unused > 0 {

@@ -1,4 +1,4 @@
-//! A self-describing codec: serde over MessagePack, with the names of fields and variants.
+//! A self-describing codec that uses serde and MessagePack, with the names of fields and variants.
 
 use super::arguments::absent;
 use super::coding::{Codec, CodecFor};
@@ -11,17 +11,18 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// MessagePack, for all types with serde's derives.
+/// A codec that uses MessagePack and accepts all types that derive serde's traits.
 ///
-/// Structs are maps with field names, and variants are named. Fields and variants can be added, removed and reordered while
-/// old and new programs call each other; `docs/book/src/guide/evolution.md` has the rules. The encoding is larger and slower
-/// than [`Bincode`](super::Bincode).
+/// Structs are maps with field names, and variants are identified by name. Fields and variants can be added, removed and
+/// reordered while old and new programs call each other, by the rules in `docs/book/src/guide/evolution.md`. The encoding is
+/// larger and slower than [`Bincode`](super::Bincode).
 ///
-/// Types with serde's `untagged`, `tag` or `flatten` nest up to 12 levels deep; `docs/book/src/guide/evolution.md` has the reasons.
+/// Types with serde's `untagged`, `tag` or `flatten` can be nested up to 12 levels deep. `docs/book/src/guide/evolution.md`
+/// explains the limit.
 ///
-/// MessagePack has a single `nil`: `Some(None)` and `Some(())` would arrive as `None`, and are refused by encoding. Structs
-/// and variants with unnamed fields that one side leaves out are refused too. To detect them, the first value of each is
-/// decoded right after it is encoded.
+/// MessagePack has only one `nil`, so `Some(None)` and `Some(())` would arrive as `None`. Encoding refuses them. It also
+/// refuses structs and variants with unnamed fields if one side leaves out some of the fields. To detect such types, the
+/// first value of each is decoded right after it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct MessagePack;
 
@@ -37,30 +38,29 @@ impl MessagePack {
         LimitedSerializer::new(value, shapes).serialize(&mut serializer).map_err(|error| error.to_string())
     }
 
-    /// Compares a value's numbers of unnamed fields with the numbers that its decoder reads.
+    /// Compares the numbers of unnamed fields in a value with the numbers that its decoder reads.
     ///
     /// # Errors
-    /// Returns the name of the type that this codec cannot send.
+    /// Returns a text that names the type that this codec cannot send.
     #[cold]
     fn check<T: Serialize + DeserializeOwned>(value: &T, bytes: &[u8]) -> Result<(), String> {
         let (sent, lists) = (Shapes::of_named(0).recorded(), Lists::default());
         Self::encode_noting(value, &sent, &mut Vec::new())?;
         let limits = Limits::listing(bytes.len(), &Unlimited, &lists);
-        // If the type's own code refuses the value, the receiver refuses it too. The lists are filled up to that point.
+        // If the type's own code refuses the value, the receiver refuses it too. The lists are then filled up to that point.
         let _ = catch_unwind(AssertUnwindSafe(|| Self::decode_value::<T>(bytes, &limits).map(drop)));
         sent.other_length(&lists).map_or(Ok(()), Err)
     }
 
-    /// Decodes a value.
     pub(crate) fn decode_value<T: DeserializeOwned>(
         bytes: &[u8],
         limits: &Limits<'_>,
     ) -> Result<T, DecodeError> {
         let mut deserializer = rmp_serde::Deserializer::from_read_ref(&bytes);
-        // The nesting limit of this crate is reached first.
+        // The nesting limit in `limits` is reached first.
         deserializer.set_max_depth(2 * DEPTH);
         let value = limits.deserialize(&mut deserializer).map_err(DecodeError::malformed)?;
-        // The deserializer does not report its position, so a further value must fail to decode.
+        // The deserializer does not report its position, so decoding another value must fail.
         match limits.deserialize::<IgnoredAny, _>(&mut deserializer) {
             Err(Error::InvalidMarkerRead(error)) if error.kind() == ErrorKind::UnexpectedEof => Ok(value),
             _ => Err(DecodeError::malformed("bytes are left over")),
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(encoded(&Kind::Unit), b"\xa4Unit");
     }
 
-    /// Returns a value of one key, nested this deep.
+    /// Returns a map with one key, nested this deep.
     fn nested(depth: usize) -> Vec<u8> {
         let mut bytes = [0x81, 0xa1, b'x'].repeat(depth);
         bytes.push(0xc0);

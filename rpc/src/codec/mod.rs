@@ -1,6 +1,6 @@
-//! Codecs, which encode and decode arguments and results.
+//! Codecs for arguments and results.
 //!
-//! A service has one codec: [`Bincode`], unless its attribute names another one:
+//! A service uses one codec. It is [`Bincode`], unless the service's attribute names another codec:
 //!
 //! ```
 //! # use trunkline::Status;
@@ -10,11 +10,11 @@
 //! }
 //! ```
 //!
-//! A codec of a program implements [`Codec`] and [`CodecFor`]. Items that neither mentions are for generated code. The codecs are
-//! compared in `docs/book/src/guide/evolution.md`.
+//! A program's own codec implements [`Codec`] and [`CodecFor`]. Items that neither of them mentions are for generated code.
+//! `docs/book/src/guide/evolution.md` compares the codecs.
 //!
-//! Decoding never panics. Its time is linear in the length of the bytes, its memory is limited by [`Limits`], and its stack
-//! by the stack of the thread. The stack of encoding is limited too, and a codec without names refuses types whose encoding
+//! Decoding never panics. Its time is linear in the number of bytes, its memory is limited by [`Limits`], and its stack use
+//! by the stack of the thread. The stack use of encoding is limited too. A codec without names refuses types whose encoding
 //! and decoding differ.
 
 mod arguments;
@@ -50,16 +50,16 @@ pub use limits::{DecodeError, Limits};
 #[cfg(feature = "message-pack")]
 pub use message_pack::MessagePack;
 
-/// Decodes a value from all of `bytes`. Heap memory beyond [`FREE`] bytes is granted by `allowance`. On an error, granted
-/// bytes are not put back.
+/// Decodes a value from all of `bytes`. `allowance` grants heap memory beyond [`FREE`] bytes. On an error, granted bytes are
+/// not returned.
 ///
 /// # Errors
-/// Returns a [`DecodeError`].
+/// Returns a [`DecodeError`] if the bytes are not a value of the type, or if a limit is exceeded.
 pub(crate) fn decode<C: CodecFor<T>, T>(bytes: &[u8], allowance: &dyn Allowance) -> Result<T, DecodeError> {
     decode_by(C::decode, bytes, allowance)
 }
 
-/// Decodes a value with a function, like [`decode`].
+/// Decodes a value as [`decode()`] does, with a function instead of a codec.
 pub(crate) fn decode_by<T>(
     decode: fn(&[u8], &Limits<'_>) -> Result<T, DecodeError>,
     bytes: &[u8],
@@ -87,7 +87,7 @@ mod tests {
         Bincode::encode_value(value, into)
     }
 
-    /// Returns a length as the codec writes it.
+    /// Returns a length in the encoding of the codec.
     fn length(claimed: u64) -> Vec<u8> {
         let mut bytes = vec![253];
         bytes.extend(claimed.to_le_bytes());
@@ -115,7 +115,7 @@ mod tests {
             assert!(decode::<BTreeMap<(), ()>>(&bytes).is_err());
             assert!(decode::<Option<(Vec<()>,)>>(&[&[1][..], &bytes].concat()).is_err());
         }
-        // The limit covers many short claims together.
+        // The limit applies to many short claims together.
         let many = [&[100][..], &[200; 100]].concat();
         assert!(decode::<Vec<Vec<()>>>(&many).unwrap_err().contains("elements"));
         assert_eq!(decode::<Vec<()>>(&[200]), Ok(vec![(); 200]), "a few are allowed");
@@ -137,7 +137,7 @@ mod tests {
         let mut bytes = Vec::new();
         encode(&chain, &mut bytes).unwrap();
         assert_eq!(decode::<Chain>(&bytes), Ok(chain), "a hundred levels are allowed");
-        // Siblings are not limited.
+        // The number of siblings is not limited.
         let wide = Tree::Fork((0..5000).map(|_| Tree::Fork(vec![Tree::Leaf])).collect());
         bytes.clear();
         encode(&wide, &mut bytes).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of types that encode one kind of value and decode another, and of values that MessagePack cannot distinguish.
-//! Such a value arrives unchanged or is refused by name.
+//! Tests of types that encode one kind of value and decode another, and of values that MessagePack cannot distinguish. Such
+//! a value arrives unchanged or is refused by name.
 
 #![cfg(feature = "message-pack")]
 #![allow(dead_code, reason = "attributes leave out fields and variants")]
@@ -60,7 +60,7 @@ fn field_encoded_as_another_type_is_refused() {
             number: u8,
         },
     }
-    // 5 as an `i32` has the byte of 10.
+    // The `i32` 5 is encoded as the byte of the `u8` 10.
     only_named(&Sent { first: 1, number: 5 }, &["`number`", "`Sent`", "i32", "u8"]);
     only_named(&Read { number: 5 }, &["`number`", "`Read`", "u8", "u16"]);
     refused(&Text { number: 7, rest: vec![1] }, &["`number`", "`Text`", "bytes", "u8"]);

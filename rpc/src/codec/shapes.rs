@@ -1,11 +1,11 @@
-//! Detects types whose encoding and decoding differ. serde derives the two separately, and attributes can leave out a field
-//! or a variant in one of them. A codec with names detects the difference; a positional codec would decode wrong values
-//! without an error.
+//! Detects types whose encoding and decoding differ. serde derives both separately, and attributes can leave out a field or
+//! a variant in one of them. A codec with names detects the difference. A positional codec would decode wrong values without
+//! an error.
 //!
-//! When a struct or a variant is first encoded as part of a type, the bytes are decoded again, to compare the kinds of all
-//! values and the names of the decoded fields and variants. Later encodings cost one look-up in a table. Values of a type
-//! whose own code chooses the encoding are looked up each time, because the encoding can change with each value. For a codec
-//! with names, only structs and variants with unnamed fields are compared.
+//! When a struct or a variant is first encoded as part of a type, the bytes are decoded again. The kinds of all values, and
+//! the names of fields and variants, are then compared. Later encodings cost one look-up in a table. If a type's own code
+//! chooses the encoding, its values are looked up each time, because each value can be encoded differently. For a codec with
+//! names, only structs and variants with unnamed fields are compared.
 
 use std::any::type_name;
 use std::cell::RefCell;
@@ -19,17 +19,17 @@ pub(super) const REMEDY: &str =
 
 /// Number of entries in the table.
 const ENTRIES: usize = 1 << 12;
-/// Maximum number of entries probed for one shape. A shape that finds none free is checked each time.
+/// Maximum number of entries probed for one shape. If none of them is free, the shape is checked each time.
 const TRIES: usize = 8;
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Hashes of the checked shapes; 0 for an unused entry. Entries are independent.
 ///
-/// The table is global because types are: a static within generic code is shared by all types, and codecs have no values to
-/// hold a table.
+/// The table is global because a static in generic code is shared by all types, and codecs have no values that could hold a
+/// table.
 static CHECKED: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
-/// Returns the entries where a hash may be stored.
+/// Returns the entries in which a hash may be stored.
 fn entries(hash: u64) -> impl Iterator<Item = &'static AtomicU64> {
     let first = (hash >> 52) as usize;
     (0..TRIES).map(move |next| &CHECKED[(first + next) % ENTRIES])
@@ -83,23 +83,23 @@ impl fmt::Display for Kind {
 /// A struct, a variant of an enum, or an optional part of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Shape {
-    /// The value itself, which its own code may encode as any other type.
+    /// The whole value, which its own code may encode as any other type.
     Whole,
     /// A value of this kind without parts, encoded by another type's code.
     Leaf(Kind),
-    /// A value of zero bytes.
+    /// A value that takes zero bytes.
     Unit,
     Struct,
     Newtype(&'static str),
-    /// The value of an `Option`.
+    /// The value in an `Option`.
     Some,
     /// The elements of a list or a map.
     Elements(Kind),
-    /// Unnamed parts, and their number.
+    /// Unnamed parts, with their number.
     Parts(usize),
-    /// A struct with unnamed fields, and their number.
+    /// A struct with unnamed fields, with their number.
     Tuple(&'static str, usize),
-    /// `length` is the number of unnamed fields; `None` if they have names.
+    /// `length` is the number of unnamed fields; `None` if the fields have names.
     Variant {
         name: &'static str,
         index: u32,
@@ -109,7 +109,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// Returns the hash of the shape within a part of the type with this number.
+    /// Returns the hash of the shape in a part of the type with this number.
     #[inline]
     fn hash(self, whole: usize, part: Part) -> u64 {
         let number = match self {
@@ -131,8 +131,8 @@ impl Shape {
     }
 }
 
-/// A part of a value: its type, and the fields that contain it. The type name alone does not distinguish two fields with a
-/// `serialize_with`, or two structs with a field of the same name.
+/// A part of a value, identified by its type and the fields that contain it. The type name alone does not distinguish two
+/// fields with a `serialize_with`, or two structs with a field of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part(u64);
 
@@ -149,25 +149,25 @@ impl Part {
         Self(name.as_ptr().addr() as u64)
     }
 
-    /// Returns the part within `outer`.
+    /// Returns the part inside `outer`.
     #[inline]
     pub(super) fn within(self, outer: Self) -> Self {
         Self(outer.0.wrapping_mul(ODD) ^ self.0)
     }
 
-    /// Returns the part extended by a part of this type.
+    /// Returns the part, extended by a part of this type.
     #[inline]
     pub(super) fn and<T: ?Sized>(self) -> Self {
         Self((self.0 ^ Self::of::<T>().0).wrapping_mul(ODD))
     }
 
-    /// Returns the part extended by a field of this name and type.
+    /// Returns the part, extended by a field with this name and type.
     #[inline]
     pub(super) fn and_field<T: ?Sized>(self, field: &'static str) -> Self {
         Self((self.0 ^ Self::of::<T>().0.rotate_left(32) ^ field.as_ptr().addr() as u64).wrapping_mul(ODD))
     }
 
-    /// Returns the part as this field.
+    /// Returns the part as the field with this name.
     #[inline]
     pub(super) fn named(self, field: &'static str) -> Self {
         Self(self.0.wrapping_mul(ODD) ^ field.as_ptr().addr() as u64)
@@ -187,7 +187,7 @@ pub(super) struct Shapes {
     is_positional: bool,
     /// Number of the whole type.
     whole: usize,
-    /// Hashes of shapes that have not been checked.
+    /// Hashes of shapes that are not in the table.
     unchecked: RefCell<Vec<u64>>,
     record: Option<RefCell<Record>>,
 }
@@ -208,7 +208,7 @@ impl fmt::Display for FieldOwner {
     }
 }
 
-/// Fields in the order in which they are encoded.
+/// Fields in the order of their encoding, with their owner.
 type Written = (FieldOwner, Vec<&'static str>);
 
 /// All shapes of one value.
@@ -216,13 +216,13 @@ type Written = (FieldOwner, Vec<&'static str>);
 struct Record {
     counts: BTreeMap<Shape, usize>,
     fields: BTreeSet<Written>,
-    /// Variants in the order in which they are encoded: enum, variant and number of fields.
+    /// Variants in the order of their encoding, with enum, variant and number of fields.
     variants: Vec<(&'static str, &'static str, Option<usize>)>,
-    /// Structs and variants being encoded, the innermost last.
+    /// Structs and variants that are being encoded, the innermost last.
     open: Vec<Written>,
     /// Kinds of all encoded values, in order.
     kinds: Vec<Kind>,
-    /// Position in `kinds` whose place is requested, and that place.
+    /// Position in `kinds` whose place is requested. `place` is the result.
     wanted: Option<usize>,
     place: Option<String>,
 }
@@ -257,25 +257,25 @@ impl Record {
 }
 
 impl Shapes {
-    /// Creates the shapes of a value of the type with this number, for a codec without names.
+    /// Creates the shapes of a value, for a codec without names. `whole` is the number of the value's type.
     #[inline]
     pub(super) fn of_type(whole: usize) -> Self {
         Self { is_positional: true, whole, unchecked: RefCell::new(Vec::new()), record: None }
     }
 
-    /// Creates the shapes for a codec that sends names, where only unnamed fields can be confused.
+    /// Creates the shapes for a codec that sends names, in which only unnamed fields can be confused.
     #[cfg(feature = "message-pack")]
     #[inline]
     pub(super) fn of_named(whole: usize) -> Self {
         Self { is_positional: false, ..Self::of_type(whole) }
     }
 
-    /// Records all shapes.
+    /// Enables recording of all shapes.
     pub(super) fn recorded(self) -> Self {
         Self { record: Some(RefCell::default()), ..self }
     }
 
-    /// Records all shapes, and the place of the value encoded at this position.
+    /// Enables recording of all shapes, and of the place of the value at this position.
     fn recorded_at(position: usize) -> Self {
         let record = Record { wanted: Some(position), ..Record::default() };
         Self { record: Some(RefCell::new(record)), ..Self::of_type(0) }
@@ -287,14 +287,14 @@ impl Shapes {
         self.is_positional
     }
 
-    /// Records a shape encoded in a value of the type `part`.
+    /// Records a shape that is encoded in a value of the type `part`.
     #[inline]
     pub(super) fn note(&self, part: Part, shape: Shape) {
         self.record(shape);
         self.look_up(part, shape);
     }
 
-    /// Records a shape, whose parts follow.
+    /// Records a shape. Its parts follow.
     #[inline]
     pub(super) fn record(&self, shape: Shape) {
         if let Some(record) = &self.record
@@ -304,7 +304,8 @@ impl Shapes {
         }
     }
 
-    /// Checks whether a shape was already checked in a value of the type `part`.
+    /// Looks up a shape in a value of the type `part`. If the shape has not been checked, it is added to the unchecked
+    /// shapes.
     #[inline]
     pub(super) fn look_up(&self, part: Part, shape: Shape) {
         if self.compares(shape) {
@@ -337,7 +338,7 @@ impl Shapes {
         }
     }
 
-    /// Records an owner whose fields follow.
+    /// Records an owner. Its fields follow.
     #[inline]
     pub(super) fn open(&self, owner: FieldOwner) {
         if let Some(record) = &self.record {
@@ -365,13 +366,13 @@ impl Shapes {
         }
     }
 
-    /// Returns true if all shapes of the value were checked.
+    /// Returns true if all shapes of the value have been checked.
     #[inline]
     pub(super) fn are_checked(&mut self) -> bool {
         self.unchecked.get_mut().is_empty()
     }
 
-    /// Stores that the shapes of the value were checked.
+    /// Stores in the table that the shapes of the value have been checked.
     pub(super) fn set_checked(self) {
         self.unchecked.into_inner().into_iter().for_each(set_checked);
     }
@@ -381,7 +382,7 @@ impl Shapes {
         self.record.as_ref().is_some_and(|record| record.borrow().kinds == *lists.kinds.borrow())
     }
 
-    /// Describes the first value that is decoded as another kind than it is encoded. `encode` encodes the value again.
+    /// Describes the first value that is decoded as another kind than it was encoded. `encode` encodes the value again.
     pub(super) fn other_kind(
         &self,
         whole: &str,
@@ -403,16 +404,16 @@ impl Shapes {
         ))
     }
 
-    /// Describes a struct or a variant with unnamed fields, some of which are left out on one side.
+    /// Describes a struct or a variant with unnamed fields if one side leaves out some of them.
     #[cfg(feature = "message-pack")]
     pub(super) fn other_length(&self, lists: &Lists) -> Option<String> {
         let remedy = "give its fields names, or use another type";
         lists.of_other_length(&self.record.as_ref()?.borrow(), self.is_positional, remedy)
     }
 
-    /// Returns why the decoder with these `lists` confuses a value with a different value. `self` was recorded while the value
-    /// was encoded, and `again` while the decoded value was encoded; `None` if decoding failed. `is_whole` is true if both have
-    /// the same number of bytes.
+    /// Returns a text that tells why the decoder with these `lists` confuses a value with a different value. `self` was
+    /// recorded while the value was encoded. `again` was recorded while the decoded value was encoded, and is `None` if
+    /// decoding failed. `is_whole` is true if both encodings have the same number of bytes.
     pub(super) fn difference(&self, again: Option<&Self>, lists: &Lists, is_whole: bool) -> Option<String> {
         let record = self.record.as_ref()?.borrow();
         let again = again.and_then(|again| again.record.as_ref()).map(RefCell::borrow);
@@ -432,20 +433,20 @@ impl Shapes {
     }
 }
 
-/// Names of fields and variants, including aliases, as listed by a decoder's types.
+/// Names of fields and variants, including aliases, as listed by the types during decoding.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     structs: RefCell<Vec<(&'static str, &'static [&'static str])>>,
     enums: RefCell<Vec<(&'static str, &'static [&'static str])>>,
-    /// Structs with unnamed fields, and the number of the fields.
+    /// Structs with unnamed fields, and their number of fields.
     tuples: RefCell<Vec<(&'static str, usize)>>,
-    /// Variants in the order in which they are decoded: enum and fields.
+    /// Variants in the order in which they are decoded, with enum and fields.
     variants: RefCell<Vec<(&'static str, FieldsRead)>>,
     /// Kinds of all decoded values, in order.
     kinds: RefCell<Vec<Kind>>,
 }
 
-/// The fields of a variant, as the decoder reads them.
+/// The fields of a variant as read by the decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FieldsRead {
     /// The variant was not decoded.
@@ -455,7 +456,7 @@ pub(super) enum FieldsRead {
 }
 
 impl Lists {
-    /// Returns true if the decoder has not read any value.
+    /// Returns true if the decoder has not read any values.
     pub(super) fn are_empty(&self) -> bool {
         self.kinds.borrow().is_empty()
     }
@@ -466,31 +467,29 @@ impl Lists {
         self.kinds.borrow_mut().push(kind);
     }
 
-    /// Adds the fields of a struct.
     pub(super) fn add_struct(&self, name: &'static str, fields: &'static [&'static str]) {
         add(&self.structs, (name, fields));
     }
 
-    /// Adds the variants of an enum.
     pub(super) fn add_enum(&self, name: &'static str, variants: &'static [&'static str]) {
         self.add(Kind::Enum);
         add(&self.enums, (name, variants));
         self.variants.borrow_mut().push((name, FieldsRead::Unknown));
     }
 
-    /// Adds a struct's number of unnamed fields.
+    /// Adds the number of a struct's unnamed fields.
     pub(super) fn add_tuple(&self, name: &'static str, length: usize) {
         add(&self.tuples, (name, length));
     }
 
-    /// Records the fields of the variant of the last enum.
+    /// Records the fields of the last enum's variant.
     pub(super) fn set_fields(&self, fields: FieldsRead) {
         if let Some((_, unknown)) = self.variants.borrow_mut().last_mut() {
             *unknown = fields;
         }
     }
 
-    /// Returns the variants of each enum as encoded and as decoded: enum, variant and fields of both sides.
+    /// Returns the variants of each enum, with enum, variant and the fields on both sides.
     fn both_sides(
         &self,
         record: &Record,
@@ -502,7 +501,7 @@ impl Lists {
         for name in names {
             let read = decoded.iter().filter(|(listed, _)| *listed == name);
             let written = record.variants.iter().filter(|(written, ..)| *written == name);
-            // With names, some values may have been decoded unseen, such as the values of an untagged enum.
+            // With names, some values are decoded without being listed, such as the values of an untagged enum.
             if !is_positional && read.clone().count() != written.clone().count() {
                 continue;
             }
@@ -515,7 +514,7 @@ impl Lists {
         both
     }
 
-    /// Describes a struct or a variant with unnamed fields, some of which are left out on one side.
+    /// Describes a struct or a variant with unnamed fields if one side leaves out some of them.
     fn of_other_length(&self, record: &Record, is_positional: bool, remedy: &str) -> Option<String> {
         let tuples = self.tuples.borrow();
         let describe = |owner: FieldOwner, written: usize, read: usize| {
@@ -541,7 +540,7 @@ impl Lists {
         record.counts.keys().find_map(of_tuple).or_else(variant)
     }
 
-    /// Describes a variant whose number is assigned to another variant or unassigned in the decoder.
+    /// Describes a variant whose number belongs to another variant, or to none, in the decoder.
     fn moved(&self, shape: Shape, record: &Record) -> Option<String> {
         let Shape::Variant { name, index, variant, .. } = shape else { return None };
         let enums = self.enums.borrow();
@@ -585,7 +584,7 @@ impl Lists {
         ))
     }
 
-    /// Returns the lists that may belong to the owner.
+    /// Returns the lists that can belong to the owner.
     fn fields_of(&self, owner: FieldOwner, fields: &[&str], record: &Record) -> Vec<&'static [&'static str]> {
         let name = owner.name;
         if let Some(variant) = owner.variant {
@@ -600,9 +599,9 @@ impl Lists {
     }
 }
 
-/// Returns the lists with the owner's name. If there are none, the decoder may use another name (a one-sided `rename`, or
-/// `from` and `into` with different types): then returns the lists that share an item with the owner and whose own name was
-/// not encoded.
+/// Returns the lists with the owner's name. If there are none, the decoder may use another name, because of a one-sided
+/// `rename`, or `from` and `into` with different types. In that case, returns the lists that share an item with the owner
+/// and whose own name was not encoded.
 fn of_owner(
     all: &[(&'static str, &'static [&'static str])],
     name: &str,
@@ -619,7 +618,7 @@ fn of_owner(
     lists(&|listed, list| !is_encoded(listed) && items.iter().any(|item| list.contains(item)))
 }
 
-/// Adds an item unless it is present.
+/// Adds an item unless the list contains it.
 fn add<T: PartialEq>(list: &RefCell<Vec<T>>, item: T) {
     let mut list = list.borrow_mut();
     if !list.contains(&item) {
@@ -627,7 +626,7 @@ fn add<T: PartialEq>(list: &RefCell<Vec<T>>, item: T) {
     }
 }
 
-/// Returns the first of `fields` that is missing from `list` or out of order.
+/// Returns the first of `fields` that `list` lacks or contains in another order.
 fn first_missing(fields: &[&'static str], list: &[&str]) -> Option<&'static str> {
     let mut rest = list.iter();
     fields.iter().find(|field| !rest.any(|listed| listed == *field)).copied()

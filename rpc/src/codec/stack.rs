@@ -1,49 +1,50 @@
-//! Keeps decoding and encoding of deeply nested values within the stack of the thread.
+//! Limits the stack use of decoding and encoding deeply nested values.
 //!
 //! [`Limits`](super::limits::Limits) checks the stack before each level. A level that might not fit is refused. A larger
-//! stack would not help, because the value has to be dropped on the original one.
+//! stack for decoding would not help, because the value is dropped on the original stack.
 
 use serde::de::Error;
 use std::cell::Cell;
 
-/// Bytes of the stack reserved for values without nested values, for types' own code, and for dropping the decoded part after
+/// Stack, in bytes, reserved for values without nested values, for types' own code, and for dropping the decoded part after
 /// a refusal.
 const MARGIN: usize = 128 << 10;
-/// Reserve for the first [`TOP`] levels, which are quick to drop: a thread may have a stack of 64 KiB.
+/// Reserve for the first [`TOP`] levels, which need little stack when dropped. A thread may have a stack of only 64 KiB.
 const TOP_MARGIN: usize = 32 << 10;
 
-// The stack use of one level was measured with serde 1.0, bincode 2.0 and rustc without optimisation, from each level to
-// the next one: 1.5 to 3.5 KB, and
-// - 10 to 18.4 times the size of its type, most for maps and generic structs,
+// The stack use of one level was measured with serde 1.0, bincode 2.0 and rustc without optimisation. From each level to the
+// next one, it is 1.5 to 3.5 KB, plus
+// - 10 to 18.4 times the size of the level's type, with the highest factors for maps and generic structs,
 // - 180 to 200 bytes for each field,
-// - 50 bytes and 1.03 times the size of its type for each variant of an enum.
-// A struct of 22 fields and 408 bytes takes 8.6 KB, an enum of 8 bytes that boxes itself 2.1 KB. An optimised build takes
-// a fifth or less. The constants have reserve for other compilers; the 3.5 KB are part of the margin.
+// - 50 bytes and 1.03 times the size of the type for each variant of an enum.
+// A struct of 22 fields and 408 bytes takes 8.6 KB, and an enum of 8 bytes that boxes itself 2.1 KB. An optimised build
+// takes a fifth or less. The constants include a reserve for other compilers. The 3.5 KB are part of the margin.
 
-/// Copies of a value on the stack of one level.
+/// Number of copies of a value on the stack of one level.
 const COPIES: usize = 24;
-/// Bytes for each field.
+/// Stack use per field, in bytes.
 const FIELD: usize = 384;
-/// Bytes, and copies of the value, for each variant of an enum.
+/// Stack use per variant of an enum: a number of bytes, and a number of copies of the value.
 const VARIANT: usize = 96;
 const COPIES_FOR_VARIANT: usize = 2;
 /// Maximum expected stack use of one level. An unoptimised build may use more if a type of more than 56 KiB contains itself.
-/// With a higher limit, an ordinary thread of 2 MiB could not decode even one such value.
+/// With a higher limit, a thread with the usual 2 MiB could not decode even one such value.
 const MOST: usize = 1 << 20;
 
-// Types that serde buffers were measured likewise, from one container to the next: 2 to 6 KB, and 10 to 15 times the size
-// of the type, plus twice its size for each variant that holds it; at the outermost level, 22 times.
+// Types that serde buffers were measured in the same way. From one container to the next, they take 2 to 6 KB and 10 to 15
+// times the size of the type, plus twice this size for each variant that holds it. At the outermost level, they take 22
+// times the size.
 
-/// Copies of a buffered type on the stack of one level.
+/// Number of copies of a buffered type on the stack of one level.
 const COPIES_OF_BUFFERED: usize = 32;
 /// Expected stack use of one level of a buffered type, with a reserve for larger parts in a `Box`.
 const BUFFERED: usize = 64 << 10;
-/// Containers within which the stack use of a buffered type is estimated from its size alone: a thread may have a stack of 64
-/// KiB.
+/// Maximum number of containers for which the stack use of a buffered type is estimated from its size alone, because a
+/// thread may have a stack of only 64 KiB.
 const FLAT: usize = 1;
 
-/// Top levels of a value that are not checked if they are modest. Most values have no more levels, and a check costs two
-/// percent of decoding a small struct. Together they use less than [`TOP_MARGIN`].
+/// Number of top levels of a value that are not checked if they are modest. Most values have no more levels, and a check
+/// takes two percent of the time to decode a small struct. Together these levels use less than [`TOP_MARGIN`].
 pub(super) const TOP: usize = 4;
 /// Maximum expected stack use of a modest level.
 const MODEST: usize = 4 << 10;
@@ -67,17 +68,17 @@ impl Level {
         Self(size_of::<T>().saturating_mul(copies).saturating_add(variants).min(MOST))
     }
 
-    /// Returns true if the level needs no check within the first [`TOP`] levels.
+    /// Returns true if the level needs no check when it is one of the first [`TOP`] levels.
     #[inline]
     pub(super) fn is_modest(self) -> bool {
         self.0 <= MODEST
     }
 }
 
-/// Maximum number of copies of a value at one level of encoding, made by a type's own conversion.
+/// Maximum number of copies of a value that a type's own conversion creates in one level of encoding.
 const COPIES_TO_ENCODE: usize = 4;
 
-/// Maximum stack use of encoding one value, in addition to [`MARGIN`].
+/// Maximum stack use for encoding one value, in addition to [`MARGIN`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Encoded(usize);
 
@@ -88,14 +89,14 @@ impl Encoded {
     }
 }
 
-/// Returns true if the stack has room to encode one more level below `levels` levels.
+/// Returns true if the stack has room to encode one more level inside `levels` levels.
 #[inline]
 pub(super) fn admits(levels: usize, encoded: Encoded) -> bool {
     let is_top = levels < TOP;
     (is_top && encoded.0 <= MODEST) || has_room(is_top, encoded)
 }
 
-// Kept out of line, because flat values do not need this check.
+// Not inlined, because flat values do not need this check.
 #[inline(never)]
 fn has_room(is_top: bool, Encoded(bytes): Encoded) -> bool {
     stacker::remaining_stack().is_none_or(|left| left >= margin(is_top) + bytes.min(MOST))
@@ -106,17 +107,17 @@ const fn margin(is_top: bool) -> usize {
     if is_top { TOP_MARGIN } else { MARGIN }
 }
 
-/// Stack use of the values of one message.
+/// Stack use of the values in one message.
 #[derive(Debug, Default)]
 pub(super) struct Stack {
-    /// Largest known stack use of a level in this message. The size of a recursive type is known only when it is found again,
-    /// after half of its level was entered.
+    /// Largest known stack use of a level in this message. The size of a recursive type is known only when the type occurs
+    /// again, when half of its level has been entered.
     most: Cell<usize>,
 }
 
 impl Stack {
-    /// Checks that the level fits. `is_top` is true within the first [`TOP`] levels. Out of line: inlined, it slows down the
-    /// decoding of flat values, which need no check.
+    /// Checks that the stack has room for the level. `is_top` is true in the first [`TOP`] levels. Inlining would slow down
+    /// the decoding of flat values, which need no check.
     #[inline(never)]
     pub(super) fn admit<E: Error>(&self, is_top: bool, level: Level) -> Result<(), E> {
         let most = self.most.get().max(level.0);
@@ -124,8 +125,8 @@ impl Stack {
         require(margin(is_top) + most)
     }
 
-    /// Checks that a collected value within `depth` containers fits, and can be decoded without further checks. `size` is the
-    /// size of its type in bytes, as far as known.
+    /// Checks that the stack has room for a collected value inside `depth` containers, and for decoding it without further
+    /// checks. `size` is the size of its type in bytes, as far as known.
     pub(super) fn admit_buffered<E: Error>(&self, is_top: bool, depth: usize, size: usize) -> Result<(), E> {
         let known = size.saturating_mul(COPIES_OF_BUFFERED).min(MOST).max(self.most.get());
         if depth > FLAT {
@@ -138,15 +139,15 @@ impl Stack {
     }
 }
 
-/// Checks that this many bytes of the stack remain.
+/// Checks that at least this number of stack bytes remains.
 #[inline]
 fn require<E: Error>(needed: usize) -> Result<(), E> {
-    // The remaining stack of some threads is unknown.
+    // The remaining stack is unknown for some threads.
     let fits = stacker::remaining_stack().is_none_or(|left| left >= needed);
     if fits { Ok(()) } else { Err(shortage(needed)) }
 }
 
-/// Returns the error of a level that does not fit.
+/// Returns the error for a level that does not fit.
 #[cold]
 fn shortage<E: Error>(needed: usize) -> E {
     E::custom(format_args!(
@@ -164,8 +165,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::mem::ManuallyDrop;
 
-    /// Type with levels of 10 KB or more, even with some optimisation: a stack of [`STACK`] bytes has no room for [`DEEP`]
-    /// levels.
+    /// Type whose levels take 10 KB or more, even with some optimisation. A stack of [`STACK`] bytes has no room for
+    /// [`DEEP`] levels.
     type Wide = [[[u64; 16]; 8]; 2];
     const DEEP: usize = 100;
     const STACK: usize = 768 << 10;
@@ -214,17 +215,17 @@ mod tests {
             .fold(Map::default(), |below, _| Map { below: BTreeMap::from([(0, below)]), ..Map::default() })
     }
 
-    /// Runs `code` on a stack of this size. The stack of a new thread may be larger: glibc reuses the stacks of threads
+    /// Runs `code` on a stack of this size. A new thread may have a larger stack, because glibc reuses the stacks of threads
     /// that have ended.
     fn on_stack<T>(bytes: usize, code: impl FnOnce() -> T) -> T {
         stacker::grow(bytes, code)
     }
 
-    /// Asserts that deep values are refused, where they would overflow the stack, and flat ones are not.
+    /// Asserts that deep values are refused where they would overflow the stack, and that flat values are not refused.
     fn judge<T: Serialize + DeserializeOwned>(make: fn(usize) -> T) {
         let encoded = |depth| {
             on_stack(64 << 20, || {
-                // Without the limits of encoding.
+                // Encodes without limits.
                 ::bincode::serde::encode_to_vec(make(depth), ::bincode::config::standard())
             })
         };
@@ -250,8 +251,8 @@ mod tests {
         judge(map);
     }
 
-    /// Runs through 64 KiB of stack: encodes for the first time, which decodes too, and encodes and decodes again. The
-    /// values work or are refused with a reason.
+    /// Encodes a value for the first time, which also decodes it, and then encodes and decodes it again, on a stack of 64
+    /// KiB. The value works or is refused with a reason.
     fn survives<C: CodecFor<T>, T: Serialize + DeserializeOwned>(make: fn(usize) -> T) {
         for depth in [1, 2, 3, 4, 5, 50] {
             let mut bytes = on_stack(64 << 20, || {
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn no_value_overflows_stack_of_64_kib() {
-        /// The tests choose the parameters so that values are about the largest at unchecked and at checked levels.
+        /// The tests choose parameters for which the values are near the maximum size at unchecked and at checked levels.
         #[derive(Debug, Default, Serialize, Deserialize)]
         struct Sized<const WORDS: usize, T: Default>([[u64; 8]; WORDS], Vec<Self>, T)
         where

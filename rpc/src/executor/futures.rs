@@ -1,4 +1,5 @@
-//! Sleeping, time limits and blocking, for handlers and tasks. Each depends on the poller or worker of the current thread.
+//! Sleeping, time limits and blocking, for handlers and tasks. Each of them depends on the poller or worker of the current
+//! thread.
 
 use crate::call::context::current_timers;
 use crate::executor::on_poller::Waiting;
@@ -16,16 +17,16 @@ use trunkline_verbs::Time;
 /// Blocks on a future, for programs without an executor.
 ///
 /// Handlers, tasks of [`crate::Node::run_on`] and handler factories run on a poller's thread and must not block it. Await
-/// calls there instead. Within a `block_on` there, calls of any node and tasks of `run_on` fail at once with
-/// [`Code::Internal`](crate::Code::Internal) and [`Reason::Misuse`](crate::Reason::Misuse). A call that was started before,
+/// calls there instead. Inside a `block_on` on such a thread, calls of any node and tasks of `run_on` fail at once with
+/// [`Code::Internal`](crate::Code::Internal) and [`Reason::Misuse`](crate::Reason::Misuse). A call that has already started,
 /// as in `block_on(client.get(key))`, is cancelled and may have run. Waiting for other futures stalls all of the poller's
 /// calls. Blocking by other means, such as another executor's `block_on`, is not detected, and deadlocks if it waits for a
 /// call of the same poller.
 ///
 /// `block_on` also works in destructors of thread-local values and in `atexit` handlers.
 ///
-/// `#[offload]` and `#[blocking]` methods run in the worker pool, where `block_on` blocks as on any other thread.
-/// [`crate::sleep`] and [`crate::timeout`] keep working there.
+/// `#[offload]` and `#[blocking]` methods run in the worker pool, where `block_on` blocks as it does on any other thread.
+/// [`crate::sleep`] and [`crate::timeout`] continue to work there.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let _waiting = Waiting::begin();
     let timers = current_timers();
@@ -42,18 +43,18 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     wait(future, look).unwrap_or_else(|| unreachable!("it is not given up"))
 }
 
-/// Panic text for code without timers, with the alternatives.
+/// Panic message for code without timers, with the alternatives.
 const NO_TIMERS: &str = "trunkline::sleep and trunkline::timeout work in handlers, in tasks of a node's pollers, and in its worker pool; \
      elsewhere use the timers of the executor that runs this code";
 
-/// Waits for `duration`, in a handler, in a task of [`Node::run_on`](crate::Node::run_on) or of
-/// [`spawn`](crate::spawn), or in an `#[offload]` or `#[blocking]` method.
+/// Waits for `duration`. Works in handlers, in tasks of [`Node::run_on`](crate::Node::run_on) and [`spawn`](crate::spawn),
+/// and in `#[offload]` and `#[blocking]` methods.
 ///
 /// Sleeping occupies neither the poller nor a worker, except in a `#[blocking]` method. Timers of the pool are late while
-/// all its workers are busy.
+/// all workers are busy.
 ///
 /// # Panics
-/// Panics anywhere else. Use the executor's own timers there, such as `tokio::time::sleep`.
+/// Panics if called anywhere else. Use the executor's own timers there, such as `tokio::time::sleep`.
 ///
 /// ```
 /// # use std::time::{Duration, Instant};
@@ -72,7 +73,7 @@ pub fn sleep(duration: Duration) -> Sleep {
     Sleep { at: timers.clock().now() + duration, set: None }
 }
 
-/// A future that completes at a point in time, returned by [`sleep`].
+/// The future returned by [`sleep`], which completes at a point in time.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Sleep {
@@ -81,7 +82,7 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// Begins a wait that any executor may poll. Called before the owner of the timers goes to sleep.
+    /// Begins a wait that any executor may poll. Call this before the owner of the timers sleeps.
     pub(crate) fn with_timers(timers: &Arc<Timers>, at: Time) -> Self {
         Self { at, set: Some((Arc::clone(timers), timers.set(at, Waker::noop()))) }
     }
@@ -92,7 +93,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<()> {
         if let Some((timers, set)) = &self.set {
-            // Set the waker before the check, because the timer may fire in between.
+            // The waker is set before the check, because the timer may fire in between.
             set.set_waker(task.waker());
             return if timers.is_due(set) { Poll::Ready(()) } else { Poll::Pending };
         }
@@ -114,8 +115,8 @@ impl Drop for Sleep {
     }
 }
 
-/// The error of a future that has not completed within its [`timeout`](crate::timeout). It converts to a [`Status`]
-/// with [`Code::DeadlineExceeded`].
+/// The error of a future that did not complete within its [`timeout`](crate::timeout). It converts to a [`Status`] with
+/// [`Code::DeadlineExceeded`].
 ///
 /// ```
 /// use trunkline::{Code, Elapsed, Reason, Status};
@@ -133,14 +134,14 @@ impl From<Elapsed> for Status {
     }
 }
 
-/// Limits the time of a future. Resolves to its output, or to [`Elapsed`] if it has not completed after `limit`;
-/// then the future is dropped.
+/// Limits the time of a future. Resolves to the output of the future. If the future does not complete within `limit`, it is
+/// dropped, and the result is [`Elapsed`].
 ///
-/// The time counts from this call, not from the first poll. Usable wherever [`sleep`] is. Calls have their own time limit,
-/// which is also sent to the server; use this for other futures.
+/// The time starts with this call, not with the first poll. Works wherever [`sleep`] works. Calls have their own time limit,
+/// which is also sent to the server, so use this function for other futures.
 ///
 /// # Panics
-/// Panics wherever [`sleep`] does.
+/// Panics where [`sleep`] panics.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Queue from other threads to the RPC half of a poller, with a handle that wakes the poller.
+//! The queue from other threads to the RPC half of a poller, with a handle that wakes the poller.
 //!
 //! The queue is bounded and lock-free. When it is full, calls that wait for room go to an overflow list, and other work is
-//! refused. Later calls also go to the list until it is empty, so that the calls of a thread stay in order. Nothing blocks.
+//! refused. Later calls also go to the list until it is empty, so that the calls of a thread stay in order. No operation
+//! blocks.
 
 use crate::call::context::Spawn;
 use crate::call::{AdmissionClass, Opening, Outcome, Submission};
@@ -26,14 +27,14 @@ use trunkline_machine::rings::cell::{self, Getter, Resting, Setter};
 use trunkline_transport::{PollerHandle, RecordedEvent};
 use trunkline_verbs::Clock;
 
-/// Capacity of the queue, beyond which calls go to the overflow list.
+/// Capacity of the queue. Calls beyond it go to the overflow list.
 const DEPTH: usize = 4096;
-/// Maximum number of argument buffers, and of outcome cells, kept for reuse.
+/// Maximum number of argument buffers, and of outcome cells, that are kept for reuse.
 const MAX_POOLED: usize = 256;
-/// Capacity in bytes beyond which a buffer is freed instead of reused.
+/// Maximum capacity of a buffer that is kept for reuse, in bytes. Larger buffers are freed.
 const MAX_POOLED_BYTES: usize = 16 << 10;
 
-/// A request from another thread to a poller.
+/// Work that another thread requests from a poller.
 pub(crate) enum Work {
     /// Start a call.
     Call(Submission<Setter<Outcome>>),
@@ -41,17 +42,17 @@ pub(crate) enum Work {
     Open(Box<Opening>),
     /// Run a task.
     Spawn(Spawn),
-    /// Check a route that has changed or has new waiters.
+    /// Check a route that has changed or that new calls wait for.
     Route(RouteId),
     /// Handle the result of a lookup.
     Resolved(Box<Resolved>),
-    /// Follow the health of a service at a server.
+    /// Watch the health of a service on a server.
     Watch(Weak<Watched>),
 }
 
 impl Work {
-    /// Returns true if the work goes to the overflow list when the queue is full. Handlers' calls do: a share of the budget
-    /// is reserved for them, and other calls must not block them.
+    /// Returns true if the work goes to the overflow list when the queue is full. This applies to calls from handlers,
+    /// because a share of the budget is reserved for them and other calls must not block them.
     fn waits(&self) -> bool {
         match self {
             Self::Call(call) => call.entry != AdmissionClass::Tries,
@@ -62,7 +63,7 @@ impl Work {
     }
 }
 
-/// The queue is full.
+/// The error when the queue is full.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Full;
 
@@ -73,7 +74,7 @@ pub(crate) struct Inbox {
     more: Lock<VecDeque<Work>>,
     /// Length of `more`.
     listed: AtomicUsize,
-    /// Set when the future of a call was dropped. The poller then sweeps its calls.
+    /// True if the future of a call was dropped. The poller then checks all its calls.
     sweep: AtomicBool,
     closed: AtomicBool,
     /// Streams of this poller's calls that have changed.
@@ -82,9 +83,9 @@ pub(crate) struct Inbox {
     cells: ArrayQueue<Resting<Outcome>>,
     handle: OnceLock<PollerHandle>,
     wakes: Arc<Wakes>,
-    /// Maximum memory of one decoded item of a stream, in bytes.
+    /// Maximum memory of one decoded item in a stream, in bytes.
     most_decoded: OnceLock<usize>,
-    /// The node's share of the memory of decoded arguments. Any thread may charge it.
+    /// The node's share of the memory for decoded arguments. Any thread may charge it.
     memory: OnceLock<SharedMemory>,
     /// The poller's timers.
     timers: OnceLock<Arc<Timers>>,
@@ -93,19 +94,19 @@ pub(crate) struct Inbox {
     /// Counters of the methods that the poller serves, and of the methods that it calls.
     served: CountedMethods,
     called: CountedMethods,
-    /// Recent calls and failures of the poller.
+    /// Recent calls of the poller, and recent failures.
     recorder: Recorder,
 }
 
 impl Inbox {
-    /// Capacity of the queue, beyond which calls go to the overflow list.
+    /// Capacity of the queue. Calls beyond it go to the overflow list.
     pub(crate) const DEPTH: usize = DEPTH;
     /// Approximate size of one inbox, in bytes.
     pub(crate) const BYTES: usize = DEPTH * (size_of::<Work>() + size_of::<usize>())
         + MAX_POOLED * (size_of::<Encoded>() + size_of::<Resting<Outcome>>() + 2 * size_of::<usize>())
         + Recorder::BYTES;
 
-    /// Creates the inbox of a poller of this node, with this clock.
+    /// Creates the inbox for a poller of the node with this lifecycle.
     pub(crate) fn new(lifecycle: Arc<Lifecycle>, clock: Clock) -> Self {
         Self {
             work: ArrayQueue::new(DEPTH),
@@ -134,36 +135,35 @@ impl Inbox {
         &self.lifecycle
     }
 
-    /// Returns the node's drain state, for the contexts of this poller's calls.
+    /// Returns access to the node's drain state, for the contexts of this poller's calls.
     pub(crate) fn drain(&self) -> Arc<Drain> {
         Drain::new(&self.lifecycle)
     }
 
-    /// Starts collecting the wakers of tasks, during the poller's turn on this thread.
+    /// Starts collecting the wakers of tasks during the poller's turn on this thread.
     pub(crate) fn collect_wakes(&self) -> Collecting {
         self.wakes.enter()
     }
 
-    /// Wakes the tasks whose wakers the poller has collected. Called by the poller, and by each of these tasks when it runs.
+    /// Wakes the tasks whose wakers the poller has collected. The poller calls this, and so does each of these tasks when it
+    /// runs.
     #[inline]
     pub(crate) fn wake_others(&self) {
-        // In a forked child a pop could wait for a thread of the parent.
+        // In a forked child, popping could wait for a thread of the parent.
         if !self.wakes.is_empty() && !self.lifecycle.is_forked() {
             self.wakes.wake_all();
         }
     }
 
-    /// Returns the marker of the code that the poller runs.
+    /// Returns the marker for the code that the poller runs.
     pub(crate) fn running(&self) -> &RunningHandler {
         &self.running
     }
 
-    /// Returns the counters of the methods that the poller serves.
     pub(crate) fn served(&self) -> &CountedMethods {
         &self.served
     }
 
-    /// Returns the counters of the methods that the poller calls.
     pub(crate) fn called(&self) -> &CountedMethods {
         &self.called
     }
@@ -173,18 +173,18 @@ impl Inbox {
         &self.recorder
     }
 
-    /// Returns recent calls and failures as events of the poller with this index, without calendar time.
+    /// Returns recent calls and failures as events of the poller with this index. The events have no calendar time.
     pub(crate) fn events(&self, poller: u16) -> Vec<RecordedEvent> {
         self.recorder.events([&self.served, &self.called], poller)
     }
 
-    /// Attaches a started poller, and wakes it to check the queue.
+    /// Attaches a poller that has started, and wakes it to check the queue.
     pub(crate) fn attach(&self, handle: PollerHandle) {
         let _ = self.handle.set(handle);
         self.wake();
     }
 
-    /// Sets the maximum memory of one decoded item of a stream, in bytes, and the share that any thread may charge.
+    /// Sets the maximum memory of one decoded item in a stream, in bytes, and the share that any thread may charge.
     pub(crate) fn set_memory(&self, most_decoded: usize, memory: SharedMemory) {
         let _ = self.most_decoded.set(most_decoded);
         let _ = self.memory.set(memory);
@@ -195,8 +195,8 @@ impl Inbox {
         let _ = self.timers.set(timers);
     }
 
-    /// Returns the poller's timers. A thread that sets a timer pushes work afterwards, so that the poller checks its timers
-    /// before it sleeps.
+    /// Returns the poller's timers. After setting a timer, another thread must push work, so that the poller checks its
+    /// timers before it sleeps.
     pub(crate) fn timers(&self) -> Option<&Arc<Timers>> {
         self.timers.get()
     }
@@ -208,7 +208,7 @@ impl Inbox {
         }
     }
 
-    /// Queues work and wakes the poller. Refused work is dropped, which completes its call.
+    /// Queues work and wakes the poller. Refused work is dropped. If it is a call, this completes the call.
     pub(crate) fn push(&self, work: Work) -> Result<(), Full> {
         // SYNC: listed. A thread reads the count of its last push or a later count, so its calls stay in order.
         let refused = if self.listed.load(Ordering::SeqCst) == 0 { self.work.push(work) } else { Err(work) };
@@ -220,7 +220,7 @@ impl Inbox {
             more.push_back(work);
             self.listed.store(more.len(), Ordering::SeqCst);
         }
-        // `close` stores first and clears second; this pushes first and loads second. With sequential consistency at least
+        // `close` first stores, then clears. This function first pushes, then loads. With sequential consistency, at least
         // one side sees the other's write, so the queue is emptied.
         if self.closed.load(Ordering::SeqCst) {
             self.clear();
@@ -230,7 +230,7 @@ impl Inbox {
     }
 
     pub(crate) fn pop(&self) -> Option<Work> {
-        // Entries in the overflow list are newer than entries in the queue.
+        // Entries in the overflow list are newer than those in the queue.
         self.work.pop().or_else(|| self.pop_listed())
     }
 
@@ -242,7 +242,7 @@ impl Inbox {
         let mut more = self.more.lock();
         let work = more.pop_front();
         if more.is_empty() {
-            // Frees the memory of a burst.
+            // Frees the memory after a burst.
             *more = VecDeque::new();
         }
         self.listed.store(more.len(), Ordering::SeqCst);
@@ -255,7 +255,7 @@ impl Inbox {
         self.wake();
     }
 
-    /// Returns the list of streams that have changed.
+    /// Returns the streams that have changed.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -271,7 +271,7 @@ impl Inbox {
             || self.changes.any()
     }
 
-    /// Closes the queue, because the poller ends. Work queued now or later is dropped at once.
+    /// Closes the queue, because the poller ends. Work that is queued now or later is dropped at once.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         self.clear();
@@ -281,7 +281,7 @@ impl Inbox {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Returns an empty buffer, reused if possible.
+    /// Returns an empty buffer. Reuses one if possible.
     pub(crate) fn buffer(&self) -> Encoded {
         self.buffers.pop().unwrap_or_default()
     }
@@ -294,18 +294,18 @@ impl Inbox {
         }
     }
 
-    /// Returns an empty cell for an outcome, reused if possible.
+    /// Returns an empty cell for an outcome. Reuses one if possible.
     pub(crate) fn cell(&self) -> (Setter<Outcome>, Getter<Outcome>) {
         let Some(resting) = self.cells.pop() else { return cell::pair() };
         resting.pair().unwrap_or_else(|resting| {
-            // The poller still holds its half, but releases it before this cell is popped again.
+            // The poller still owns its half, but releases it before this cell is popped again.
             let _ = self.cells.push(resting);
             cell::pair()
         })
     }
 
-    /// Keeps a cell for a later call, after its outcome was taken. Does nothing in a forked child, where a thread of the
-    /// parent may have been interrupted in a push.
+    /// Keeps a cell for a later call, after its outcome was taken. Does nothing in a forked child, because a thread of the
+    /// parent may have been in the middle of a push.
     pub(crate) fn rest_cell(&self, getter: Getter<Outcome>) {
         if let Some(resting) = getter.rest()
             && !self.lifecycle.is_forked()
@@ -368,7 +368,7 @@ pub(crate) struct Inboxes {
 }
 
 impl Inboxes {
-    /// Sets the inbox of each poller, in order. There is at least one. Called once, when the node starts.
+    /// Sets the inboxes of the pollers, in order. There is at least one. Called once, when the node starts.
     pub(crate) fn open(&self, of_pollers: impl Iterator<Item = Arc<Inbox>>) {
         let _opened_before = self.of_pollers.set(of_pollers.collect());
     }
@@ -381,7 +381,7 @@ impl Inboxes {
         }
     }
 
-    /// Returns the first turn of a new channel or clone, so that programs that clone a client for each call use all pollers
+    /// Returns the first turn for a new channel or clone, so that programs that clone a client for each call use all pollers
     /// equally. Each channel counts its further turns itself, so that calls do not share a counter.
     pub(crate) fn first_turn(&self) -> usize {
         self.channels.fetch_add(1, Ordering::Relaxed)
@@ -422,5 +422,5 @@ impl Pollers for Inboxes {
     }
 }
 
-/// The owner of a stream whose call failed because the node has not started.
+/// The owner of a stream whose call fails because the node has not started.
 impl StreamHost for Inboxes {}

@@ -1,7 +1,7 @@
-//! Detects that the current thread runs a poller's handler, task or handler factory.
+//! Detects that the current thread is running a poller's handler, task or handler factory.
 //!
-//! A poller marks its thread while its upper half runs. [`block_on`] there would wait for work that only this thread can do,
-//! so calls within it check the mark and fail instead. The mark is local to the thread.
+//! A poller marks its thread while its upper half runs. There, [`block_on`] would wait for work that only this thread can
+//! do, so calls inside it check the mark and fail instead. The mark is local to the thread.
 
 use crate::node::lifecycle::Lifecycle;
 use crate::status::reason::Reason;
@@ -9,7 +9,7 @@ use crate::status::{Code, Status};
 use std::cell::Cell;
 use std::ptr;
 
-/// Remedy in the error of such calls.
+/// Remedy in the error for such calls.
 const WOULD_WAIT: &str = "await the call instead: block_on on a poller's thread would wait for itself, since that thread makes the call";
 
 thread_local! {
@@ -24,20 +24,20 @@ thread_local! {
 }
 
 struct Here {
-    /// Address of the lifecycle of the node whose poller's upper half is on the stack, or null. Used for comparison only.
+    /// Address of the lifecycle of the node whose poller's upper half is on the stack, or null. Used only for comparison.
     node: Cell<*const Lifecycle>,
-    /// Number of [`block_on`] calls on the stack above that upper half.
+    /// Number of [`block_on`] calls on the stack above the upper half.
     waits: Cell<u32>,
     /// True if the poller runs a handler.
     is_handler: Cell<bool>,
-    /// True for a worker of the pool, which may wait.
+    /// True for a worker of the pool, which may block.
     is_worker: Cell<bool>,
 }
 
-/// Guard that marks the thread as a poller or a worker until dropped.
+/// Marks the thread as a poller or a worker until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OnPoller {
-    /// Previous value: a simulation runs programs and pollers on one thread.
+    /// Previous value. A simulation runs programs and pollers on one thread.
     node: *const Lifecycle,
     waits: u32,
     is_handler: bool,
@@ -45,12 +45,12 @@ pub(crate) struct OnPoller {
 }
 
 impl OnPoller {
-    /// Marks the thread as a poller of this node. The node outlives the guard.
+    /// Marks the thread as a poller of this node. The node must outlive the guard.
     pub(crate) fn enter(node: &Lifecycle) -> Self {
         Self::enter_as(node, false)
     }
 
-    /// Marks the thread as a worker of this node's pool. Calls on the thread count as calls of a handler.
+    /// Marks the thread as a worker of this node's pool. Calls on the thread then count as calls from a handler.
     pub(crate) fn enter_worker(node: &Lifecycle) -> Self {
         Self::enter_as(node, true)
     }
@@ -76,7 +76,7 @@ impl Drop for OnPoller {
     }
 }
 
-/// Guard of a [`crate::block_on`] in progress.
+/// Guard for a running [`crate::block_on`].
 pub(crate) struct Waiting;
 
 impl Waiting {
@@ -92,14 +92,14 @@ impl Drop for Waiting {
     }
 }
 
-/// Returns true if waiting on this thread would block the poller that has to complete the wait.
+/// Returns true if waiting on this thread would block the poller that must complete the wait.
 #[inline]
 fn would_wait() -> bool {
     HERE.with(|here| !here.node.get().is_null() && !here.is_worker.get() && here.waits.get() > 0)
 }
 
-/// Returns true if this thread runs the upper half of a poller of this node, or a handler on a worker of its pool. Calls on
-/// the thread then count as calls of a handler or task.
+/// Returns true if this thread runs the upper half of a poller of this node, or a handler on a worker of the node's pool.
+/// Calls on the thread then count as calls from a handler or task.
 pub(crate) fn is_of(node: &Lifecycle) -> bool {
     HERE.with(|here| ptr::eq(here.node.get(), node))
 }
@@ -121,13 +121,13 @@ pub(crate) fn is_in_handler() -> bool {
     HERE.with(|here| here.is_handler.get())
 }
 
-/// Returns the error of a new call on this thread; `None` if calls are allowed.
+/// Returns the error for a new call on this thread, or `None` if calls are allowed.
 #[inline]
 pub(crate) fn refusal() -> Option<Status> {
     would_wait().then(|| Status::not_run(Code::Internal, WOULD_WAIT).because(Reason::Misuse))
 }
 
-/// Returns the error of waiting on this thread for an earlier call; `None` if waiting is allowed.
+/// Returns the error for waiting on this thread for an earlier call, or `None` if waiting is allowed.
 #[inline]
 pub(crate) fn interruption() -> Option<Status> {
     would_wait().then(|| Status::ran(Code::Internal, WOULD_WAIT).because(Reason::Misuse))

@@ -1,4 +1,4 @@
-//! Tracks which handler or task a poller runs and what its thread does, for reporting stalls.
+//! Tracks which handler or task a poller runs and what the poller's thread does, so that stalls can be reported.
 
 use crate::executor::on_poller;
 use crate::wire::name::MethodName;
@@ -11,7 +11,7 @@ use std::time::Duration;
 const NOBODY: u32 = 0;
 const TASK: u32 = u32::MAX;
 
-/// The marker of one poller.
+/// The marker for the code that one poller runs.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct RunningHandler {
@@ -20,23 +20,23 @@ pub(crate) struct RunningHandler {
     /// Number of the poller's turns.
     turns: AtomicU32,
     methods: OnceLock<Vec<&'static MethodName>>,
-    /// The poller's thread; `None` without `/proc`.
+    /// The poller's thread; `None` if `/proc` is not available.
     thread: OnceLock<Option<ThreadStat>>,
 }
 
 /// The code that occupies a poller's thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Occupation {
-    /// A handler of this method, or the destructor of one.
+    /// A handler of this method, or a handler's destructor.
     Handler(&'static MethodName),
-    /// A task of `run_on` or `spawn`.
+    /// A task started with `run_on` or `spawn`.
     Task,
     /// No code of the program.
     Nothing,
 }
 
 impl RunningHandler {
-    /// Sets the methods that the indices refer to. Called once, before any of the methods runs.
+    /// Sets the methods to which the indices refer. Called once, before any of the methods runs.
     pub(crate) fn set_methods(&self, methods: Vec<&'static MethodName>) {
         let _first = self.methods.set(methods);
     }
@@ -46,7 +46,7 @@ impl RunningHandler {
         let _first = self.thread.set(ThreadStat::current());
     }
 
-    /// Returns what the poller's thread is doing, if known.
+    /// Returns the state and CPU time of the poller's thread, if known.
     pub(crate) fn thread_time(&self) -> Option<ThreadTime> {
         self.thread.get()?.as_ref()?.read()
     }
@@ -63,14 +63,14 @@ impl RunningHandler {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Records that a handler of this method is about to be polled, or dropped.
+    /// Records that a handler of this method is about to be polled or dropped.
     #[inline]
     pub(crate) fn handler(&self, method: u32) {
         self.now.store(method.saturating_add(1), Ordering::Relaxed);
         on_poller::set_in_handler(true);
     }
 
-    /// Records that a task is about to be polled, or dropped.
+    /// Records that a task is about to be polled or dropped.
     #[inline]
     pub(crate) fn task(&self) {
         self.now.store(TASK, Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl fmt::Display for Occupation {
     }
 }
 
-/// Unit of CPU times in `/proc`. Linux reports them in hundredths of a second on all common architectures.
+/// Unit of CPU times in `/proc`. On all common architectures, Linux reports them in hundredths of a second.
 const TICK: Duration = Duration::from_millis(10);
 
 /// A thread of this process.
@@ -115,13 +115,13 @@ const TICK: Duration = Duration::from_millis(10);
 pub(crate) struct ThreadStat(PathBuf);
 
 impl ThreadStat {
-    /// Returns the calling thread. Returns `None` without `/proc`.
+    /// Returns the calling thread, or `None` if `/proc` is not available.
     pub(crate) fn current() -> Option<Self> {
         let thread = std::fs::read_link("/proc/thread-self").ok()?;
         Some(Self(Path::new("/proc/self/task").join(thread.file_name()?).join("stat")))
     }
 
-    /// Returns the thread's state and CPU time now. Returns `None` if it has ended.
+    /// Returns the thread's current state and CPU time, or `None` if the thread has ended.
     pub(crate) fn read(&self) -> Option<ThreadTime> {
         ThreadTime::parse(&std::fs::read_to_string(&self.0).ok()?)
     }
@@ -130,14 +130,15 @@ impl ThreadStat {
 /// State of a thread, and the CPU time that it has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ThreadTime {
-    /// True if it waits in a system call, false if it is runnable or stopped.
+    /// True if the thread waits in a system call, false if it is runnable or stopped.
     waits: bool,
     used: Duration,
 }
 
 impl ThreadTime {
     fn parse(stat: &str) -> Option<Self> {
-        // The name, in parentheses, may contain any bytes. The state follows it; CPU times are 11 and 12 fields later.
+        // The name, in parentheses, may contain any bytes. The state follows it, and the CPU times are 11 and 12 fields
+        // after the state.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         let waits = matches!(fields.next()?, "S" | "D");
@@ -146,7 +147,8 @@ impl ThreadTime {
         Some(Self { waits, used })
     }
 
-    /// Returns the part of `passed` in which the thread held its poller. `before` is its state at the start of that time.
+    /// Returns the part of `passed` during which the thread held its poller. `before` is the thread's state at the start of
+    /// `passed`.
     pub(crate) fn held_of(self, passed: Duration, before: Option<Self>) -> Duration {
         if self.waits {
             return passed;

@@ -1,6 +1,6 @@
-//! Guards code of the program that a poller or the pool runs: enters the node's tokio runtime, and detects forks.
+//! Guards the program's code on a poller or in the pool. Enters the node's tokio runtime, and detects forks.
 //!
-//! If the code forks and returns in the child too, the child would continue as a second copy of the poller, on the same
+//! If the code forks and also returns in the child, the child would continue as a second copy of the poller on the same
 //! sockets. The child therefore ends when the guard is dropped.
 
 use crate::status::reason::Reason;
@@ -21,7 +21,7 @@ type Runtime<'a> = Option<tokio::runtime::EnterGuard<'a>>;
 #[cfg(not(feature = "tokio"))]
 type Runtime<'a> = std::marker::PhantomData<&'a ()>;
 
-/// Guard under which the thread runs code of the program, in the runtime.
+/// Guard that is held while the thread runs code of the program, in the runtime if there is one.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     process: Process,
@@ -29,7 +29,7 @@ pub(crate) struct Inside<'a> {
 }
 
 impl Drop for Inside<'_> {
-    /// Ends a child process in which code of the program returns.
+    /// Ends the child process if code of the program returns in it.
     #[inline]
     fn drop(&mut self) {
         self.process.end_if_forked();
@@ -47,13 +47,13 @@ impl Default for RuntimeGuard {
 }
 
 impl RuntimeGuard {
-    /// Creates a foreign executor from this runtime.
+    /// Creates a guard that enters this runtime.
     #[cfg(feature = "tokio")]
     pub(crate) fn tokio(handle: tokio::runtime::Handle) -> Self {
         Self { handle: Some(handle), ..Self::default() }
     }
 
-    /// Returns a copy for a node that starts in this process. Its builder may be older than a fork.
+    /// Returns a copy for a node that starts in this process. The node's builder may be older than a fork.
     pub(crate) fn of_this_process(self) -> Self {
         Self { process: Process::current(), ..self }
     }
@@ -71,8 +71,8 @@ impl RuntimeGuard {
     }
 }
 
-/// Returns the status of a call whose handler panicked with this message. The status does not contain the message, but a
-/// remedy if the message is known.
+/// Returns the status of a call whose handler panicked with this message. The status does not contain the message, but
+/// contains a remedy if the message is known.
 #[cold]
 pub(crate) fn panicked(message: Option<&str>) -> Status {
     let text = match message.and_then(remedy) {
@@ -82,8 +82,8 @@ pub(crate) fn panicked(message: Option<&str>) -> Status {
     Status::ran(Code::Internal, text).because(Reason::Panicked)
 }
 
-/// Returns the remedy for a panic with this message, if it reports a missing tokio runtime or a runtime without the required
-/// drivers.
+/// Returns the remedy for a panic with this message, if the message reports that the tokio runtime or one of its drivers is
+/// missing.
 fn remedy(message: &str) -> Option<&'static str> {
     // tokio panics with "there is no reactor running, must be called from the context of a Tokio 1.x runtime", or "A Tokio 1.x
     // context was found, but timers are disabled".

@@ -1,8 +1,8 @@
-//! Tasks of a poller: the futures of handlers, and tasks spawned by the program.
+//! Tasks on a poller, which are the futures of handlers, and tasks spawned by the program.
 //!
-//! Tasks can be woken from any thread, and cheaply within the poller's turn. Any thread may push to the queue of ready tasks,
-//! and the poller pops. A task woken within the poller's turn, such as by the reply to a call, goes to a thread-local list,
-//! without atomics or a wake-up.
+//! Tasks can be woken from any thread, and at low cost during the poller's turn. Any thread may push to the queue of ready
+//! tasks, and the poller pops. A task that is woken during the poller's turn, for example by the reply to a call, goes to a
+//! thread-local list, which needs neither atomics nor a wake-up.
 
 use crate::call::context::{PollerContext, Task};
 use crate::executor::inbox::Inbox;
@@ -19,12 +19,12 @@ use std::{mem, ptr};
 use trunkline_machine::rings::cell::{self, Getter};
 use trunkline_machine::rings::panics::catch;
 
-/// A task of a poller: a slot in a method's table, or in the table of spawned tasks.
+/// A task on a poller, identified by a slot in a method's table or in the table of spawned tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TaskId {
     /// Number of the method, or [`TaskId::SPAWNED`].
     pub(crate) table: u32,
-    /// Index of the slot in that table.
+    /// Index of the slot in the table.
     pub(crate) slot: u32,
 }
 
@@ -37,9 +37,9 @@ thread_local! {
     static HERE: Here = const { Here { of: Cell::new(ptr::null()), woken: RefCell::new(Vec::new()) } };
 }
 
-/// The poller running on this thread and the tasks woken there, invisible to other threads.
+/// The poller running on this thread, and the tasks woken during its turn. Other threads cannot access these tasks.
 struct Here {
-    /// Address of the poller's queue, used for comparison only; null between turns.
+    /// Address of the poller's queue, used only for comparison; null between turns.
     of: Cell<*const Ready>,
     woken: RefCell<Vec<TaskId>>,
 }
@@ -47,7 +47,7 @@ struct Here {
 /// The queue of tasks that wait to be polled.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    /// Tasks woken by other threads, and tasks left over from the turn in which they were woken.
+    /// Tasks woken by other threads, and tasks left from the turn in which they were woken.
     queue: SegQueue<TaskId>,
     inbox: Arc<Inbox>,
 }
@@ -57,7 +57,7 @@ impl Ready {
         Arc::new(Self { queue: SegQueue::new(), inbox })
     }
 
-    /// Begins the poller's turn on this thread, until the guard is dropped.
+    /// Begins the poller's turn on this thread. The turn ends when the guard is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> Turn {
         HERE.with(|here| {
             let outer = here.of.replace(Arc::as_ptr(self));
@@ -79,7 +79,7 @@ impl Ready {
         tasks.for_each(|task| self.queue.push(task));
     }
 
-    /// Takes the tasks woken in this turn, in exchange for an empty list.
+    /// Takes the tasks woken in this turn. `list` must be empty and is swapped with the list of tasks.
     pub(crate) fn take_woken(&self, list: &mut Vec<TaskId>) {
         HERE.with(|here| mem::swap(&mut *here.woken.borrow_mut(), list));
     }
@@ -92,9 +92,9 @@ impl Ready {
         ptr::eq(here.of.get(), self)
     }
 
-    /// Appends a task, and wakes the poller unless this is its turn.
+    /// Appends a task, and wakes the poller unless this is the poller's turn.
     fn push(&self, task: TaskId) {
-        // A thread whose locals are destroyed is not in a poller's turn.
+        // A thread whose locals have been destroyed is not in a poller's turn.
         let is_here = HERE.try_with(|here| {
             let is_here = self.is_here(here);
             if is_here {
@@ -102,7 +102,7 @@ impl Ready {
             }
             is_here
         });
-        // In a forked child no poller would take the task, and the push could wait for a push of a parent's thread.
+        // In a forked child, no poller would take the task, and the push could wait for a thread of the parent.
         if is_here != Ok(true) && !self.inbox.lifecycle().is_forked() {
             self.queue.push(task);
             self.inbox.wake();
@@ -114,7 +114,7 @@ impl Ready {
 #[derive(Debug)]
 pub(crate) struct Turn {
     ready: Arc<Ready>,
-    /// Previous value: a simulation runs programs and pollers on one thread.
+    /// Previous value. A simulation runs programs and pollers on one thread.
     outer: *const Ready,
     woken: Vec<TaskId>,
 }
@@ -132,8 +132,8 @@ impl Drop for Turn {
     }
 }
 
-/// The waker of a slot, created once and shared by all tasks that use the slot. A waker left over from an earlier task causes
-/// one spurious poll.
+/// The waker of a slot. It is created once and shared by all tasks that use the slot, so a waker from an earlier task can
+/// cause one spurious poll.
 #[derive(Debug)]
 pub(crate) struct TaskWaker {
     ready: Arc<Ready>,
@@ -147,7 +147,7 @@ impl TaskWaker {
         (Arc::clone(&waker), Waker::from(waker))
     }
 
-    /// Clears the flag before a poll, so that a wake during the poll queues the task again.
+    /// Clears the flag before a poll, so that a wake-up during the poll queues the task again.
     #[inline]
     pub(crate) fn polled(&self) {
         // SYNC: task-queued
@@ -188,7 +188,7 @@ impl Tasks {
         entry.insert(Slot { task, waker, std_waker });
     }
 
-    /// Polls the task in a slot. A task that panics is dropped, which notifies its waiter.
+    /// Polls the task in a slot. If the task panics, it is dropped, which notifies its waiter.
     pub(crate) fn poll(&mut self, slot: u32) {
         let Ok(key) = usize::try_from(slot) else { return };
         let Some(entry) = self.0.get_mut(key) else { return };
@@ -203,7 +203,7 @@ impl Tasks {
         }
     }
 
-    /// Drops all tasks one by one: a panic in one destructor does not prevent the others.
+    /// Drops all tasks one by one, so that a panic in one destructor does not affect the others.
     pub(crate) fn close(&mut self) {
         for key in self.0.iter().map(|(key, _)| key).collect::<Vec<_>>() {
             self.end(key);
@@ -212,19 +212,19 @@ impl Tasks {
 
     fn end(&mut self, key: usize) {
         let ended = self.0.try_remove(key);
-        // A task that panics while it is dropped has ended nonetheless.
+        // A task has ended even if dropping it panics.
         let _ended = catch(|| drop(ended));
     }
 }
 
 /// Spawns a task on the current poller, alongside its handlers. The future need not be `Send`.
 ///
-/// The task continues when its handle is dropped and when the handler ends, but not longer than the node. It does not inherit
-/// the call's deadline or [`Context`](crate::Context); [`Context::scope`](crate::Context::scope) passes them on.
+/// The task continues after its handle is dropped and after the handler ends, but not after the node ends. It does not
+/// inherit the call's deadline or [`Context`](crate::Context). [`Context::scope`](crate::Context::scope) passes them on.
 ///
 /// # Panics
-/// Panics outside of a poller's handlers and tasks. Use another executor there, and in `#[offload]` and `#[blocking]`
-/// methods.
+/// Panics outside a poller's handlers and tasks, including in `#[offload]` and `#[blocking]` methods. Use another executor
+/// there.
 ///
 /// ```
 /// # let network = trunkline::InProcessNetwork::new();
@@ -247,20 +247,20 @@ where
     let (setter, getter) = cell::pair();
     poller.spawn(Box::pin(async move {
         let output = future.await;
-        // The output is dropped if the handle was dropped.
+        // Fails if the handle was dropped.
         let _ = setter.set(output);
     }));
     Spawned(getter)
 }
 
-/// A future of a task's output, returned by [`spawn`]. Dropping it does not stop the task.
+/// The future returned by [`spawn`], which resolves to the task's output. Dropping it does not stop the task.
 #[derive(Debug)]
 pub struct Spawned<T>(Getter<T>);
 
 impl<T> Future for Spawned<T> {
     type Output = Result<T, Status>;
 
-    /// Fails with `Internal` if the task panicked, or ended together with its node.
+    /// Returns `Internal` if the task panicked or ended together with its node.
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let ended = std::task::ready!(Pin::new(&mut self.0).poll(task));
         let lost = |_| {
@@ -292,7 +292,7 @@ pub fn yield_now() -> Yielded {
     Yielded { has_yielded: false }
 }
 
-/// A future that completes at its second poll, returned by [`yield_now`].
+/// The future returned by [`yield_now`], which completes at its second poll.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Yielded {
@@ -324,7 +324,7 @@ mod tests {
     use trunkline_testkit::{in_forked_child, runs_alone};
     use trunkline_verbs::Clock;
 
-    /// A push may wait for a push of another thread, which the child lacks.
+    /// A push may wait for another thread's push, and the child lacks this thread.
     #[test]
     fn wake_in_forked_child_does_not_touch_queue() {
         if !runs_alone(module_path!(), "wake_in_forked_child_does_not_touch_queue") {

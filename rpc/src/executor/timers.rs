@@ -1,10 +1,11 @@
-//! Timers of code that runs on a poller or in the pool: the wheel of [`Deadlines`], with a waker for each timer.
+//! Timers for code on a poller or in the pool, which consist of a wheel of [`Deadlines`] with a waker for each timer.
 //!
-//! Each poller has timers, usually accessed only by its thread, and the workers of a pool share one set. The owner fires the
-//! timers that are due, and sleeps at most until the next one. Without timers the check costs one load.
+//! Each poller has its own timers, which usually only its thread accesses. The workers of a pool share one set of timers.
+//! The owner fires the timers that are due, and sleeps at most until the next timer. Without timers, the check costs one
+//! load.
 //!
-//! A handler that forks may set and drop timers in the child, where a lock may be held by another worker of the parent.
-//! Timers that the child can no longer set or reach are due at once.
+//! If a handler forks, it may set and drop timers in the child, where another worker of the parent may hold a lock. Timers
+//! that the child cannot set or access are due at once.
 
 use crate::node::fork_lock::ForkLock;
 use std::fmt;
@@ -15,7 +16,7 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{DeadlineKey, Deadlines};
 use trunkline_verbs::{Clock, Time};
 
-/// Callback for a new timer that is due before all others.
+/// Callback for a new timer that is due before all other timers.
 type Earlier = Box<dyn Fn() + Send + Sync>;
 
 /// The timers of one poller, or of a pool.
@@ -24,19 +25,19 @@ pub(crate) struct Timers {
     /// `None` for a poller, which checks its timers before it sleeps.
     earlier: Option<Earlier>,
     waiting: ForkLock<Deadlines<Arc<Timer>>>,
-    /// Time of the earliest timer, or an earlier time, in nanoseconds.
+    /// Time of the earliest timer, or a time before it, in nanoseconds.
     next: AtomicU64,
 }
 
 /// A waiter for a point in time.
 #[derive(Debug)]
 struct Timer {
-    /// True once the timer has left the wheel. Changed under the lock of the wheel.
+    /// True if the timer has left the wheel. Changed under the lock of the wheel.
     is_due: AtomicBool,
     waker: ForkLock<Waker>,
 }
 
-/// A timer that was set.
+/// Handle of a timer that has been set.
 #[derive(Debug)]
 pub(crate) struct SetTimer {
     /// `None` if the timer is not in the wheel.
@@ -68,8 +69,8 @@ impl Timers {
         Self { clock, earlier: None, waiting: ForkLock::default(), next: AtomicU64::new(Time::MAX.0) }
     }
 
-    /// Creates timers for threads that may sleep while another thread sets a timer. `earlier` wakes one of them if the new
-    /// timer is due before all others.
+    /// Creates timers for threads that may sleep while another thread sets a timer. `earlier` wakes one of these threads if
+    /// the new timer is due before all other timers.
     pub(crate) fn shared(clock: Clock, earlier: impl Fn() + Send + Sync + 'static) -> Self {
         Self { earlier: Some(Box::new(earlier)), ..Self::new(clock) }
     }
@@ -96,10 +97,9 @@ impl Timers {
         SetTimer { key: Some(key), timer }
     }
 
-    /// Removes a timer.
     pub(crate) fn remove(&self, set: &SetTimer) {
         let Some((mut waiting, key)) = self.waiting.lock().zip(set.key) else { return };
-        // After a timer has fired, its slot in the wheel may belong to another timer.
+        // After a timer has fired, another timer may use its slot in the wheel.
         if !set.is_due() {
             let removed = waiting.remove(key);
             self.publish(&waiting);
@@ -113,8 +113,8 @@ impl Timers {
         set.is_due() || self.waiting.is_lost()
     }
 
-    /// Fires the timers that are due. Returns true if there were any, or if a forked child has lost them. The caller then
-    /// polls the waiting futures.
+    /// Fires the timers that are due. Returns true if there were any, or if a forked child has lost its timers. The caller
+    /// then polls the waiting futures.
     #[inline]
     pub(crate) fn fire(&self, now: Time) -> bool {
         self.next.load(Ordering::Relaxed) <= now.0 && self.fire_all(now)
@@ -130,7 +130,7 @@ impl Timers {
             let _ended = catch(|| waker.wake());
         }
         if self.waiting.is_lost() {
-            // Without this, a forked child would retry in a busy loop.
+            // Otherwise a forked child would retry in a busy loop.
             self.next.store(Time::MAX.0, Ordering::Relaxed);
             return true;
         }
@@ -201,7 +201,7 @@ mod tests {
         assert!(!timers.fire(Time(4_999)) && !early.is_due());
         assert!(timers.fire(Time(5_000)) && early.is_due() && !late.is_due());
         timers.remove(&dropped);
-        // The place of the fired timer in the wheel now belongs to another timer.
+        // Another timer now uses the slot of the fired timer in the wheel.
         let next = timers.set(Time(8_000), &waker);
         timers.remove(&early);
         assert!(timers.fire(Time(10_000)) && next.is_due() && late.is_due() && !dropped.is_due());
@@ -219,7 +219,7 @@ mod tests {
         let earlier = timers.set(Time(1_000), Waker::noop());
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
-        // As if held by threads that the child lacks.
+        // Simulates threads of the parent that hold the locks.
         let _held = (timers.waiting.lock(), earlier.timer.waker.lock());
         in_forked_child(|| {
             let set = timers.set(Time(500), &waker);

@@ -1,4 +1,4 @@
-//! Waits for a future on a thread with other work at certain times, such as timers to fire.
+//! Waits for a future on a thread that has other work at certain times, such as firing timers.
 
 use crate::node::fork_lock::Lock;
 use std::cell::Cell;
@@ -8,12 +8,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 thread_local! {
-    /// Parker kept for the thread's next wait. Absent during a wait, and after the thread's locals are destroyed.
+    /// Parker kept for the thread's next wait. Absent during a wait, and after the thread's locals have been destroyed.
     static KEPT: Cell<Option<Arc<Parker>>> = const { Cell::new(None) };
 }
 
-/// Parker of one thread. Unlike `std::thread::park` it works after the thread's locals are destroyed, as in destructors of
-/// other locals and in handlers of `atexit`.
+/// Parker of one thread. Unlike `std::thread::park`, it works after the thread's locals have been destroyed, for example in
+/// destructors of other locals and in `atexit` handlers.
 #[derive(Default)]
 struct Parker {
     state: Lock<ParkerState>,
@@ -25,15 +25,15 @@ enum ParkerState {
     #[default]
     Awake,
     Asleep,
-    /// The parker was woken since the last check.
+    /// The parker has been woken since the last check.
     Rung,
 }
 
 impl Parker {
-    /// Returns the thread's parker, or a new one if the thread is already waiting or its locals are destroyed.
+    /// Returns the thread's parker, or a new parker if the thread is already waiting or its locals have been destroyed.
     fn take() -> Arc<Self> {
         let parker = KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default();
-        // A waker of an earlier wait may have rung the parker.
+        // A waker from an earlier wait may have woken the parker.
         *parker.state.lock() = ParkerState::Awake;
         parker
     }
@@ -43,12 +43,12 @@ impl Parker {
         let _has_no_locals = KEPT.try_with(|kept| kept.set(Some(parker)));
     }
 
-    /// Returns true if the parker was woken since the last check.
+    /// Returns true if the parker has been woken since the last check.
     fn is_rung(&self) -> bool {
         std::mem::take(&mut *self.state.lock()) == ParkerState::Rung
     }
 
-    /// Sleeps until woken, for at most the given time. May return early.
+    /// Sleeps until woken, at most for `most`. May return early.
     fn park(&self, most: Option<Duration>) {
         let mut state = self.state.lock();
         if *state == ParkerState::Rung {
@@ -78,12 +78,12 @@ impl Wake for Parker {
     }
 }
 
-/// Time for which the thread may sleep before it polls the future again.
+/// Determines how long the thread may sleep before it polls the future again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Sleeps until the future is woken.
+    /// The thread sleeps until the future is woken.
     Forever,
-    /// Sleeps at most this time.
+    /// The thread sleeps at most for this time.
     For(Duration),
     /// The wait ends without an outcome.
     GiveUp,
@@ -107,7 +107,7 @@ pub(crate) fn wait<F: Future>(future: F, mut look: impl FnMut() -> Rest) -> Opti
     outcome
 }
 
-/// Sleeps until the parker is rung. Returns false if `look` gives up.
+/// Sleeps until the parker is woken. Returns false if `look` gives up.
 fn sleep(parker: &Parker, look: &mut impl FnMut() -> Rest) -> bool {
     while !parker.is_rung() {
         let rest = look();
@@ -118,7 +118,7 @@ fn sleep(parker: &Parker, look: &mut impl FnMut() -> Rest) -> bool {
             Rest::Forever => parker.park(None),
             Rest::For(time) => {
                 parker.park(Some(time));
-                // The call clears the flag. The future is polled next in any case.
+                // This call only clears the flag, because the future is polled next anyway.
                 let _is_rung = parker.is_rung();
                 break;
             }

@@ -1,10 +1,10 @@
-//! Wakes tasks in other threads: through wakers collected in a poller's turn, and wakers that wait for a change of shared
+//! Wakes tasks in other threads, with wakers collected in a poller's turn, and with wakers that wait for a change of shared
 //! state.
 //!
-//! A bundle of replies must not cost two thread switches per reply. On a core shared with a poller, the kernel often runs a
-//! woken thread at once. If the poller woke each waiter when its reply arrives, that thread would take one reply and sleep
-//! again. A poller therefore collects the wakers of a turn and wakes them together. The first waiter to run wakes the others
-//! itself: within one runtime that needs no system call.
+//! A bundle of replies must not cost two thread switches per reply. On a core that is shared with a poller, the kernel often
+//! runs a woken thread at once. If the poller woke each waiter when its reply arrives, the waiter's thread would take one
+//! reply and sleep again. A poller therefore collects the wakers of a turn and wakes them together. The first waiter that
+//! runs wakes the others itself, which needs no system call inside one runtime.
 
 use crate::node::fork_lock::ForkLock;
 use crossbeam_queue::ArrayQueue;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use trunkline_machine::rings::panics::catch;
 
-/// Maximum number of collected wakers. Further ones are woken at once.
+/// Maximum number of collected wakers. Further tasks are woken at once.
 const DEPTH: usize = 256;
 
 thread_local! {
@@ -33,7 +33,7 @@ impl Default for Wakes {
 }
 
 impl Wakes {
-    /// Begins a poller's turn on this thread, until the guard is dropped.
+    /// Begins a poller's turn on this thread. The turn ends when the guard is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> Collecting {
         Collecting { outer: HERE.with(|here| here.borrow_mut().replace(Arc::clone(self))) }
     }
@@ -44,7 +44,7 @@ impl Wakes {
         self.0.is_empty()
     }
 
-    /// Wakes all tasks whose wakers were collected.
+    /// Wakes all tasks whose wakers have been collected.
     pub(crate) fn wake_all(&self) {
         while let Some(waker) = self.0.pop() {
             wake_now(waker);
@@ -52,9 +52,9 @@ impl Wakes {
     }
 }
 
-/// Wakes a task: at the end of the turn if a poller runs on this thread, otherwise at once.
+/// Wakes a task. If a poller runs on this thread, the task is woken at the end of the turn, otherwise at once.
 pub(crate) fn wake(waker: Waker) {
-    // A thread whose locals are destroyed is not in a poller's turn.
+    // A thread whose locals have been destroyed is not in a poller's turn.
     let mut waker = Some(waker);
     let _ = HERE.try_with(|here| {
         if let (Ok(here), Some(taken)) = (here.try_borrow(), waker.take()) {
@@ -69,7 +69,7 @@ pub(crate) fn wake(waker: Waker) {
     }
 }
 
-/// Returns a waker of the same task. When a poller uses it, the task is woken at the end of the turn.
+/// Returns a waker for the same task. If a poller uses it, the task is woken at the end of the turn.
 #[must_use]
 pub fn after_turn(waker: Waker) -> Waker {
     Waker::from(Arc::new(AfterTurn(waker)))
@@ -88,15 +88,15 @@ impl Wake for AfterTurn {
     }
 }
 
-/// Wakes a task of any executor. A panic of its waker is caught.
+/// Wakes a task on any executor. Catches a panic of the waker.
 fn wake_now(waker: Waker) {
     let _ended = catch(|| waker.wake());
 }
 
-/// The turn of a poller on this thread. Dropping it wakes the collected tasks.
+/// The turn of a poller on this thread. Dropping this value wakes the collected tasks.
 #[derive(Debug)]
 pub(crate) struct Collecting {
-    /// Previous value: a simulation runs programs and pollers on one thread.
+    /// Previous value. A simulation runs programs and pollers on one thread.
     outer: Option<Arc<Wakes>>,
 }
 
@@ -114,7 +114,7 @@ impl Drop for Collecting {
 pub(crate) struct Waiters(ForkLock<Slab<Option<Waker>>>);
 
 impl Waiters {
-    /// Sets the waker of a future with this key, and assigns a key if the future has none.
+    /// Sets the waker of the future with this key, and assigns a key if the future has none.
     pub(crate) fn register(&self, key: &mut Option<usize>, waker: &Waker) {
         let waker = Some(waker.clone());
         let Some(mut waiting) = self.0.lock() else { return };
@@ -126,7 +126,7 @@ impl Waiters {
             }
         };
         drop(waiting);
-        // Dropping a waker may run any code, which may end futures that wait here.
+        // Dropping a waker may run any code, including code that ends futures waiting here.
         drop(earlier);
     }
 
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// A waker that wakes the other wakers of its turn, like a task that runs at once.
+    /// A waker that wakes the other wakers of its turn, like a task that runs immediately.
     struct RunsAtOnce(Arc<Wakes>);
 
     impl Wake for RunsAtOnce {
@@ -198,7 +198,7 @@ mod tests {
     fn each_task_is_woken_once_despite_misbehaving_first_waker() {
         let of_poller = Arc::<Wakes>::default();
         for first in [
-            // The task was dropped before it ran.
+            // The waker of a task that was dropped before it ran.
             Waker::noop().clone(),
             Waker::from(Arc::new(Panics)),
             Waker::from(Arc::new(RunsAtOnce(Arc::clone(&of_poller)))),

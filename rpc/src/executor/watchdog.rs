@@ -1,12 +1,12 @@
-//! Warns of handlers and tasks that stall their poller.
+//! Logs warnings about handlers and tasks that stall their poller.
 //!
-//! The node's control plane runs the watchdog a few times within the limit, to compare the turn numbers of the pollers. A
-//! turn that lasts longer than the limit while code of the program occupies the poller is reported once. Pollers only count
-//! their turns, and store a number before each poll of a handler or task.
+//! The node's control plane runs the watchdog several times within the limit, to compare the turn numbers of the pollers. If
+//! a turn lasts longer than the limit while code of the program occupies the poller, the turn is reported once. Pollers only
+//! count their turns, and store a number before each poll of a handler or task.
 //!
-//! Time in which the poller's thread waits for a CPU does not count. `/proc` has the state of a thread and its CPU time. A
-//! thread in a system call holds its poller for the whole time. A thread that is runnable or stopped holds its poller for the
-//! CPU time that it uses.
+//! The time during which the poller's thread waits for a CPU does not count. `/proc` contains the state and the CPU time of
+//! a thread. A thread in a system call holds its poller for the whole time. A runnable or stopped thread holds its poller
+//! for the CPU time that it uses.
 
 use crate::executor::inbox::Inboxes;
 use crate::executor::running_handler::{Occupation, ThreadTime};
@@ -18,13 +18,13 @@ use std::time::Duration;
 use trunkline_transport::{EventKind, Held, LogLimit, MethodStatus, NodeEvents, RecordedEvent, Watch};
 use trunkline_verbs::Time;
 
-/// Default limit on the time for which code may hold a poller.
+/// Default limit on the time for which code may occupy a poller.
 pub(crate) const HOLD_LIMIT: Duration = Duration::from_millis(100);
-/// Number of checks within the limit while pollers run, and minimum and maximum time between two checks.
+/// Number of checks within the limit while pollers run, and maximum and minimum time between two checks.
 const LOOKS: u32 = 4;
 const MOST: Duration = Duration::from_millis(250);
 const LEAST: Duration = Duration::from_millis(1);
-/// Number of a held poller's events that are logged, and maximum length of each event.
+/// Number of events that are logged for a poller that is held, and maximum length of each event.
 const LOGGED_EVENTS: usize = 32;
 const LOGGED_CHARS: usize = 160;
 
@@ -32,10 +32,10 @@ const LOGGED_CHARS: usize = 160;
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     turn: u32,
-    /// Time of the last check, and the state of the poller's thread at that time, if it was read.
+    /// Time of the last check, and state of the poller's thread at that time if it could be read.
     looked: Time,
     thread: Option<ThreadTime>,
-    /// Time for which this turn has held the poller.
+    /// Time for which the current turn has held the poller.
     held: Duration,
     is_reported: bool,
 }
@@ -45,7 +45,7 @@ impl Seen {
         Self { turn, looked, thread: None, held: Duration::ZERO, is_reported: false }
     }
 
-    /// Adds the time since the last check to the time for which this turn has held the poller.
+    /// Adds the poller's occupied time since the last check to `held`.
     fn goes_on(&mut self, now: Time, thread: Option<ThreadTime>) {
         let passed = now.saturating_duration_since(self.looked);
         self.held += thread.map_or(passed, |thread| thread.held_of(passed, self.thread));
@@ -57,7 +57,7 @@ impl Seen {
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     inboxes: Arc<Inboxes>,
-    /// Events of the node that are not recorded by a poller.
+    /// Events of the node that no poller records.
     events: Arc<NodeEvents>,
     limit: Duration,
     state: Lock<(Vec<Seen>, LogLimit)>,
@@ -66,7 +66,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Creates the watchdog of a node with these events and this limit.
+    /// Creates the watchdog of a node.
     pub(crate) fn new(inboxes: Arc<Inboxes>, events: Arc<NodeEvents>, limit: Duration) -> Arc<Self> {
         let seen = vec![Seen { is_reported: true, ..Seen::new(0, Time(0)) }; inboxes.len()];
         Arc::new(Self {
@@ -78,7 +78,7 @@ impl Watchdog {
         })
     }
 
-    /// Returns the number of reported turns since the start.
+    /// Returns the number of turns reported since the start.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
@@ -102,7 +102,7 @@ impl Watchdog {
         }
     }
 
-    /// Returns the events of a poller, in order of time.
+    /// Returns the events of a poller, ordered by time.
     fn events_of(&self, poller: usize) -> Vec<RecordedEvent> {
         let inbox = self.inboxes.get(poller);
         let index = u16::try_from(poller).unwrap_or(u16::MAX);
@@ -111,7 +111,7 @@ impl Watchdog {
         events
     }
 
-    /// Returns the last events of the node, in order of time.
+    /// Returns the last events of the node, ordered by time.
     pub(crate) fn events(&self) -> Vec<RecordedEvent> {
         let mut events = self.events.events();
         events.extend((0..self.inboxes.len()).flat_map(|poller| self.events_of(poller)));
@@ -127,13 +127,13 @@ impl Watchdog {
         self.events.held(Held { poller: u16::try_from(poller).unwrap_or(u16::MAX), by, time });
     }
 
-    /// Records a drain of the node.
+    /// Records that the node drains.
     pub(crate) fn drains(&self) {
         self.events.note(EventKind::Drain);
     }
 }
 
-/// Returns the remedy for code that holds a poller.
+/// Returns the remedy if code holds a poller.
 fn remedy(occupation: Occupation) -> &'static str {
     match occupation {
         Occupation::Handler(method) if method.is_of_grpc() => {
@@ -182,7 +182,7 @@ impl Watch for Watchdog {
                 }
             }
         }
-        // Checks less often while all pollers sleep.
+        // Checks are less frequent while all pollers sleep.
         let next = if any_runs { self.limit / LOOKS } else { self.limit };
         now + next.clamp(LEAST, MOST)
     }

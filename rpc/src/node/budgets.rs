@@ -1,6 +1,6 @@
-//! Budgets of handlers, decoded arguments and outgoing calls: per peer and in all.
+//! Budgets of a node for handlers, decoded arguments and outgoing calls, each with a limit per peer and in total.
 //!
-//! The builder holds the limits, and the node the budgets created from them; each poller gets a share.
+//! The builder holds the limits. The node creates the budgets from them, and each poller gets a share of each budget.
 
 use crate::node::fork_lock::Lock;
 use crate::node::start_error::StartError;
@@ -18,18 +18,18 @@ pub(crate) const DECODED_BYTES: &str = "decoded_bytes";
 const METADATA_BYTES: &str = "metadata_bytes";
 /// Maximum value of the metadata limit, in bytes.
 const MOST_METADATA: usize = 1 << 20;
-/// The name of the budget of decoded arguments.
+/// Name of the budget for decoded arguments.
 pub(crate) const ARGUMENTS: &str = "bytes of decoded arguments";
 /// Minimum value of the limit on decoded values, in bytes.
 const LEAST_DECODED: usize = 64 << 10;
 /// Bytes of decoded arguments per handler that are not charged.
 const UNCHARGED_BYTES: usize = 1024;
-/// Maximum number of bytes that a collection reserves before its first element is counted.
+/// Maximum number of bytes that a collection reserves before its first element is charged.
 const UNCOUNTED_BYTES: usize = 2_400_000;
-/// Minimum part of the default limits under a memory limit, in [`PARTS`].
+/// Smallest fraction to which a memory limit lowers the default limits, in units of 1/[`PARTS`].
 const LEAST_PART: usize = PARTS / 64;
 
-/// A share of the budget of decoded arguments that any thread may charge.
+/// A share of the budget for decoded arguments that any thread may charge.
 pub(crate) type SharedMemory = Arc<Lock<Share>>;
 
 /// The limits of a node.
@@ -58,7 +58,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns an error for limits of 0, and for total limits below the limit per peer.
+    /// Checks that all limits are in range, and that no total limit is below the limit per peer.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         let counts = (1..=MAX_COUNT, "choose 1 to 4294967295");
         let bytes = (LEAST_DECODED..=MAX_BYTES, "choose 64 KiB to 128 TiB");
@@ -77,7 +77,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Returns the total memory that the limits allow.
+    /// Returns the maximum memory of this layer's budgets.
     pub(crate) fn at_most(&self) -> Footprint {
         let mut sum = Footprint::default();
         sum.add("replies that wait", "queued_bytes", &[self.waiting_replies.in_all]);
@@ -88,7 +88,7 @@ impl Limits {
     }
 }
 
-/// Returns the maximum memory of a node and its peers: the table in `docs/book/src/reference/budgets.md`.
+/// Returns the maximum memory of a node and its peers, as listed in `docs/book/src/reference/budgets.md`.
 pub(crate) fn ceiling(options: &NodeOptions, limits: &Limits, pollers: u16) -> Footprint {
     let mut sum = options.memory_at_most();
     sum.append(limits.at_most());
@@ -97,11 +97,12 @@ pub(crate) fn ceiling(options: &NodeOptions, limits: &Limits, pollers: u16) -> F
     sum
 }
 
-/// Lowers the limits that the program has not set, by one factor, until the ceiling is at most `memory` bytes. Limits stay at
-/// or above a 64th of their default, and above the largest message where they must hold it.
+/// Lowers the limits that the program has not set by one factor, until the ceiling is at most `memory` bytes. Each limit
+/// stays at or above 1/64 of its default. A limit that must hold the largest message also stays above the size of that
+/// message.
 ///
 /// # Errors
-/// Returns [`StartError::BadSetting`] with the minimum memory.
+/// Returns [`StartError::BadSetting`], which names the minimum, if `memory` is too small.
 pub(crate) fn divide(
     memory: usize,
     options: NodeOptions,
@@ -134,7 +135,7 @@ pub(crate) fn divide(
             kept,
         }));
     }
-    // The sum at `fits` is always within the limit.
+    // The ceiling at `fits` parts never exceeds `memory`.
     let (mut fits, mut exceeds) = (LEAST_PART, PARTS + 1);
     while exceeds - fits > 1 {
         let part = fits.midpoint(exceeds);
@@ -144,7 +145,7 @@ pub(crate) fn divide(
     Ok((options, limits))
 }
 
-/// Refuses a call's metadata that exceeds the limit.
+/// Returns an error if a call's metadata exceeds the limit.
 pub(crate) fn check_metadata(bytes: usize, most: usize) -> Result<(), Status> {
     if bytes <= most {
         return Ok(());
@@ -160,7 +161,7 @@ pub(crate) struct Budgets {
     calls: Arc<Budget>,
     decoded: Arc<Budget>,
     waiting_replies: Arc<Budget>,
-    /// Share of the decoded arguments for threads other than pollers.
+    /// Share of the decoded arguments, for threads other than pollers.
     pub(crate) memory: SharedMemory,
     /// Maximum size of one decoded reply, in bytes.
     pub(crate) most_decoded: usize,
@@ -169,7 +170,7 @@ pub(crate) struct Budgets {
 }
 
 impl Budgets {
-    /// Creates the budgets of a node with this number of pollers, and peers at these hosts.
+    /// Creates the budgets of a node with this number of pollers.
     pub(crate) fn new(limits: Limits, pollers: u16, hosts: &Arc<PeerHosts>) -> Self {
         let budget = |name, limit| Budget::new(name, limit, pollers, hosts);
         let decoded = Budget::new(ARGUMENTS, limits.decoded, pollers.saturating_add(1), hosts);
@@ -184,22 +185,22 @@ impl Budgets {
         }
     }
 
-    /// Returns a poller's share of the running handlers.
+    /// Returns a poller's share of the budget for running handlers.
     pub(crate) fn handlers(&self, poller: PollerIndex) -> Share {
         Share::new(&self.handlers, poller.0)
     }
 
-    /// Returns a poller's share of the calls in flight.
+    /// Returns a poller's share of the budget for calls in flight.
     pub(crate) fn calls(&self, poller: PollerIndex) -> Share {
         Share::new(&self.calls, poller.0)
     }
 
-    /// Returns a poller's share of the bytes of decoded arguments.
+    /// Returns a poller's share of the budget for decoded arguments.
     pub(crate) fn arguments(&self, poller: PollerIndex) -> Share {
         Share::new(&self.decoded, poller.0)
     }
 
-    /// Returns a poller's share of the bytes of replies that wait for room in the message queue.
+    /// Returns a poller's share of the budget for replies that wait for room in the message queue.
     pub(crate) fn waiting_replies(&self, poller: PollerIndex) -> Share {
         Share::new(&self.waiting_replies, poller.0)
     }
@@ -236,7 +237,7 @@ mod tests {
             for mib in (512..6_000).step_by(173) {
                 let memory = mib << 20;
                 let Ok((options, limits)) = divided(memory, NodeOptions::new(), pollers) else {
-                    // Each poller has buffers of 19 MB, and 25 MB more.
+                    // Memory per poller is 19 MB of buffers plus 25 MB.
                     assert!(
                         memory < 480_000_000 + usize::from(pollers) * 50_000_000,
                         "{mib} MiB, {pollers} pollers"
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_out_of_range_are_refused_by_name_and_value() {
+    fn limits_out_of_range_are_refused_with_name_and_value() {
         type Set = fn(&mut Limits, Limit);
         let with = |set: Set, per_peer, in_all| {
             let mut limits = Limits::default();

@@ -1,4 +1,4 @@
-//! Blocking work on separate threads, for async code.
+//! Runs blocking work on separate threads, for async code.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,7 +10,7 @@ use trunkline_machine::rings::cell;
 use trunkline_verbs::fork::{FORKED, Process};
 use trunkline_verbs::internal_thread;
 
-/// Runs `work` on a new thread. The future resolves to its result, or to an error if it panicked. Dropping the
+/// Runs `work` on a new thread. The future resolves to the result of `work`, or to an error if `work` panicked. Dropping the
 /// future does not stop the work.
 pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
     name: &str,
@@ -18,7 +18,7 @@ pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
 ) -> impl Future<Output = io::Result<T>> + Send + use<T, F> {
     let (setter, getter) = cell::pair();
     let started = thread(name, move || {
-        // The result is dropped if the future was dropped.
+        // Fails if the future was dropped.
         let _ = setter.set(work());
     });
     let process = Process::current();
@@ -33,7 +33,7 @@ pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
     }
 }
 
-/// Runs `work` on a new thread, and waits for at most the given time. Returns true if the thread was started.
+/// Runs `work` on a new thread and waits until it ends, at most for `most`. Returns true if the thread was started.
 pub(super) fn run_for(name: &str, most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (ended, wait) = mpsc::channel();
     let started = thread(name, move || {
@@ -45,7 +45,7 @@ pub(super) fn run_for(name: &str, most: Duration, work: impl FnOnce() + Send + '
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // A simulation starts and ends its nodes itself.
+    // Not a simulated thread, because a simulation starts and ends its nodes itself.
     internal_thread::spawn(name, work).map(drop)
 }
 
@@ -55,7 +55,7 @@ pub(super) fn is_in_a_runtime() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
 }
 
-/// Always returns false without the feature: runtimes are not detected.
+/// Returns false: without the feature `tokio`, runtimes are not detected.
 #[cfg(not(feature = "tokio"))]
 pub(super) fn is_in_a_runtime() -> bool {
     false

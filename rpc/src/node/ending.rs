@@ -1,4 +1,4 @@
-//! The end of a node: draining, shutting down, and abandoning threads that do not return.
+//! Ends a node: drains it, shuts it down, and abandons threads that do not return.
 //!
 //! ```text
 //! serving --- drain ---> draining --- shutdown ---> ending ---> ended
@@ -20,29 +20,29 @@ use std::time::Duration;
 use trunkline_transport::PollerIndex;
 use trunkline_verbs::fork::FORKED;
 
-/// Default grace period of a node, equal to the default time limit of a call: after it, callers no longer wait for the
-/// handler. Service managers wait longer, 30 s or more, before they kill a process.
+/// Default grace period of a node. It equals the default time limit of a call, after which callers no longer wait for the
+/// handler, and is shorter than the 30 s or more that service managers wait before they kill a process.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(10);
-/// Time after the grace period at which a running worker is abandoned, like a poller.
+/// Time after the grace period at which a worker that still runs is abandoned, like a poller.
 const ABANDON_WORKERS_AFTER: Duration = Duration::from_secs(3);
-/// Maximum time that dropping a node waits for running handlers.
+/// Maximum grace period when a node is dropped.
 const DROP_GRACE: Duration = Duration::from_millis(200);
-/// Maximum time that dropping a node blocks a worker of a runtime.
+/// Maximum time for which dropping a node blocks a worker thread of a runtime.
 const DROP_BLOCKS: Duration = Duration::from_millis(50);
 
 impl Node {
     /// Drains the node, and waits until its handlers have ended. Returns true if all handlers have ended.
     ///
-    /// Requests of peers are refused with `Unavailable`, including requests that have arrived but whose handlers have not
-    /// started. Running handlers continue, with the calls that they make. Sessions stay open, and the program may still use the
+    /// Requests from peers are refused with `Unavailable`, including requests that have arrived but whose handlers have not
+    /// started. Running handlers continue, and so do their calls. Sessions stay open, and the program may still use the
     /// node.
     ///
-    /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]). On a thread of this node it does not wait. In a
-    /// forked child it logs an error and returns false. Draining cannot be undone. [`Node::shutdown`] may follow, with another
-    /// grace period. A shutdown without an earlier drain drains the node too.
+    /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]), and does not wait on a thread of this node. In a
+    /// forked child it logs an error and returns false. Draining cannot be undone. [`Node::shutdown`] may follow, with its
+    /// own grace period. A shutdown without an earlier drain also drains the node.
     ///
-    /// A call that a handler makes to its own node is refused like any other request. One-way calls are dropped.
-    /// The counter `requests_refused_draining` in the report counts both.
+    /// A call from a handler to the handler's own node is refused like any other request, and a one-way call is dropped. The
+    /// counter `requests_refused_draining` in the report counts both.
     pub fn drain(&self) -> bool {
         if self.0.is_lost() {
             return false;
@@ -71,24 +71,25 @@ impl Node {
         self.0.lifecycle.is_drained()
     }
 
-    /// Shuts the node down and waits for the end. It drains as [`Node::drain`] does, and then closes the sessions.
+    /// Shuts the node down and waits until it has ended. It drains the node as [`Node::drain`] does, and then closes the
+    /// sessions.
     ///
-    /// Calls from outside of handlers are refused, and such calls in flight end with `Unavailable`. Code on this node's pollers
+    /// New calls from outside handlers are refused, and those in flight end with `Unavailable`. Code on this node's pollers
     /// may make calls until the sessions are closed.
     ///
-    /// Handlers have the grace period ([`crate::NodeBuilder::grace`]) to finish and are then dropped. If a handler
-    /// or task does not return from a poll, its poller's thread is abandoned 3 s later, and the log names it. Calls
-    /// in flight on that poller do not end then, and its memory stays allocated until the code returns. The same
-    /// applies to workers that run a `#[blocking]` method.
+    /// Handlers that are still running at the end of the grace period ([`crate::NodeBuilder::grace`]) are dropped. If a
+    /// handler or task does not return from a poll, its poller's thread is abandoned 3 s later, and the log names the
+    /// handler or task. Calls in flight on that poller do not end then, and the poller's memory stays allocated until the
+    /// code returns. The same applies to workers that run a `#[blocking]` method.
     ///
-    /// A node can be shut down several times: by this method, by [`Node::shutdown_async`] and by dropping it. All of these then
-    /// use the grace period that ends first.
+    /// A node can be shut down several times, by this method, by [`Node::shutdown_async`] and by dropping it. The grace
+    /// period that ends first then applies to all of them.
     ///
-    /// In a forked child, which has none of the node's threads, this logs an error and does nothing. Dropping the node
-    /// there does nothing.
+    /// In a forked child, which lacks the node's threads, this logs an error and does nothing. Dropping the node in the
+    /// child does nothing.
     ///
-    /// On a thread of this node, this begins the shutdown, logs a warning and does not wait. Dropping the node
-    /// there does the same.
+    /// On a thread of this node, this begins the shutdown, logs a warning and does not wait. Dropping the node on such a
+    /// thread does the same.
     pub fn shutdown(&self) {
         self.0.end(self.0.grace);
     }
@@ -109,24 +110,24 @@ impl Node {
         workers_have && self.0.running().is_none_or(|node| node.is_ended())
     }
 
-    /// Returns the number of jobs that wait or run in the worker pool, for simulations.
+    /// Returns the number of queued and running jobs in the worker pool, for simulations.
     #[doc(hidden)]
     #[must_use]
     pub fn jobs(&self) -> usize {
         self.0.lifecycle.jobs()
     }
 
-    /// Shuts the node down as [`Node::shutdown`] does, for async code. The shutdown begins when this is called, and
-    /// the future completes when it has ended. Dropping the future does not stop it.
+    /// Shuts the node down as [`Node::shutdown`] does, for async code. The shutdown begins when this method is called. The
+    /// future completes when the node has ended. Dropping the future does not stop the shutdown.
     pub fn shutdown_async(&self) -> impl Future<Output = ()> + Send + use<> {
         let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
         self.begin_shutdown(grace);
         let ended = elsewhere::run("trunkline-end", move || shared.end(grace));
-        // If the thread cannot be started, the shutdown continues, and dropping the node waits for its end.
+        // If the thread cannot be started, the shutdown continues, and dropping the node waits for it to end.
         async move { ended.await.unwrap_or_default() }
     }
 
-    /// Drains the node as [`Node::drain`] does, for async code. Draining begins when this is called. The future
+    /// Drains the node as [`Node::drain`] does, for async code. Draining begins when this method is called. The future
     /// resolves to true if all handlers have ended.
     pub fn drain_async(&self) -> impl Future<Output = bool> + Send + use<> {
         self.begin_drain();
@@ -137,7 +138,7 @@ impl Node {
 }
 
 impl NodeInner {
-    /// Refuses jobs that have not begun, like other requests.
+    /// Refuses jobs that have not started, like new requests.
     fn refuse_jobs(&self) {
         if let Some(pool) = &self.pool {
             pool.pool().drain();
@@ -165,7 +166,7 @@ impl NodeInner {
         is_forked
     }
 
-    /// Begins the shutdown, or shortens its grace period.
+    /// Begins the shutdown, or shortens the grace period of an earlier one.
     fn begin_end(&self, grace: Duration) {
         self.lifecycle.begin_end();
         self.refuse_jobs();
@@ -183,7 +184,7 @@ impl NodeInner {
         if self.is_lost() {
             return;
         }
-        // The lock is not held during the shutdown, so that reports and other shutdowns can proceed.
+        // The state is not locked during the shutdown, so that reports and other shutdowns can proceed.
         let Some(node) = self.running() else { return };
         let mut report = self.complete(node.report());
         self.begin_end(grace);
@@ -196,7 +197,7 @@ impl NodeInner {
             );
         }
         if is_own_thread && on_poller::is_worker() {
-            // The pollers wait for the job of this worker, so waiting for them here would deadlock.
+            // The pollers wait for this worker's job, so waiting for the pollers here would deadlock.
             return;
         }
         let abandoned = node.shutdown(grace);
@@ -219,7 +220,7 @@ impl NodeInner {
         }
     }
 
-    /// Reports the code that occupies the thread of a stuck poller, and ends the calls in its queue.
+    /// Logs which code occupies the thread of a stuck poller, and ends the calls in the poller's queue.
     fn abandon(&self, poller: PollerIndex) {
         let Some(inbox) = self.inboxes.get(usize::from(poller.0)) else { return };
         tracing::error!(
@@ -236,7 +237,7 @@ impl NodeInner {
 impl Drop for Node {
     fn drop(&mut self) {
         if self.0.lifecycle.is_forked() {
-            // The node belongs to the parent, with the memory and sockets that it shares with other processes.
+            // The node belongs to the parent, and its memory and sockets are shared with other processes.
             return std::mem::forget(Arc::clone(&self.0));
         }
         let grace = self.0.grace.min(DROP_GRACE);

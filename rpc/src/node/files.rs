@@ -1,5 +1,5 @@
 //! Reloads certificates, keys, roots, revocation lists and policies while the node runs. A node with such files has one
-//! thread that compares their versions and reads changed files. Invalid files leave the earlier versions in force.
+//! thread that detects changes and reads the changed files. If a file is invalid, the earlier version stays in force.
 
 use crate::identity::{BadIdentity, Identity, IdentityError, Level, Refused, Trust};
 use crate::node::fork_lock::Lock;
@@ -16,29 +16,29 @@ use trunkline_transport::NodeOptions;
 use trunkline_transport::identity::Credentials;
 use trunkline_verbs::{Clock, Time};
 
-/// Time between two checks of the files.
+/// Time between two checks for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Time after which a thread that is still reading a file is abandoned at the end of the node.
+/// Time after which the end of the node abandons a thread that is still reading a file.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
-/// A value given by the program, or the paths of its files.
+/// A value from the program, or the paths of the files that contain it.
 #[derive(Debug)]
 pub(crate) enum Source<T, P> {
     Given(T),
     Files(P),
 }
 
-/// Settings of a node's identity, and of files that it reloads.
+/// Settings of a node's identity and of the files that it reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     /// Certificates and key.
     pub(crate) identity: Option<Source<Identity, [PathBuf; 2]>>,
     pub(crate) trust: Option<Source<Trust, PathBuf>>,
     pub(crate) revocation_lists: Vec<PathBuf>,
-    /// Minimum level of sessions, if set by the program.
+    /// Minimum security level of sessions, if set by the program.
     pub(crate) accept: Option<Level>,
     pub(crate) policy: Option<PathBuf>,
-    /// Time between two checks of the files, if set by a test.
+    /// Time between two checks for changes, if set by a test.
     pub(crate) look_every: Option<Duration>,
 }
 
@@ -90,7 +90,7 @@ struct Sources {
 }
 
 impl Sources {
-    /// Creates credentials that are valid now.
+    /// Creates credentials from the current files, and checks that they are valid now.
     fn load(&self) -> Result<Credentials, BadIdentity> {
         let identity = match &self.identity {
             Source::Given(identity) => identity.clone(),
@@ -130,7 +130,7 @@ impl Sources {
         let mut all = Vec::new();
         for path in &self.revocation_lists {
             let lists = read(path)?;
-            // Each file is parsed separately first, so that an error names the file.
+            // Each file is parsed separately first, so that an error can name the file.
             trust.clone().with_revocation_lists(&lists).map_err(unusable_in(path))?;
             all.extend(lists);
             all.push(b'\n');
@@ -157,7 +157,7 @@ impl Sources {
         self.paths().map(Stamp::of).collect()
     }
 
-    /// Warns of a private key that is readable by other users.
+    /// Logs a warning if other users can read the private key.
     fn warn_of_open_key(&self) {
         let Source::Files([_, key]) = &self.identity else { return };
         if key.metadata().is_ok_and(|file| file.permissions().mode() & 0o004 != 0) {
@@ -171,7 +171,7 @@ impl Sources {
     }
 }
 
-/// Returns true if the cause is in the key file.
+/// Returns true if the error lies in the key file.
 fn is_of_key(cause: &IdentityError) -> bool {
     match cause {
         IdentityError::KeyMismatch | IdentityError::UnsupportedKey => true,
@@ -199,10 +199,10 @@ fn read(path: &Path) -> Result<Vec<u8>, BadIdentity> {
     read.map_err(|cause| in_file(path, BadIdentity::Unreadable(cause)))
 }
 
-/// Versions of files, in the order of their paths.
+/// Versions of files, in the same order as their paths.
 type Stamps = Vec<Result<Stamp, io::ErrorKind>>;
 
-/// Files of a node's credentials.
+/// Files that contain a node's credentials.
 #[derive(Debug)]
 struct CredentialFiles {
     sources: Sources,
@@ -212,9 +212,9 @@ struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// Reads the files. The first value is `None` if there are none.
+    /// Reads the credentials. The first value is `None` if there are no files.
     fn open(sources: Sources) -> Result<(Option<Self>, Credentials), BadIdentity> {
-        // The next `reload` reads changes made after this line.
+        // A file that changes after this line is read again by the next `reload`.
         let seen = sources.stamps();
         let credentials = sources.load()?;
         sources.warn_of_open_key();
@@ -222,7 +222,7 @@ impl CredentialFiles {
         Ok((files, credentials))
     }
 
-    /// Reads changed files. Returns new credentials to put in force, and the names of the changed files.
+    /// Reads changed files. Returns the new credentials and the names of the changed files.
     fn reload(&mut self) -> Option<(Credentials, String)> {
         let stamps = self.sources.stamps();
         let is_new = stamps != self.seen;
@@ -255,7 +255,7 @@ impl CredentialFiles {
 pub(crate) struct Files {
     credentials: Option<CredentialFiles>,
     pub(crate) policy: Option<PolicyFile>,
-    /// Time between two checks.
+    /// Time between two checks for changes.
     every: Duration,
 }
 
@@ -264,7 +264,7 @@ impl Files {
         self.credentials.is_none() && self.policy.is_none()
     }
 
-    /// Starts the thread that reads changed files, if there are files.
+    /// Starts the thread that reloads changed files, if there are any files.
     pub(crate) fn watch(
         self,
         node: Weak<trunkline_transport::Node>,
@@ -283,7 +283,7 @@ impl Files {
     }
 }
 
-/// Body of the thread that reloads changed files. Not used in simulations.
+/// State of the thread that reloads changed files. Not used in simulations.
 struct Watcher {
     files: Files,
     node: Weak<trunkline_transport::Node>,
@@ -326,7 +326,7 @@ impl Machine for Watcher {
     }
 }
 
-/// The thread that reloads changed files, as held by its node.
+/// Handle of the thread that reloads changed files, owned by its node.
 #[derive(Debug)]
 pub(crate) struct FilesThread {
     end: Sender<()>,
@@ -335,12 +335,12 @@ pub(crate) struct FilesThread {
 }
 
 impl FilesThread {
-    /// Tells the thread to end.
+    /// Signals the thread to end.
     pub(crate) fn begin_end(&self) {
         let _has_ended = self.end.send(());
     }
 
-    /// Ends the thread. It is abandoned after 3 s if it still waits for a disk.
+    /// Ends the thread. Abandons it after 3 s if it is still reading a file.
     pub(crate) fn end(&self) {
         self.begin_end();
         let Some(running) = self.running.lock().take() else { return };

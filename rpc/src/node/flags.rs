@@ -1,10 +1,10 @@
-//! Command-line flags that choose a node's device. Needs the feature `clap`.
+//! Command-line flags that select a node's device. Requires the feature `clap`.
 
 use crate::node::NodeBuilder;
 use trunkline_transport::{Connections, NicOptions, ProviderChoice};
 use trunkline_verbs::PathChoice;
 
-// clap would use the doc comment of a flattened struct as the program's description, so it is visible to rustdoc only.
+// clap would use the doc comment of a flattened struct as the program's description, so only rustdoc sees this one.
 #[cfg_attr(
     doc,
     doc = "Command-line flags that choose a node's device. Flatten them into a program's arguments and pass them to [`NodeBuilder::device_flags`]."
@@ -12,8 +12,8 @@ use trunkline_verbs::PathChoice;
 #[cfg_attr(not(doc), allow(missing_docs))]
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct DeviceFlags {
-    /// RDMA devices to use: auto (a NIC that has the address, otherwise software), require (a NIC or none), soft
-    /// [env: TRUNKLINE_PROVIDER] [default: auto].
+    /// RDMA devices to use: auto (a NIC that has the address, otherwise software), require (a NIC only), soft (software
+    /// only) [env: TRUNKLINE_PROVIDER] [default: auto].
     #[arg(long, value_name = "PROVIDER", global = true)]
     pub provider: Option<ProviderChoice>,
     /// Name of the NIC, as in the output of ibv_devices [env: TRUNKLINE_DEVICE] [default: the first that has the address].
@@ -22,18 +22,18 @@ pub struct DeviceFlags {
     /// Index of the NIC's GID whose address the node uses [env: TRUNKLINE_GID_INDEX] [default: the index of the address].
     #[arg(long, value_name = "N", global = true)]
     pub gid_index: Option<u16>,
-    /// Kind of connections: auto (XRC if the device supports it, otherwise RC), xrc, rc. All nodes need the same
-    /// [env: TRUNKLINE_CONNECTIONS] [default: auto].
+    /// Kind of connections: auto (XRC if the device supports it, otherwise RC), xrc, rc. All nodes need the same kind [env:
+    /// TRUNKLINE_CONNECTIONS] [default: auto].
     #[arg(long, value_name = "KIND", global = true)]
     pub connections: Option<Connections>,
-    /// Path to other processes of the host, on the software device: auto (shared memory if both processes can, otherwise
-    /// UDP), udp, shm (shared memory only) [env: TRUNKLINE_LINK] [default: auto].
+    /// Path to other processes on this host, for the software device: auto (shared memory if both processes support it,
+    /// otherwise UDP), udp, shm (shared memory only) [env: TRUNKLINE_LINK] [default: auto].
     #[arg(long, value_name = "PATH", global = true)]
     pub link: Option<PathChoice>,
 }
 
 impl NodeBuilder {
-    /// Applies the given flags. The environment decides the others when the node starts.
+    /// Applies the flags that were given. Settings without a flag come from the environment when the node starts.
     pub fn device_flags(self, flags: &DeviceFlags) -> Self {
         let mut builder = self.nic(NicOptions { device: flags.device.clone(), gid_index: flags.gid_index });
         if let Some(provider) = flags.provider {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn link_is_one_of_flag() {
+    fn link_flag_selects_path() {
         let parse = |link| Program::try_parse_from(["program", "--provider", "soft", "--link", link]);
         let flags = parse("shm").unwrap().device;
         // The link cannot be combined with faults, so the node does not start.

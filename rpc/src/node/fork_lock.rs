@@ -1,18 +1,19 @@
 //! A lock that cannot deadlock a forked child.
 //!
-//! A child has a copy of the lock, but not of the thread that may have held it. Values that a program shares with a node and
-//! may use in a forked process have such a lock: the child tries to lock for a second, and then continues without the value.
+//! A forked child gets a copy of the lock, but not the thread that may have held it. Values that are shared between a
+//! program and a node, and that may be used in a forked process, therefore use such a lock. The child tries to lock for one
+//! second and then proceeds without the value.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use trunkline_verbs::fork::Process;
 
-/// Number of attempts of a forked child, and the time between two attempts. Threads of the child hold the lock for much less.
+/// Number of attempts of a forked child, [`BETWEEN`] apart. Threads of the child hold the lock for a much shorter time.
 const ATTEMPTS: usize = 1000;
 const BETWEEN: Duration = Duration::from_millis(1);
 
-/// A mutex without poisoning: after a panic of the holder the value stays as it is.
+/// A mutex without poisoning. After its holder panics, the value stays unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct Lock<T>(Mutex<T>);
 
@@ -31,11 +32,11 @@ impl<T> Lock<T> {
     }
 }
 
-/// A lock of a value that may outlive a fork.
+/// A lock for a value that may be used after a fork.
 #[derive(Debug)]
 pub(crate) struct ForkLock<T> {
     process: Process,
-    /// True if a forked child has given up. Each later call makes a single attempt.
+    /// True if a forked child has given up. Each later call then makes a single attempt.
     is_lost: AtomicBool,
     value: Mutex<T>,
 }
@@ -45,7 +46,7 @@ impl<T> ForkLock<T> {
         Self { process: Process::current(), is_lost: AtomicBool::new(false), value: Mutex::new(value) }
     }
 
-    /// Locks the value. Returns `None` in a forked child if a thread of the parent held the lock during the fork.
+    /// Locks the value. Returns `None` in a forked child if a thread of the parent held the lock at the time of the fork.
     #[inline]
     pub(crate) fn lock(&self) -> Option<MutexGuard<'_, T>> {
         if self.process.is_forked() {
@@ -54,7 +55,7 @@ impl<T> ForkLock<T> {
         Some(self.value.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns true in a forked child that has given up.
+    /// Returns true if a forked child has given up locking.
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
     }
@@ -99,7 +100,7 @@ mod tests {
             return;
         }
         let (free, held) = (ForkLock::new(1), ForkLock::new(2));
-        // As if held by a thread that the child lacks.
+        // Simulates a thread of the parent that holds the lock.
         let guard = held.lock();
         in_forked_child(|| {
             assert_eq!(free.lock().as_deref(), Some(&1));

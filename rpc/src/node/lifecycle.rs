@@ -1,7 +1,7 @@
-//! The stage of a node: it serves, drains, or shuts down.
+//! The phase of a node: serving, draining or ending.
 //!
-//! One per node, shared by its handle, its pollers and their inboxes. The handle moves the stage forward, never back. Pollers
-//! report when their handlers have ended. Only [`Lifecycle::wait_drained`] blocks.
+//! Each node has one [`Lifecycle`], shared by its handle, its pollers and their inboxes. The handle advances the phase,
+//! which never goes back. Pollers report when their handlers have ended. Only [`Lifecycle::wait_drained`] blocks.
 
 use crate::executor::wakes::Waiters;
 use crate::node::fork_lock::Lock;
@@ -14,33 +14,33 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 use trunkline_verbs::fork::{FORKED, Process};
 
-/// Maximum number of services and methods that are logged as not served. Their hashes are chosen by peers.
+/// Maximum number of services and methods that are logged as not served. It is limited because peers choose the hashes.
 const MOST_LOGGED: usize = 64;
 
 const SERVING: u8 = 0;
-/// Stage in which requests of peers are refused and all other work continues.
+/// Phase in which requests from peers are refused and all other work continues.
 const DRAINING: u8 = 1;
-/// Stage in which calls from outside of handlers are refused too.
+/// Phase in which calls from outside handlers are refused too.
 const ENDING: u8 = 2;
 
-/// The state of a node.
+/// Phase and counters of a node.
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
     /// The process that runs the node's threads.
     process: Process,
     phase: AtomicU8,
     pub(crate) counters: Counters,
-    /// Hashes of services and methods already logged as not served.
+    /// Hashes of the services and methods that were logged as not served.
     logged: Lock<BTreeSet<u64>>,
-    /// Jobs that wait or run in the worker pool, including abandoned ones.
+    /// Number of queued and running jobs in the worker pool, including abandoned ones.
     jobs: AtomicUsize,
     left: Lock<Left>,
     changed: Condvar,
-    /// Handlers that wait for the drain.
+    /// Wakers of handlers that wait for the drain.
     waiting: Waiters,
 }
 
-/// A count of events since the start of the node.
+/// A number of events since the node started.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -56,29 +56,29 @@ impl Counter {
     }
 }
 
-/// Requests and calls of a node that are not counted per method.
+/// Counters of requests and calls that are not counted per method.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Requests that were refused since draining began.
+    /// Requests that were refused because the node is draining.
     pub(crate) refused: Counter,
-    /// Requests with a critical extension that is unknown.
+    /// Requests with an unknown critical extension.
     pub(crate) unknown_extensions: Counter,
-    /// One-way requests of methods that this node does not serve.
+    /// One-way requests for methods that this node does not serve.
     pub(crate) not_served: Counter,
-    /// One-way calls of this node that their server did not serve.
+    /// One-way calls from this node that their server did not serve.
     pub(crate) not_served_by_peers: Counter,
-    /// One-way requests of served methods that failed.
+    /// One-way requests for served methods that failed.
     pub(crate) one_way_failed: Counter,
     /// Requests refused by `NodeBuilder::authorize`.
     pub(crate) unauthorised: Counter,
     /// Calls that were hedged.
     pub(crate) hedged: Counter,
-    /// Hedged calls decided by the second attempt.
+    /// Hedged calls whose second attempt decided the outcome.
     pub(crate) hedges_won: Counter,
 }
 
-/// The drain state of a node for the contexts of one poller's calls. Each poller has its own, so that pollers do not contend
-/// for one reference count.
+/// Access of one poller's call contexts to a node's drain state. Each poller has its own, so that pollers do not contend for
+/// one reference count.
 #[derive(Debug)]
 pub(crate) struct Drain(Arc<Lifecycle>);
 
@@ -87,12 +87,12 @@ impl Drain {
         Arc::new(Self(Arc::clone(lifecycle)))
     }
 
-    /// Returns true if requests of peers are refused.
+    /// Returns true if requests from peers are refused.
     pub(crate) fn has_begun(&self) -> bool {
         self.0.is_draining()
     }
 
-    /// Registers a waker for the drain. Returns true if the drain has begun.
+    /// Registers a waker for the start of the drain. Returns true if the drain has begun.
     pub(crate) fn register(&self, key: &mut Option<usize>, waker: &Waker) -> bool {
         if !self.has_begun() && !self.0.is_forked() {
             self.0.waiting.register(key, waker);
@@ -110,9 +110,9 @@ impl Drain {
 
 #[derive(Debug)]
 struct Left {
-    /// Number of pollers that have not reported the end of their handlers.
+    /// Number of pollers that have not reported that their handlers have ended.
     pollers: u16,
-    /// True if a poller has cut off its handlers, or ended before them.
+    /// True if a poller dropped running handlers, or ended before they did.
     is_cut: bool,
 }
 
@@ -131,19 +131,20 @@ impl Lifecycle {
         })
     }
 
-    /// Returns true in a forked child, which has none of the node's threads. The child must not wait for such a thread, or
-    /// take a lock that one may have held.
+    /// Returns true in a forked child, which lacks the node's threads. The child must not wait for such a thread, or take a
+    /// lock that such a thread may have held.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.process.is_forked()
     }
 
-    /// Returns the result of polling an unfinished call or task, which fails in a forked child because it can never finish.
+    /// Returns the poll result of an unfinished call or task. In a forked child it is an error, because the call or task can
+    /// never finish.
     pub(crate) fn pending<T>(&self) -> Poll<Result<T, Status>> {
         if self.is_forked() { Poll::Ready(Err(lost_in_child())) } else { Poll::Pending }
     }
 
-    /// Begins the drain: pollers refuse requests. Wake the pollers after this, so that they report.
+    /// Begins the drain, so that pollers refuse requests. Wake the pollers afterwards, so that they report.
     pub(crate) fn begin_drain(&self) {
         self.phase.fetch_max(DRAINING, Ordering::SeqCst);
         self.waiting.wake_all();
@@ -155,62 +156,62 @@ impl Lifecycle {
         self.waiting.wake_all();
     }
 
-    /// Returns true if requests of peers are refused.
+    /// Returns true if requests from peers are refused.
     pub(crate) fn is_draining(&self) -> bool {
         self.phase.load(Ordering::Acquire) >= DRAINING
     }
 
-    /// Returns true if calls from outside of handlers are refused.
+    /// Returns true if calls from outside handlers are refused.
     pub(crate) fn is_ending(&self) -> bool {
         self.phase.load(Ordering::Acquire) >= ENDING
     }
 
-    /// Counts a one-way request of a service or method that this node does not serve. Returns true for the first request with
-    /// this hash.
+    /// Counts a one-way request for a service or method that this node does not serve. Returns true if it is to be logged,
+    /// which applies to the first request with this hash.
     pub(crate) fn count_not_served(&self, hash: u64) -> bool {
         self.counters.not_served.add();
         let mut logged = self.logged.lock();
         logged.len() < MOST_LOGGED && logged.insert(hash)
     }
 
-    /// Records that a poller's handlers have ended and it starts no others. Each poller reports once.
+    /// Records that all handlers of a poller have ended and that it starts no more. Each poller reports once.
     pub(crate) fn poller_drained(&self) {
         self.left.lock().pollers -= 1;
         self.changed.notify_all();
     }
 
-    /// Records that a poller cuts off its handlers, or ends before them.
+    /// Records that a poller dropped running handlers, or ended before they did.
     pub(crate) fn poller_cut(&self) {
         self.left.lock().is_cut = true;
         self.changed.notify_all();
     }
 
-    /// Counts a job of the worker pool, from the time of its queueing.
+    /// Counts a job of the worker pool, which is about to be queued.
     pub(crate) fn job_begins(&self) {
         self.jobs.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Records the end or removal of a job.
+    /// Records that a job has ended or was removed from the queue.
     pub(crate) fn job_ends(&self) {
         if self.jobs.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
-            // Waiters check the number under the lock.
+            // Taking the lock prevents a lost wake-up: waiters check the number while holding it.
             let _left = self.left.lock();
             self.changed.notify_all();
         }
     }
 
-    /// Returns the number of jobs that wait or run.
+    /// Returns the number of queued and running jobs.
     pub(crate) fn jobs(&self) -> usize {
         self.jobs.load(Ordering::SeqCst)
     }
 
-    /// Returns true if the handlers of all pollers, and the jobs of the pool, have ended.
+    /// Returns true if the handlers of all pollers and the jobs of the pool have ended.
     pub(crate) fn is_drained(&self) -> bool {
         !self.is_forked() && self.left.lock().pollers == 0 && self.jobs() == 0
     }
 
-    /// Waits until the handlers of all pollers and the jobs of the pool have ended, but not longer than `limit`. Returns true
-    /// if they have ended.
+    /// Waits until the handlers of all pollers and the jobs of the pool have ended, at most for `limit`. Returns true if
+    /// they have ended.
     pub(crate) fn wait_drained(&self, limit: Duration) -> bool {
         if self.is_forked() {
             return false;
@@ -221,20 +222,20 @@ impl Lifecycle {
     }
 }
 
-/// Returns the status of a call through a channel whose node has not started.
+/// Returns the status of a call on a channel whose node has not started.
 #[cold]
 pub(crate) fn not_started() -> Status {
     let text = "the node of this client has not started: make calls after NodeBuilder::start of its builder";
     Status::not_run(Code::FailedPrecondition, text).because(Reason::Misuse)
 }
 
-/// Returns the status of a call or task in a forked child.
+/// Returns the status of a call or task that is started in a forked child.
 #[cold]
 pub(crate) fn refused_in_child() -> Status {
     Status::not_run(Code::FailedPrecondition, FORKED).because(Reason::Misuse)
 }
 
-/// Returns the status, in a forked child, of a call or task started before the fork.
+/// Returns the status of a call or task that was started before a fork and is polled in the child.
 #[cold]
 pub(crate) fn lost_in_child() -> Status {
     Status::ran(Code::FailedPrecondition, FORKED).because(Reason::Misuse)

@@ -1,5 +1,5 @@
-//! The node: owner of a program's pollers, services and connections. A [`Node`] is built by a [`NodeBuilder`], owns the
-//! transport's node and the pollers' inboxes, and is called from any thread. Shutdown is in `ending`.
+//! The node of a program and its settings. A [`Node`] is created by a [`NodeBuilder`], owns the transport's node and the
+//! pollers' inboxes, and can be used from any thread. Shutdown is implemented in `ending`.
 
 use crate::call::context::{Peer, PollerContext};
 use crate::client::Channel;
@@ -52,10 +52,10 @@ pub(crate) mod fork_lock;
 pub(crate) mod lifecycle;
 pub(crate) mod start_error;
 
-/// Default limit of jobs that wait for a worker.
+/// Default limit on jobs that wait for a worker.
 const QUEUED_JOBS: Limit = Limit { per_peer: 1024, in_all: 4096 };
 
-/// Returns the addresses of a name. Loopback addresses that this host lacks are removed, unless all would be.
+/// Returns the addresses without loopback addresses that this host lacks. Returns all addresses if none would remain.
 fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let is_here =
         |address: &SocketAddr| addresses.len() < 2 || !address.ip().is_loopback() || host_has(address.ip());
@@ -63,7 +63,7 @@ fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     if here.is_empty() { addresses } else { here }
 }
 
-/// Settings of a node, from [`Node::builder`].
+/// Settings of a node, created by [`Node::builder`].
 ///
 /// The defaults suit one service on one machine.
 ///
@@ -90,7 +90,7 @@ fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 /// # Ok::<(), trunkline::StartError>(())
 /// ```
 ///
-/// [`start`](Self::start) checks all settings. `docs/book/src/reference/budgets.md` explains the limits.
+/// [`start`](Self::start) checks all settings. `docs/book/src/reference/budgets.md` describes the limits.
 #[derive(Debug)]
 #[must_use]
 pub struct NodeBuilder {
@@ -98,15 +98,15 @@ pub struct NodeBuilder {
     listen: Result<Vec<SocketAddr>, (String, std::io::Error)>,
     #[cfg(feature = "identity")]
     identity: Settings,
-    /// The files read while the settings were checked.
+    /// Files that were read when the settings were checked.
     #[cfg(feature = "identity")]
     files: Files,
     pollers: u16,
     limits: Limits,
     /// Limit on the memory ceiling, in bytes.
     memory_limit: Option<usize>,
-    /// Names of limits set by the program, in addition to the names in `options`. The memory limit does not change these
-    /// limits.
+    /// Names of the limits that the program has set, in addition to the names in `options`. The memory limit does not change
+    /// these limits.
     kept: Vec<&'static str>,
     services: Vec<Service>,
     authorizers: Authorizers,
@@ -115,7 +115,7 @@ pub struct NodeBuilder {
     runtime_guard: RuntimeGuard,
     pool: PoolSettings,
     hold_limit: Duration,
-    /// Inboxes of the pollers, shared with channels that are created before the start.
+    /// Inboxes of the pollers, shared with channels that were created before the start.
     inboxes: Arc<Inboxes>,
     routes: Arc<Routes>,
 }
@@ -148,11 +148,11 @@ impl NodeBuilder {
         }
     }
 
-    /// Adds an address to listen on. Port 0 takes a free port.
+    /// Adds an address to listen on. With port 0, the system chooses a free port.
     ///
     /// A node that only makes calls needs no address. It uses the address of its NIC, or a loopback address on the software
-    /// device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is treated as 127.0.0.1. A name may have loopback addresses
-    /// of both families: addresses of a family that the host lacks are left out.
+    /// device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is treated as 127.0.0.1. If a name has loopback addresses
+    /// of both families, addresses of a family that the host lacks are ignored.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {
@@ -169,20 +169,21 @@ impl NodeBuilder {
         self
     }
 
-    /// Adds the [health service](crate::health) with the statuses of this reporter. The node's services are `Serving` from its
-    /// start on, unless the reporter has another status for them.
+    /// Adds the [health service](crate::health), which serves the statuses of this reporter. From the start, the node's
+    /// services are `Serving` unless the reporter has another status for them.
     pub fn health(mut self, reporter: &HealthReporter) -> Self {
         self.health = Some(reporter.clone());
         self.serve(HealthServer::new(reporter.clone()))
     }
 
-    /// Adds code that decides which calls of peers may run, by caller, method and metadata, before anything is decoded. If
-    /// several are added, all must allow a call; they run in the order in which they were added.
+    /// Adds code that decides whether a call from a peer may run, by caller, method and metadata, before anything is
+    /// decoded. If several authorizers are added, all of them must allow the call. They run in the order in which they were
+    /// added.
     ///
-    /// A refused call has not run, and has the reason [`Unauthorised`](Reason::Unauthorised) if its code is
-    /// `PermissionDenied` or `Unauthenticated`. Large arguments of a refused call are not fetched, if its metadata takes
-    /// less than 3 KiB. The counter `requests_unauthorised` in the report counts refused calls, and the log has one line
-    /// per peer and second at most.
+    /// A refused call has not run. Its reason is [`Unauthorised`](Reason::Unauthorised) if its code is `PermissionDenied` or
+    /// `Unauthenticated`. Large arguments of a refused call are not fetched if its metadata takes less than 3 KiB. The
+    /// counter `requests_unauthorised` in the report counts refused calls. The log contains at most one line per peer and
+    /// second about them.
     ///
     /// ```
     /// use trunkline::{IncomingCall, InProcessNetwork, Node, Status, block_on};
@@ -220,11 +221,11 @@ impl NodeBuilder {
         self
     }
 
-    /// Returns a channel of the node before it starts, for handlers that call other services. After the start it behaves
-    /// like a channel from [`Node::channel`].
+    /// Returns a channel of the node before the node starts, for handlers that call other services. After the start, the
+    /// channel behaves like a channel from [`Node::channel`].
     ///
-    /// Until the node starts, calls and [`Channel::ready`] fail with `FailedPrecondition` and have not run. If the start fails,
-    /// they continue to fail.
+    /// Until the node starts, calls and [`Channel::ready`] fail with `FailedPrecondition`, and the calls have not run. If
+    /// the start fails, they continue to fail.
     ///
     /// ```
     /// use trunkline::{Node, Status, block_on};
@@ -271,26 +272,24 @@ impl NodeBuilder {
         Channel::new(&self.inboxes, Link::new(&self.routes, to.into()))
     }
 
-    /// Sets the number of pollers, from 1 (the default) to 32. Each is a thread.
+    /// Sets the number of pollers, from 1 (the default) to 32. Each poller is a thread.
     ///
-    /// Pollers share the handlers of services, except handlers that are created per poller.
+    /// Pollers share the handlers of services, except for handlers that are created per poller.
     pub fn pollers(mut self, pollers: u16) -> Self {
         self.pollers = pollers;
         self
     }
 
-    /// Sets how long [`Node::drain`] and [`Node::shutdown`] wait for running handlers. The default is 10 s, which
-    /// is also the default time limit of a call.
+    /// Sets the maximum time that [`Node::drain`] and [`Node::shutdown`] wait for running handlers. The default is 10 s,
+    /// which is also the default time limit of a call.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Sets the number of threads in the worker pool, from 1 to 1,024. `#[offload]` and `#[blocking]` methods run
-    /// there.
+    /// Sets the number of threads in the worker pool, from 1 to 1,024. The pool runs `#[offload]` and `#[blocking]` methods.
     ///
-    /// The default is one thread per CPU that the process may use, and at least 2. A node without such methods has
-    /// no pool.
+    /// The default is one thread per CPU available to the process, but at least 2. A node without such methods has no pool.
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node, Status, block_on};
@@ -333,60 +332,60 @@ impl NodeBuilder {
         self
     }
 
-    /// Limits how many calls of `#[offload]` and `#[blocking]` methods wait for a worker. The default is 1,024 per
-    /// peer and 4,096 in all, the range 1 to 4,294,967,295.
+    /// Limits how many calls to `#[offload]` and `#[blocking]` methods wait for a worker. The default is 1,024 per peer and
+    /// 4,096 in total. The range is 1 to 4,294,967,295.
     ///
-    /// A call beyond the limit is refused with `ResourceExhausted` and has not run. Calls that a worker has begun
-    /// do not count here. [`NodeBuilder::handler_limit`] counts both.
+    /// A call beyond the limit is refused with `ResourceExhausted` and has not run. Calls that a worker has started do not
+    /// count towards this limit. [`NodeBuilder::handler_limit`] counts both waiting and started calls.
     pub fn queued_jobs(mut self, limit: Limit) -> Self {
         self.pool.queued = limit;
         self
     }
 
-    /// Sets how long a handler or task may occupy its poller before the log warns and names it. The default is 100 ms,
-    /// the minimum 1 ms. The counter `pollers_held` in the report counts such stalls.
+    /// Sets how long a handler or task may occupy its poller before the node logs a warning that names it. The default is
+    /// 100 ms, and the minimum is 1 ms. The counter `pollers_held` in the report counts such stalls.
     ///
-    /// Time for which the poller's thread waits for a CPU, or is stopped, does not count.
+    /// The time during which the poller's thread waits for a CPU or is stopped does not count.
     pub fn hold_limit(mut self, limit: Duration) -> Self {
         self.hold_limit = limit;
         self
     }
 
-    /// Runs handlers and tasks in the context of a tokio runtime, so that `tokio::time::sleep`, `tokio::spawn` and
-    /// tokio's sockets work in them. The node's pollers still poll them. The runtime must outlive the node.
+    /// Runs handlers and tasks in the context of a tokio runtime, so that they can use `tokio::time::sleep`, `tokio::spawn`
+    /// and tokio's sockets. They are still polled by the node's pollers. The runtime must outlive the node.
     ///
-    /// Clients do not need it: their calls can be awaited in any task.
+    /// Clients do not need this setting, because their calls can be awaited in any task.
     #[cfg(feature = "tokio")]
     pub fn tokio(mut self, handle: tokio::runtime::Handle) -> Self {
         self.runtime_guard = RuntimeGuard::tokio(handle);
         self
     }
 
-    /// Runs the node on a network inside this process, for tests. The node reaches only other nodes on that network.
+    /// Runs the node on a network inside this process, for tests. The node can reach only other nodes on this network.
     ///
-    /// The node needs no port, socket or directory. It gets an address of that network, [`Node::local_address`], with the ports
-    /// given to [`NodeBuilder::listen`]; the IP addresses given there are ignored. Without a given port the node gets a free
-    /// port.
+    /// The node needs no port, socket or directory. Its address, [`Node::local_address`], belongs to this network and has
+    /// the port passed to [`NodeBuilder::listen`], or a free port if none was passed. IP addresses passed to
+    /// [`NodeBuilder::listen`] are ignored.
     ///
-    /// Call it before [`NodeBuilder::channel`]: existing channels keep the UDP port of the replaced device.
+    /// Call this before [`NodeBuilder::channel`], because existing channels keep the UDP port of the replaced device.
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         self.options = self.options.in_process(network);
         self.routes.set_udp_port(self.options.udp_port());
         self
     }
 
-    /// Sets the provider. The default is `TRUNKLINE_PROVIDER`, or else `Auto`.
+    /// Sets the provider. The default is the value of `TRUNKLINE_PROVIDER`, or `Auto` if the variable is not set.
     pub fn provider(mut self, provider: ProviderChoice) -> Self {
         self.options = self.options.provider(provider);
         self
     }
 
-    /// Sets the path to other processes of the host. The default is `TRUNKLINE_LINK`, or else `Auto`: shared memory with each
-    /// process that can share it, UDP to all others.
+    /// Sets the path to other processes on the host. The default is the value of `TRUNKLINE_LINK`, or `Auto` if the variable
+    /// is not set. `Auto` uses shared memory to processes that support it, and UDP to all others.
     ///
-    /// `Shm` is for measurements and tests. Only the software device has it. A peer that shares no memory with this process
-    /// is refused with the reason, and with faults or a capture the node does not start. Errors name
-    /// the variable and this setting.
+    /// `Shm` is for measurements and tests, and requires the software device. A peer that cannot share memory with this
+    /// process is refused with the reason. With faults or a capture, the node does not start. Errors name the variable and
+    /// this setting.
     ///
     /// ```
     /// use trunkline::Node;
@@ -401,59 +400,61 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the kind of connections, XRC or RC. The default is `TRUNKLINE_CONNECTIONS`, or else XRC if the device
-    /// supports it. Nodes that communicate need the same kind.
+    /// Sets the kind of connections, XRC or RC. The default is the value of `TRUNKLINE_CONNECTIONS`. If the variable is not
+    /// set, the default is XRC if the device supports it, and RC otherwise. Nodes that communicate need the same kind.
     pub fn connections(mut self, connections: Connections) -> Self {
         self.options = self.options.connections(connections);
         self
     }
 
-    /// Sets the NIC. The default is `TRUNKLINE_DEVICE` and `TRUNKLINE_GID_INDEX`, or else the first usable NIC.
+    /// Sets the NIC. The default is the NIC in `TRUNKLINE_DEVICE` and `TRUNKLINE_GID_INDEX`, or the first usable NIC if they
+    /// are not set.
     pub fn nic(mut self, nic: NicOptions) -> Self {
         self.options = self.options.nic(nic);
         self
     }
 
-    /// Sets the CPUs that the pollers run on. The default is `Off`.
+    /// Sets the CPUs on which the pollers run. The default is `Off`.
     pub fn pinning(mut self, pinning: Pinning) -> Self {
         self.options = self.options.pinning(pinning);
         self
     }
 
-    /// Sets the longest time that a poller polls after an event before it sleeps. The default is 400 µs, the maximum 1 s. A
-    /// poller polls only if the last gaps between events were shorter than `longest`, and no other thread competes for its
-    /// core. With zero the poller always sleeps, so that each event costs a wake-up by the system.
+    /// Sets the maximum time that a poller polls after an event before it sleeps. The default is 400 µs, and the maximum is
+    /// 1 s. A poller polls only if the most recent gaps between events were shorter than `longest`, and if no other thread
+    /// competes for its core. With zero, the poller always sleeps, so that the system has to wake it for each event.
     pub fn poll_for(mut self, longest: Duration) -> Self {
         self.options = self.options.poll_for(longest);
         self
     }
 
-    /// Gives the node an identity. The node then has sessions only with peers that prove their names, and proves its own name to
-    /// these peers. [`NodeBuilder::exempt_local_user`] describes the exception. Requires [`NodeBuilder::trust`]. See
+    /// Gives the node an identity. The node then has sessions only with peers that prove their names, and proves its own
+    /// name to these peers. [`NodeBuilder::exempt_local_user`] describes an exception. Requires [`NodeBuilder::trust`]. See
     /// [`identity`](crate::identity) for an example.
     ///
-    /// Such a node may listen on any address. If it accepts [`Level::None`](crate::identity::Level::None), it needs
-    /// [`NodeBuilder::allow_unauthenticated`] for addresses other than loopback.
+    /// A node with an identity may listen on any address. If it accepts [`Level::None`](crate::identity::Level::None), it
+    /// needs [`NodeBuilder::allow_unauthenticated`] to listen on addresses other than loopback.
     #[cfg(feature = "identity")]
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity.identity = Some(Source::Given(identity));
         self
     }
 
-    /// Sets the roots that the certificates of peers must lead to. Requires [`NodeBuilder::identity`].
+    /// Sets the trusted roots, to which the certificates of peers must chain. Requires [`NodeBuilder::identity`].
     #[cfg(feature = "identity")]
     pub fn trust(mut self, trust: Trust) -> Self {
         self.identity.trust = Some(Source::Given(trust));
         self
     }
 
-    /// Gives the node an identity as [`Self::identity`] does, from a file of certificates, the node's own first, and a file
-    /// with its private key, both PEM. Replaces an earlier identity.
+    /// Gives the node an identity as [`Self::identity`] does, from two PEM files: the certificate chain, which starts with
+    /// the node's own certificate, and the private key. Replaces an earlier identity.
     ///
-    /// The node checks its files for changes every 5 s. New sessions use the changed files; live sessions are renewed with them.
-    /// Replace files by `rename`, or change a symbolic link that leads to them. If certificate and key do not match, or a file is
-    /// malformed or expired, the earlier files stay in force. The node logs the cause, once per change, and tries again at the
-    /// next check. At the start such files are a [`StartError`]. Files of more than 1 MiB are refused.
+    /// The node checks its files for changes every 5 s. New sessions use the changed files, and live sessions are renewed
+    /// with them. Replace files with `rename`, or change a symbolic link that leads to them. If the certificate and the key
+    /// do not match, or if a file is malformed or expired, the earlier files stay in force. The node logs the cause once per
+    /// change and tries again at the next check. When the node starts, such files cause a [`StartError`]. Files larger than
+    /// 1 MiB are refused.
     ///
     /// ```no_run
     /// use trunkline::Node;
@@ -472,31 +473,32 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the roots of peers' certificates as [`Self::trust`] does, from a PEM file that the node reads again when it
-    /// changes, see [`Self::identity_files`]. Replaces earlier trust.
+    /// Sets the roots for peers' certificates as [`Self::trust`] does, from a PEM file. The node reads the file again when
+    /// it changes, as described for [`Self::identity_files`]. Replaces earlier trust.
     #[cfg(feature = "identity")]
     pub fn trust_files(mut self, roots: impl Into<PathBuf>) -> Self {
         self.identity.trust = Some(Source::Files(roots.into()));
         self
     }
 
-    /// Sets PEM files of revocation lists, which the node reads again when they change, see [`Self::identity_files`]. They
-    /// replace earlier lists, and the lists in [`Trust`].
+    /// Sets PEM files that contain revocation lists. The node reads them again when they change, as described for
+    /// [`Self::identity_files`]. They replace earlier lists, including the lists in [`Trust`].
     #[cfg(feature = "identity")]
     pub fn revocation_files(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.identity.revocation_lists = paths.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets a file of rules that decide which calls of peers may run, see [`policy`](crate::policy). The node reads it again
-    /// when it changes. Calls must also be allowed by each [`Self::authorize`]. Replaces an earlier file.
+    /// Sets a file of rules that decide which calls from peers may run, as described in [`policy`](crate::policy). The node
+    /// reads the file again when it changes. Calls must also be allowed by each authorizer added with [`Self::authorize`].
+    /// Replaces an earlier file.
     #[cfg(feature = "identity")]
     pub fn policy_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.identity.policy = Some(path.into());
         self
     }
 
-    /// Sets the time between two checks of the node's files, for tests.
+    /// Sets the time between two checks for changed files, for tests.
     #[cfg(feature = "identity")]
     #[doc(hidden)]
     pub fn look_at_files_every(mut self, time: Duration) -> Self {
@@ -504,118 +506,121 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the lowest level of sessions of a node with an identity. The default is [`Level::Encrypted`].
+    /// Sets the minimum security level of sessions on a node with an identity. The default is [`Level::Encrypted`].
     ///
-    /// With [`Level::None`] the node also has sessions with peers that have no identity. Handlers then see a peer without a
-    /// name, and the log warns of this at the start.
+    /// With [`Level::None`], the node also accepts sessions with peers that have no identity. Handlers see such a peer
+    /// without a name, and the node logs a warning when it starts.
     #[cfg(feature = "identity")]
     pub fn accept(mut self, lowest: Level) -> Self {
         self.identity.accept = Some(lowest);
         self
     }
 
-    /// Sets whether a node with an identity has sessions without a handshake with processes of this user on this host. Handlers
-    /// see such a peer as [`PeerIdentity::LocalUser`](crate::identity::PeerIdentity::LocalUser). The default is `true`, since
-    /// processes of one user can read each other's memory and keys. Set `false` to try certificates on one host. The software
-    /// device proves the user of a process; on a NIC no peer is exempt.
+    /// Sets whether a node with an identity skips the handshake with processes of the same user on this host. Handlers see
+    /// such a peer as [`PeerIdentity::LocalUser`](crate::identity::PeerIdentity::LocalUser). The default is `true`, because
+    /// processes of one user can read each other's memory and keys. Use `false` to test certificates on one host. The
+    /// software device proves the user of a process. On a NIC, no peer is exempt.
     #[cfg(feature = "identity")]
     pub fn exempt_local_user(mut self, exempt: bool) -> Self {
         self.options = self.options.exempt_local_user(exempt);
         self
     }
 
-    /// Allows listening on addresses other than loopback, although peers are not authenticated. The default is `false`. A node
-    /// with an identity needs this only if it accepts sessions with peers that have none.
+    /// Sets whether the node may listen on addresses other than loopback although peers are not authenticated. The default
+    /// is `false`. A node with an identity needs this only if it accepts sessions with peers that have no identity.
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {
         self.options = self.options.allow_unauthenticated(allow);
         self
     }
 
-    /// Sets the maximum size of a message, in bytes: the arguments or the result of a call, with headers. The default
-    /// is 64 MiB + 64 KiB, the range 64 KiB to 128 TiB.
+    /// Sets the maximum size of a message, in bytes. A message consists of the arguments or the result of a call, and its
+    /// headers. The default is 64 MiB + 64 KiB, and the range is 64 KiB to 128 TiB.
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.max_message_bytes(bytes);
         self
     }
 
-    /// Sets the memory, in bytes, for large messages that are being received or that the program still holds. The default
-    /// is 256 MiB. The range is the largest message + 64 KiB, to 128 TiB.
+    /// Sets the memory, in bytes, for large messages that are being received or are still held by the program. The default
+    /// is 256 MiB. The minimum is the size of the largest message + 64 KiB, and the maximum is 128 TiB.
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes(bytes);
         self
     }
 
-    /// Sets how many receives each poller keeps posted, at first and at most. The defaults are 512 and 8,192, the range is 16
-    /// to 16,384. Each poller of each peer holds one receive, and the depth grows with the number of these pollers.
+    /// Sets the initial and the maximum number of receives that each poller keeps posted. The defaults are 512 and 8,192,
+    /// and the range is 16 to 16,384. Each poller of each peer reserves one receive, and the depth grows with the number of
+    /// these pollers.
     pub fn srq_depth(mut self, first: u32, limit: u32) -> Self {
         self.options = self.options.srq_depth(first).srq_depth_limit(limit);
         self
     }
 
-    /// Sets how much of `rendezvous_bytes` one peer may use, in bytes. The default is half of `rendezvous_bytes`. The minimum
-    /// is the largest message + 64 KiB. A message without memory waits, and fails after 30 s.
+    /// Sets how much of `rendezvous_bytes` one peer may use, in bytes. The default is half of `rendezvous_bytes`. The
+    /// minimum is the size of the largest message + 64 KiB. A message for which there is no memory waits, and fails after 30
+    /// s.
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes_per_peer(bytes);
         self
     }
 
-    /// Limits how many messages wait to be sent. The default is 65,536 per peer and 262,144 in all, the range 1 to
+    /// Limits how many messages wait to be sent. The default is 65,536 per peer and 262,144 in total. The range is 1 to
     /// 4,294,967,295.
     ///
-    /// Calls beyond the limit wait or are refused, see [`CallOptions::admission`](crate::CallOptions::admission).
-    /// Requests of a peer that leaves little room for replies are refused too.
+    /// Calls beyond the limit wait or are refused, depending on [`CallOptions::admission`](crate::CallOptions::admission).
+    /// Requests from a peer are also refused if its queue has little room left for replies.
     pub fn queued_messages(mut self, limit: Limit) -> Self {
         self.options = self.options.queued_messages(limit);
         self
     }
 
-    /// Limits the bytes of messages that wait to be sent, and of large messages that their peer has not READ. The
-    /// default is 128 MiB per peer and 512 MiB in all. The range is the largest message to 128 TiB. The same limit
-    /// applies to large replies that wait for room.
+    /// Limits the bytes of messages that wait to be sent, and of large messages that their receiver has not READ. The
+    /// default is 128 MiB per peer and 512 MiB in total. The minimum is the size of the largest message, and the maximum is
+    /// 128 TiB. The same limit applies separately to large replies that wait for room.
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
         self.limits.waiting_replies = limit;
         self.options = self.options.queued_bytes(limit);
         self
     }
 
-    /// Limits how many announced large messages have not been READ yet, in each direction. The default is 4,096 per
-    /// peer and 16,384 in all, the range 1 to 4,294,967,295. Further messages wait.
+    /// Limits how many announced large messages have not been READ yet, in each direction. The default is 4,096 per peer and
+    /// 16,384 in total. The range is 1 to 4,294,967,295. Further messages wait.
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.options = self.options.large_messages(limit);
         self
     }
 
-    /// Sets the time after which a peer loses its session if it accepts none of the messages queued for it. The default is 60
-    /// s, the minimum 1 s.
+    /// Sets the time after which a peer loses its session if it accepts none of the messages queued for it. The default is
+    /// 60 s, and the minimum is 1 s.
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.options = self.options.stall_limit(limit);
         self
     }
 
-    /// Sets the time of silence after which an idle session is probed by the node that accepted it. The default is
-    /// 10 s, the range 500 ms to 20 s.
+    /// Sets how long a session may be silent before the node that accepted it probes the peer. The default is 10 s, and the
+    /// range is 500 ms to 20 s.
     ///
-    /// State that a server holds for a client that vanished is freed [`session_loss_time`](Self::session_loss_time) later. A
+    /// A server frees its state for a client that vanished [`session_loss_time`](Self::session_loss_time) after the probe. A
     /// client detects the death of an idle server at its next call.
     pub fn idle_keepalive(mut self, silence: Duration) -> Self {
         self.options = self.options.idle_keepalive(silence);
         self
     }
 
-    /// Sets the time after which a session ends if the peer acknowledges nothing that is sent to it. The default is 1 s, the
-    /// range 500 ms to 60 s.
+    /// Sets the time after which a session ends if the peer does not acknowledge what is sent to it. The default is 1 s, and
+    /// the range is 500 ms to 60 s.
     ///
-    /// A call to a peer that vanished ends within `time`. If a call already waits, the peer is probed after half of `time`, at
-    /// most 10 s or [`idle_keepalive`](Self::idle_keepalive), and the call ends that much later. A peer that is stopped for
-    /// longer loses its session. The device has an ACK timeout and a number of retries, which come in steps: the actual time is
-    /// between three quarters of `time` and all of it, 0.94 s by default. A NIC may take up to four times as long, which the
-    /// InfiniBand specification allows. `docs/book/src/operate/memory.md` has a table. Each node applies its own setting.
+    /// A call to a peer that vanished fails within `time`. If a call is already waiting when the peer vanishes, the peer is
+    /// probed after half of `time`, at most 10 s or [`idle_keepalive`](Self::idle_keepalive), and the call fails that much
+    /// later. A peer that is stopped for longer loses its session. The ACK timeout and the retry count of the device are
+    /// discrete, so the actual time is between three quarters of `time` and all of it. With the default, it is 0.94 s. A NIC
+    /// may take up to four times as long, which the InfiniBand specification allows. `docs/book/src/operate/memory.md`
+    /// contains a table. Each node applies its own setting.
     pub fn session_loss_time(mut self, time: Duration) -> Self {
         self.options = self.options.session_loss_time(time);
         self
     }
 
-    /// Limits how many handlers run concurrently. The default is 16,384 per peer and 65,536 in all, the range 1 to
+    /// Limits how many handlers run concurrently. The default is 16,384 per peer and 65,536 in total. The range is 1 to
     /// 4,294,967,295. A call beyond the limit is refused with `ResourceExhausted` and has not run.
     pub fn handler_limit(mut self, limit: Limit) -> Self {
         self.limits.handlers = limit;
@@ -623,35 +628,36 @@ impl NodeBuilder {
         self
     }
 
-    /// Limits how many calls of this node are in flight. The default is 65,536 per peer and 262,144 in all, the range
+    /// Limits how many calls from this node are in flight. The default is 65,536 per peer and 262,144 in total. The range is
     /// 1 to 4,294,967,295.
     ///
-    /// A call beyond the limit waits or is refused, see [`CallOptions::admission`](crate::CallOptions::admission).
-    /// An eighth of each limit is reserved for calls that handlers make: at least 1, unless the limit is 1.
+    /// A call beyond the limit waits or is refused, depending on [`CallOptions::admission`](crate::CallOptions::admission).
+    /// An eighth of each limit, and at least 1, is reserved for calls from handlers, unless the limit is 1.
     pub fn call_limit(mut self, limit: Limit) -> Self {
         self.limits.calls = limit;
         self.kept.push("call_limit");
         self
     }
 
-    /// Limits the memory, in bytes, that decoded arguments of running handlers take. The default is 256 MiB per
-    /// peer and 1 GiB in all, the range 64 KiB to 128 TiB.
+    /// Limits the memory, in bytes, for decoded arguments of running handlers. The default is 256 MiB per peer and 1 GiB in
+    /// total. The range is 64 KiB to 128 TiB.
     ///
-    /// A call beyond the limit is refused with `ResourceExhausted` and has not run. A reply may take as much as one
-    /// peer's arguments while it is decoded. `Bytes` are not decoded and do not count.
+    /// A call beyond the limit is refused with `ResourceExhausted` and has not run. While a reply is decoded, it may take as
+    /// much memory as one peer's arguments. `Bytes` are not decoded and do not count.
     pub fn decoded_bytes(mut self, limit: Limit) -> Self {
         self.limits.decoded = limit;
         self.kept.push(budgets::DECODED_BYTES);
         self
     }
 
-    /// Limits the memory, in bytes, that the node and its peers use at most, without the program's own allocations. The default
-    /// is the sum of all budgets, 4.7 GB with one poller. `docs/book/src/reference/budgets.md` has its parts.
+    /// Limits the memory, in bytes, of the node and its peers, without the program's own allocations. The default is the sum
+    /// of all budgets, which is 4.7 GB with one poller. `docs/book/src/reference/budgets.md` lists the budgets.
     ///
-    /// The budgets are lowered by one factor until their sum is at most `bytes`. Budgets that the program sets, before or after
-    /// this call, keep their values. A limit above the sum changes nothing. The minimum is about 450 MB with one poller, most
-    /// of it for messages of the largest size: a smaller [`Self::max_message_bytes`] lowers the minimum. The error for a
-    /// smaller limit names the minimum. Peers get lower limits, and fewer peers can have sessions: see [`Self::srq_depth`].
+    /// The budgets are lowered by one factor until their sum is at most `bytes`. Budgets that the program sets, before or
+    /// after this call, keep their values. A limit above the sum has no effect. The minimum is about 450 MB with one poller,
+    /// most of it for messages of the maximum size. A smaller [`Self::max_message_bytes`] lowers the minimum. The error for
+    /// a smaller limit contains the minimum. Lower budgets also lower the limits per peer and the number of peers that can
+    /// have sessions, as described for [`Self::srq_depth`].
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node};
@@ -668,27 +674,30 @@ impl NodeBuilder {
     }
 
     /// Limits the metadata of one call, in bytes, in each direction, for calls and replies that this node sends or accepts.
-    /// The default is 8 KiB, the range 0 to 1 MiB. The size is [`Metadata::size`](crate::Metadata::size).
+    /// The default is 8 KiB, and the range is 0 to 1 MiB. [`Metadata::size`](crate::Metadata::size) returns the size that
+    /// counts.
     ///
-    /// A call beyond the limit fails with `ResourceExhausted` and has not run. If its reply is beyond the limit, the call
-    /// may have run. The metadata of running handlers counts towards [`NodeBuilder::decoded_bytes`].
+    /// A call with metadata beyond the limit fails with `ResourceExhausted` and has not run. If the metadata of its reply
+    /// exceeds the limit, the call may have run. The metadata of running handlers counts towards
+    /// [`NodeBuilder::decoded_bytes`].
     pub fn metadata_bytes(mut self, bytes: usize) -> Self {
         self.limits.metadata = bytes;
         self
     }
 
-    /// Injects faults on the software device's link, such as `drop=0.01,reorder=0.01,seed=7`. Overrides
-    /// `TRUNKLINE_FAULTS`, which has the same format.
+    /// Injects faults on the software device's link, such as `drop=0.01,reorder=0.01,seed=7`. Overrides `TRUNKLINE_FAULTS`,
+    /// which uses the same format.
     ///
     /// # Errors
-    /// [`StartError::BadSetting`] when the text cannot be parsed.
+    /// Returns [`StartError::BadSetting`] if the text cannot be parsed.
     pub fn faults(mut self, text: &str) -> Result<Self, StartError> {
         self.options = self.options.faults(text).map_err(StartError::from_transport)?;
         Ok(self)
     }
 
-    /// Replaces all settings except pollers, addresses and services by the transport's options. Simulations use it to
-    /// set a simulated runtime and a software device. Call it before [`NodeBuilder::channel`], as [`NodeBuilder::in_process`].
+    /// Replaces all settings except pollers, addresses and services with the transport's options. Simulations use this to
+    /// set a simulated runtime and a software device. Like [`NodeBuilder::in_process`], call it before
+    /// [`NodeBuilder::channel`].
     #[doc(hidden)]
     pub fn transport(mut self, options: NodeOptions) -> Self {
         self.routes.set_udp_port(options.udp_port());
@@ -696,9 +705,10 @@ impl NodeBuilder {
         self
     }
 
-    /// Starts the node without blocking the caller's runtime: runs [`NodeBuilder::start`] on a separate thread.
+    /// Starts the node as [`NodeBuilder::start`] does, but on a separate thread, so that the caller's runtime is not
+    /// blocked.
     ///
-    /// If the future is dropped, the node is dropped once it has started.
+    /// If the future is dropped, the node is dropped as soon as it has started.
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node};
@@ -712,7 +722,7 @@ impl NodeBuilder {
     /// ```
     ///
     /// # Errors
-    /// Same as [`NodeBuilder::start`].
+    /// Returns the errors of [`NodeBuilder::start`].
     pub fn start_async(self) -> impl Future<Output = Result<Node, StartError>> + Send + use<> {
         // Check the settings before the thread starts.
         let checked = self.checked();
@@ -720,9 +730,9 @@ impl NodeBuilder {
         async move { start?.await.unwrap_or_else(|error| Err(StartError::os("start a thread", error))) }
     }
 
-    /// Starts the node. Blocks for some milliseconds.
+    /// Starts the node. Blocks for a few milliseconds.
     ///
-    /// All settings, and the memory that they need, are checked before anything is created.
+    /// All settings, and the memory that they require, are checked before anything is created.
     ///
     /// # Errors
     /// Returns a [`StartError`] that names the cause and the remedy.
@@ -730,10 +740,10 @@ impl NodeBuilder {
         self.checked()?.start_checked()
     }
 
-    /// Completes the settings from the environment and checks all of them, without side effects.
+    /// Fills in missing settings from the environment and checks all settings, without side effects.
     fn checked(mut self) -> Result<Self, StartError> {
         let mut options = std::mem::take(&mut self.options).pollers(self.pollers);
-        // A simulation does not depend on the environment: the same seed must give the same run.
+        // A simulation must not depend on the environment, because the same seed must give the same run.
         if options.clock().as_virtual().is_none() {
             options = options.or_from_env().map_err(StartError::from_transport)?;
         }
@@ -770,7 +780,7 @@ impl NodeBuilder {
         Ok(self)
     }
 
-    /// Returns the memory of this layer at the start, and the memory that its raised limits allow.
+    /// Returns this layer's memory at the start, and its maximum with the limits that the program has raised.
     fn memory(&self, runtime: &Runtime) -> (Footprint, Footprint) {
         let mut at_start = Footprint::default();
         at_start.add("queues of pollers", "pollers", &[usize::from(self.pollers), Inbox::BYTES]);
@@ -784,10 +794,10 @@ impl NodeBuilder {
         (at_start, self.limits.at_most().raised_from(&Limits::default().at_most()))
     }
 
-    /// Starts a node with checked settings.
+    /// Starts a node whose settings have been checked.
     fn start_checked(self) -> Result<Node, StartError> {
         let (inboxes, routes) = (Arc::clone(&self.inboxes), Arc::clone(&self.routes));
-        // Calls and tasks must not wait for pollers that will never run.
+        // Calls and tasks must not wait for pollers that never run.
         self.start_pollers().inspect_err(|_| {
             inboxes.close();
             routes.close();
@@ -876,7 +886,7 @@ impl NodeBuilder {
     }
 }
 
-/// A running node, which owns the pollers, the services and the connections of a program.
+/// A running node, which owns a program's pollers, services and connections.
 ///
 /// A process needs one node for all its services and clients.
 ///
@@ -902,26 +912,26 @@ impl NodeBuilder {
 /// ```
 ///
 /// Dropping the node shuts it down with a grace period of at most 200 ms, and blocks until the shutdown ends. In a task of a
-/// tokio runtime it blocks for at most 50 ms, and a separate thread completes the shutdown; await
+/// tokio runtime, it blocks for at most 50 ms and completes the shutdown on a separate thread. Await
 /// [`Node::shutdown_async`] there instead. Other runtimes are not detected.
 pub struct Node(Arc<NodeInner>);
 
-/// State of a node, shared by its handle and the threads that wait for its end.
+/// State of a node, shared by its handle and the threads that wait for it to end.
 struct NodeInner {
     local_address: SocketAddr,
     clock: Clock,
     inboxes: Arc<Inboxes>,
     routes: Arc<Routes>,
     budgets: Budgets,
-    /// Limits of the node's services.
+    /// Limits of the node's services, for the report.
     limits: LimitReports,
-    /// Additions of the node's services to the report.
+    /// Functions with which the node's services add rows to the report.
     rows: Vec<AddRows>,
     grace: Duration,
     lifecycle: Arc<Lifecycle>,
-    /// The worker pool, if a service needs one.
+    /// The worker pool, if a service needs it.
     pool: Option<Box<PoolThreads>>,
-    /// Thread that reloads files, if the node has files.
+    /// Thread that reloads files, if the node reloads any.
     #[cfg(feature = "identity")]
     files: Option<FilesThread>,
     watchdog: Arc<Watchdog>,
@@ -929,23 +939,23 @@ struct NodeInner {
 }
 
 enum NodeState {
-    /// Cloned for longer uses, to hold the lock briefly.
+    /// Cloned before longer uses, so that the lock is held only briefly.
     Running(Arc<trunkline_transport::Node>),
-    /// The node has ended; this is its last report.
+    /// The node has ended. This is its last report.
     Ended(Box<NodeReport>),
 }
 
 impl Node {
-    /// Returns the settings of a node to start.
+    /// Returns a builder with default settings.
     pub fn builder() -> NodeBuilder {
         NodeBuilder::new()
     }
 
-    /// Starts a node that serves `service`, and a node that calls it, on a network inside this process, for tests.
-    /// Returns the server first.
+    /// Starts a node that serves `service` and a node that calls it, on a network inside this process, for tests. Returns
+    /// the server first.
     ///
-    /// The nodes need no port, socket or directory, and reach only each other. [`NodeBuilder::in_process`] allows settings,
-    /// several services and more nodes.
+    /// The nodes need no port, socket or directory, and can reach only each other. Use [`NodeBuilder::in_process`] for other
+    /// settings, several services or more nodes.
     ///
     /// ```
     /// use trunkline::{Node, block_on};
@@ -970,7 +980,7 @@ impl Node {
     /// ```
     ///
     /// # Errors
-    /// Same as [`NodeBuilder::start`].
+    /// Returns the errors of [`NodeBuilder::start`].
     pub fn in_process(service: impl Into<Service>) -> Result<(Self, Self), StartError> {
         let network = InProcessNetwork::new();
         let server = Self::builder().in_process(&network).serve(service).start()?;
@@ -978,18 +988,18 @@ impl Node {
         Ok((server, node))
     }
 
-    /// Returns the first address that the node listens on, with the port that it was given.
+    /// Returns the first address that the node listens on, with its actual port.
     ///
-    /// If the first address is unspecified, such as 0.0.0.0, returns the first of the device's addresses at which the node is
+    /// If this address is unspecified, such as 0.0.0.0, returns the first device address through which the node can be
     /// reached.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.0.local_address
     }
 
-    /// Returns the node's state and counters. After a shutdown, `served`, `called` and the counters of requests are final, and
-    /// all other values are from before the shutdown. In a forked child only `address` is set, and `why` says that the process
-    /// was forked.
+    /// Returns the node's state and counters. After a shutdown, `served`, `called` and the counters of requests are final,
+    /// and all other values date from before the shutdown. In a forked child only `address` and `why` are set, and `why`
+    /// says that the process was forked.
     #[must_use]
     pub fn report(&self) -> NodeReport {
         if self.0.lifecycle.is_forked() {
@@ -1002,11 +1012,11 @@ impl Node {
         self.0.complete(node.report())
     }
 
-    /// Returns the last events of the node in order of time: 512 calls and 512 failures per poller, and 512 other events, such as
-    /// the ends of sessions. One in 64 calls of each method is recorded. Recording is always on. Reading the events takes a few
-    /// microseconds per poller and does not block pollers. Returns an empty list in a forked child.
+    /// Returns the last events of the node, ordered by time: 512 calls and 512 failures per poller, and 512 other events,
+    /// such as the ends of sessions. One in 64 calls of each method is recorded. Recording is always on. Reading the events
+    /// takes a few microseconds per poller and does not block pollers. Returns an empty list in a forked child.
     ///
-    /// To print the record on a signal, call this in the program's own signal handling:
+    /// To print the record on a signal, call this method in the program's own signal handling:
     ///
     /// ```
     /// # let (_server, node) = (trunkline::Node::builder().start()?, trunkline::Node::builder().start()?);
@@ -1024,16 +1034,16 @@ impl Node {
         self.0.watchdog.events()
     }
 
-    /// Returns a registered buffer of `bytes` bytes, to fill and to freeze. Returns `None` when no memory is
-    /// left, when memory cannot be registered, such as while the device is absent, when the node has shut down, and in a forked child.
+    /// Returns a registered buffer of `bytes` bytes, to be filled and frozen. Returns `None` if no memory is left, if memory
+    /// cannot be registered, for example because the device is absent, if the node has shut down, or in a forked child.
     ///
-    /// An argument or reply of type [`Bytes`](crate::Bytes) that is a whole buffer or a slice of one is sent
-    /// without a copy, if it has more than 8 KiB and the other arguments are small. The peer can read only the
-    /// bytes that it is sent. Each message with a slice registers that slice, which can be slow on a NIC; send whole
-    /// buffers where that matters. On a node with an identity each message registers whole buffers, too, and messages of
-    /// encrypted sessions are copied.
+    /// An argument or reply of type [`Bytes`](crate::Bytes) that is a whole buffer, or a slice of one, is sent without a
+    /// copy if it is larger than 8 KiB and the other arguments are small. The peer can read only the bytes that are sent to
+    /// it. Each message with a slice registers that slice, which can be slow on a NIC, so send whole buffers where speed
+    /// matters. On a node with an identity, each message also registers whole buffers, and messages on encrypted sessions
+    /// are copied.
     ///
-    /// The buffer holds zeros, or the content of earlier buffers of this node.
+    /// The buffer contains zeros, or data from earlier buffers of this node.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
         if self.0.lifecycle.is_forked() {
@@ -1044,8 +1054,8 @@ impl Node {
 
     /// Returns a channel to a [`Target`]: an address, several addresses, a name or a resolver.
     ///
-    /// This does no I/O. Names are resolved and connections opened when they are needed. [`Channel::ready`] and calls report
-    /// errors.
+    /// This method does no I/O. Names are resolved and connections are opened when they are needed. [`Channel::ready`] and
+    /// calls report errors.
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node, block_on};
@@ -1061,11 +1071,11 @@ impl Node {
         Channel::new(&self.0.inboxes, Link::new(&self.0.routes, to.into()))
     }
 
-    /// Returns a channel to the node that makes a call ([`Context::peer`](crate::Context::peer)), so that a server
-    /// can call its client.
+    /// Returns a channel to the node that made a call ([`Context::peer`](crate::Context::peer)), so that a server can call
+    /// its client.
     ///
-    /// The channel uses the session that the client has opened. If that session has ended, this node opens another one. If the
-    /// client has proved a name, the channel expects that name.
+    /// The channel uses the session that the client opened. If that session has ended, this node opens another one. If the
+    /// client proved a name, the channel expects that name.
     #[must_use]
     pub fn channel_to(&self, peer: &Peer) -> Channel {
         #[cfg(feature = "identity")]
@@ -1075,13 +1085,13 @@ impl Node {
         self.channel(target)
     }
 
-    /// Runs a task on a poller, where it may use local clients and need not be `Send`. The returned future resolves
-    /// to the task's output.
+    /// Runs a task on a poller, where the task may use local clients and need not be `Send`. The returned future resolves to
+    /// the task's output.
     ///
     /// # Errors
-    /// `InvalidArgument` when there is no such poller, `ResourceExhausted` when its queue is full, `Unavailable`
-    /// when the node has shut down, `Internal` when the task panicked, or is waited for by [`crate::block_on`] on a
-    /// poller's thread. `FailedPrecondition` in a forked child.
+    /// Returns `InvalidArgument` if the poller does not exist, `ResourceExhausted` if its queue is full, `Unavailable` if
+    /// the node has shut down, and `FailedPrecondition` in a forked child. Returns `Internal` if the task panicked, or if
+    /// [`crate::block_on`] waits for it on a poller's thread.
     pub fn run_on<F, R>(
         &self,
         poller: PollerIndex,
@@ -1097,7 +1107,7 @@ impl Node {
             let context = context.clone();
             Box::pin(async move {
                 let output = task(context).await;
-                // The output is dropped if the future was dropped.
+                // Fails if the future was dropped.
                 let _ = setter.set(output);
             })
         }));
@@ -1154,16 +1164,16 @@ impl NodeInner {
 }
 
 impl Channel {
-    /// Creates a channel of `node` to a server, like [`Node::channel`], and checks the target.
+    /// Creates a channel from `node` to a server, like [`Node::channel`], and checks the target.
     ///
     /// # Errors
-    /// `InvalidArgument` when no server can be at the target.
+    /// Returns `InvalidArgument` if no server can exist at the target.
     pub fn connect(node: &Node, server: impl Into<Target>) -> Result<Self, Status> {
         Self::checked(&node.0.inboxes, &node.0.routes, server)
     }
 }
 
-/// A future of a task's output, from [`Node::run_on`]. Dropping it does not stop the task.
+/// Future for the output of a task started with [`Node::run_on`]. Dropping it does not stop the task.
 #[derive(Debug)]
 pub struct RunOn<R> {
     refusal: Option<Status>,

@@ -1,5 +1,5 @@
-//! Errors of a node that does not start, each with a cause and a remedy. [`StartError`] maps the transport's errors to errors
-//! of the public API, without types of a provider or of verbs.
+//! Errors of a node that cannot start, each with a cause and a remedy. [`StartError`] converts the transport's errors to the
+//! public API, without types of a provider or of verbs.
 
 #[cfg(feature = "identity")]
 use crate::identity::BadIdentity;
@@ -10,50 +10,49 @@ use std::io;
 use std::net::SocketAddr;
 use trunkline_transport::{NoNic, StartError as Transport};
 
-/// The error of a node that did not start.
+/// The error returned when a node cannot start.
 ///
-/// Each message names the cause and the remedy. `Debug` prints the message too, because a `main` that returns an error
-/// prints that.
+/// Each message names the cause and the remedy. `Debug` prints the message too, because Rust prints an error returned from
+/// `main` with `Debug`.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A setting of the program, or a variable of the environment, is out of range, cannot be parsed, or needs more
-    /// memory than the machine has.
+    /// A setting of the program, or an environment variable, is out of range, cannot be parsed, or needs more memory than
+    /// the machine has.
     #[error(transparent)]
     BadSetting(StartCause),
-    /// An address cannot be resolved or listened on.
+    /// An address cannot be resolved, or the node cannot listen on it.
     #[error("cannot listen on {address}: {cause}{}", expected(.cause))]
     BadAddress {
-        /// The address as given.
+        /// The address, as given.
         address: String,
         /// The cause.
         cause: io::Error,
     },
-    /// The identity or the trust of the node is missing or cannot be used.
+    /// The node's identity or trust is missing or cannot be used.
     #[cfg(feature = "identity")]
     #[error("cannot use the identity of the node: {0}")]
     BadIdentity(BadIdentity),
-    /// The file of [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) cannot be read, or is invalid.
+    /// The file set by [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) cannot be read or is invalid.
     #[cfg(feature = "identity")]
     #[error("cannot use the policy of the node: {0}; `trunkctl policy check` lists its rules")]
     BadPolicy(PolicyFileError),
-    /// Other hosts can reach this address, peers are not authenticated, and
-    /// [`crate::NodeBuilder::allow_unauthenticated`] was not called. A node with an identity needs it only if it accepts
-    /// sessions without one.
+    /// Other hosts can reach this address, peers are not authenticated, and [`crate::NodeBuilder::allow_unauthenticated`]
+    /// was not called. A node with an identity needs that setting only if it accepts sessions without authentication.
     #[error("{}", Transport::NotLoopback(*.0))]
     NotLoopback(SocketAddr),
-    /// [`crate::ProviderChoice::Require`] was requested, and no NIC is usable.
+    /// [`crate::ProviderChoice::Require`] was set, but no NIC is usable.
     #[error("{}", Transport::NoHardware(.0.clone()))]
     NoNic(NoNic),
-    /// [`crate::Connections::Xrc`] was requested, and the device of this name does not support XRC.
+    /// [`crate::Connections::Xrc`] was set, but the named device does not support XRC.
     #[error("{}", Transport::NoXrc(.0.clone()))]
     NoXrc(String),
-    /// The handler of a service cannot be created: its factory failed or panicked.
+    /// The handler of a service cannot be created, because its factory failed or panicked.
     #[error("the handler of {service} cannot be made: {cause}")]
     Handler {
         /// Name of the service.
         service: &'static str,
-        /// Error of the factory, or the message of its panic.
+        /// Error returned by the factory, or its panic message.
         cause: Cause,
     },
     /// The device or the operating system refused a resource that every node needs.
@@ -71,7 +70,7 @@ pub enum StartError {
 #[error(transparent)]
 pub struct StartCause(Transport);
 
-/// Returns the form of an address, if one could not be parsed.
+/// Returns the expected form of an address if the address could not be parsed.
 fn expected(cause: &io::Error) -> &'static str {
     if cause.kind() == io::ErrorKind::InvalidInput { ": expected IP:PORT or HOST:PORT" } else { "" }
 }
@@ -83,17 +82,17 @@ impl fmt::Debug for StartError {
 }
 
 impl StartError {
-    /// Creates the error of a setting that is out of range.
+    /// Creates an error for a setting that is out of range.
     pub(crate) fn bad_option(option: &'static str, value: usize, remedy: &'static str) -> Self {
         Self::from_transport(Transport::BadOption { option, value: value as u64, remedy })
     }
 
-    /// Creates the error of a failed system call.
+    /// Creates an error for a failed system call.
     pub(crate) fn os(doing: &'static str, cause: io::Error) -> Self {
         Self::from_transport(Transport::Os { doing, cause })
     }
 
-    /// Converts an error of the transport to the public API.
+    /// Converts a transport error to the public API.
     pub(crate) fn from_transport(error: Transport) -> Self {
         match error {
             Transport::NotLoopback(address) => Self::NotLoopback(address),
@@ -121,10 +120,10 @@ impl StartError {
     }
 }
 
-/// The error of a handler factory.
+/// The error returned by a handler factory.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// A service whose handler cannot be created on a poller.
+/// The error of a service whose handler cannot be created on a poller.
 #[derive(Debug, thiserror::Error)]
 #[error("the handler of {service} cannot be made: {cause}")]
 pub(crate) struct HandlerInitError {

@@ -1,6 +1,6 @@
 //! Counts the calls of each method on the path of every call, for the node's report.
 //!
-//! A poller has one set of counters per method and side. The poller is their only writer, so relaxed loads and stores suffice,
+//! A poller has one set of counters per method and side. Only the poller writes them, so relaxed loads and stores suffice,
 //! without locks or allocations. The report adds up the counters of all pollers.
 
 use crate::node::fork_lock::Lock;
@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use trunkline_transport::histogram::{HistogramWriter, add};
 use trunkline_transport::{FailedCalls, MethodReport};
 
-/// Names of the codes by number, with a name for errors of a method's own type at 0.
+/// Names of the codes by number. Number 0 is for errors of a method's own type.
 pub const CODES: [&str; 17] = [
     "ERROR",
     "CANCELLED",
@@ -36,10 +36,10 @@ pub const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// One of this number of ended calls of a method is recorded.
+/// One in this number of ended calls of a method is recorded.
 const SAMPLED: u64 = 64;
 
-/// Common name of all methods that the node does not serve.
+/// Name that represents all methods that the node does not serve.
 const OTHER: &str = "_OTHER";
 
 /// Numeric code and reason of a failed call.
@@ -74,14 +74,14 @@ pub(crate) struct MethodCounters {
     name: (&'static str, &'static str),
     /// Number of the method in the poller's record: twice its index, plus 1 for a client.
     number: u32,
-    /// Calls that have begun, except calls that ended in the same turn.
+    /// Number of calls that have begun, except calls that ended in the same turn.
     begun: AtomicU64,
-    /// Number of these calls that have ended.
+    /// Number of calls in `begun` that have ended.
     ended: AtomicU64,
     refused: AtomicU64,
     failed: [AtomicU64; CODES.len()],
     latency: HistogramWriter,
-    /// Waiting times; present once a call has waited.
+    /// Waiting times; present after a call has waited.
     queued: OnceLock<Box<HistogramWriter>>,
     #[cfg(feature = "metrics")]
     published: Published<{ CODES.len() }>,
@@ -105,7 +105,7 @@ impl MethodCounters {
         }
     }
 
-    /// Counts a call that begins and continues beyond this turn.
+    /// Counts a call that has begun and continues after this turn.
     #[inline]
     pub(crate) fn began(&self) {
         add(&self.begun, 1);
@@ -116,7 +116,7 @@ impl MethodCounters {
         self.number
     }
 
-    /// Counts the end of a call that was counted as begun. Returns true if the call is to be recorded as a sample.
+    /// Counts the end of a call that was counted by [`Self::began`]. Returns true if the call is to be recorded as a sample.
     #[inline]
     #[must_use]
     pub(crate) fn ended(&self, ns: u64) -> bool {
@@ -127,7 +127,7 @@ impl MethodCounters {
         before.is_multiple_of(SAMPLED)
     }
 
-    /// Takes back a call that was counted as begun but whose handler did not run.
+    /// Removes a call that was counted by [`Self::began`] but whose handler did not run.
     #[cold]
     pub(crate) fn withdrawn(&self) {
         add(&self.ended, 1);
@@ -143,7 +143,7 @@ impl MethodCounters {
         before.is_multiple_of(SAMPLED)
     }
 
-    /// Counts a call that ends before it begins. Its failure is counted separately.
+    /// Counts a call that ended before it began. Its failure is counted separately.
     pub(crate) fn refused(&self) {
         add(&self.refused, 1);
         #[cfg(feature = "metrics")]
@@ -158,7 +158,7 @@ impl MethodCounters {
         CODES.get(at).into_iter().for_each(|code| self.published.failed(at, code));
     }
 
-    /// Counts the wait of a call.
+    /// Counts the waiting time of a call.
     #[cold]
     pub(crate) fn waited(&self, ns: u64) {
         self.queued.get_or_init(Box::default).record(ns);
@@ -166,7 +166,7 @@ impl MethodCounters {
 
     fn add_to(&self, report: &mut MethodReport, failed: &mut [u64; CODES.len()]) {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // Read `ended` before `begun`, so that a call never counts as ended before it counts as begun.
+        // `ended` is read before `begun`, so that no call counts as ended before it counts as begun.
         let ended = load(&self.ended);
         report.running += load(&self.begun).saturating_sub(ended);
         report.refused += load(&self.refused);
@@ -190,12 +190,11 @@ impl CountedMethods {
         Self { side, methods: Lock::default() }
     }
 
-    /// Adds the counters of a method.
     pub(crate) fn add(&self, method: &'static MethodName) -> Arc<MethodCounters> {
         self.add_named((method.service.name, method.name))
     }
 
-    /// Adds the common counters of all methods that the node does not serve.
+    /// Adds the shared counters of all methods that the node does not serve.
     pub(crate) fn add_others(&self) -> Arc<MethodCounters> {
         self.add_named(("", OTHER))
     }
@@ -208,13 +207,13 @@ impl CountedMethods {
         counters
     }
 
-    /// Returns the number of the method at this index.
+    /// Returns the number for the method at this index.
     fn number(&self, index: usize) -> u32 {
         let index = u32::try_from(index).unwrap_or(u32::MAX / 2);
         index.wrapping_mul(2) | u32::from(self.side == "client")
     }
 
-    /// Returns the side, service and method of a number; `None` if the number belongs to the other side.
+    /// Returns the side, service and method for a number, or `None` if the number belongs to the other side.
     pub(crate) fn name_of(&self, number: u32) -> Option<(&'static str, &'static str, &'static str)> {
         let index = usize::try_from(number / 2).ok()?;
         if self.number(index) != number {
@@ -225,7 +224,7 @@ impl CountedMethods {
     }
 }
 
-/// Adds up the counters of all pollers. The row of other methods is left out while it is empty.
+/// Adds up the counters of all pollers. Omits the row of unserved methods if it is empty.
 pub(crate) fn report<'a>(pollers: impl Iterator<Item = &'a CountedMethods>) -> Vec<MethodReport> {
     let mut rows = BTreeMap::new();
     for poller in pollers {
@@ -264,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_code_has_name_of_grpc() {
+    fn each_code_has_grpc_name() {
         for (number, name) in (1_u8..).zip(&CODES[1..]) {
             let code = format!("{:?}", Code::from_number(number));
             assert_eq!(code.to_uppercase(), name.replace('_', ""));

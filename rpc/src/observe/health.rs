@@ -1,4 +1,4 @@
-//! A health service, after gRPC's health checking protocol: clients query or watch whether a service takes calls.
+//! A health service modelled on gRPC's health checking protocol. Clients query or watch whether a service accepts calls.
 //!
 //! [`NodeBuilder::health`](crate::NodeBuilder::health) adds it to a node. The program changes the statuses through its
 //! [`HealthReporter`]. A drain sets each watched status to [`ServingStatus::NotServing`] at once.
@@ -15,30 +15,30 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use trunkline_verbs::fork::FORKED;
 
-/// Maximum number of bytes of a name that a refusal repeats. The caller chooses the name, and escaping can make it six times
-/// as long.
+/// Maximum number of bytes of a name that a refusal repeats. The caller chooses the name, and escaping can make it up to six
+/// times as long.
 const MOST_NAME_BYTES: usize = 256;
 
 /// The health of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ServingStatus {
-    /// The service takes calls.
+    /// The service accepts calls.
     Serving,
-    /// The service takes no calls now.
+    /// The service does not accept calls now.
     NotServing,
-    /// The node has no such service. Only [`HealthCalls::watch`] returns this status.
+    /// The node does not have this service. Only [`HealthCalls::watch`] returns this status.
     ServiceUnknown,
 }
 
-/// The health of a node's services, by their names. The empty name is the node as a whole.
+/// The health of a node's services, by name. The empty name represents the whole node.
 #[crate::service(name = "trunkline.health.v1.Health", version = 1)]
 pub trait Health {
-    /// Returns the health of a service, or the error `NotFound` if the node has no such service. A draining node refuses this
-    /// call like any other, as `Unavailable` with the reason [`Draining`](crate::Reason::Draining).
+    /// Returns the health of a service, or the error `NotFound` if the node does not have the service. A draining node
+    /// refuses this call like any other, with `Unavailable` and the reason [`Draining`](crate::Reason::Draining).
     async fn check(&self, service: String) -> Result<ServingStatus, Status>;
 
-    /// Returns the health of a service, and each change of it. A drain ends the stream, after `NotServing`.
+    /// Returns the health of a service, and then each change. A drain ends the stream after `NotServing`.
     async fn watch(
         &self,
         cx: &Context,
@@ -46,7 +46,7 @@ pub trait Health {
     ) -> Result<impl Stream<Item = Result<ServingStatus, Status>>, Status>;
 }
 
-/// The statuses that a node's health service reports. Clones share them.
+/// The statuses that a node's health service reports. Clones share the statuses.
 ///
 /// ```
 /// use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
@@ -71,15 +71,16 @@ struct HealthTable {
 }
 
 impl HealthReporter {
-    /// Creates a reporter without services. A node adds its services when it starts.
+    /// Creates a reporter without services. A node adds its services to the reporter when it starts.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the health of a service, and notifies its watchers. [`ServingStatus::ServiceUnknown`] removes the service.
+    /// Sets the health of a service and notifies its watchers. [`ServingStatus::ServiceUnknown`] removes the service.
     ///
-    /// In a forked child this logs an error and does nothing if a thread of the parent was using the statuses.
+    /// In a forked child, this logs an error and does nothing if a thread of the parent was using the statuses at the time
+    /// of the fork.
     pub fn set(&self, service: impl Into<String>, status: ServingStatus) {
         let service = service.into();
         let Some(mut statuses) = self.0.statuses.lock() else {
@@ -93,7 +94,7 @@ impl HealthReporter {
         self.0.watching.wake_all();
     }
 
-    /// Returns the health of a service, as the program has set it.
+    /// Returns the health of a service, as set by the program.
     #[must_use]
     pub fn status(&self, service: &str) -> ServingStatus {
         let statuses = self.0.statuses.lock();
@@ -101,7 +102,7 @@ impl HealthReporter {
         status.unwrap_or(ServingStatus::ServiceUnknown)
     }
 
-    /// Adds the services of a node that starts. Their status is `Serving`, unless the program has set another one.
+    /// Adds the services of a starting node. Their status is `Serving`, unless the program has set another status.
     pub(crate) fn add<'a>(&self, services: impl Iterator<Item = &'a str>) {
         let Some(mut statuses) = self.0.statuses.lock() else {
             return tracing::error!(cause = FORKED, "health of the node's services not set");
@@ -135,12 +136,12 @@ impl Health for HealthReporter {
     }
 }
 
-/// A watch of one service's health.
+/// Watches the health of one service.
 struct Watch {
     context: Context,
     reporter: HealthReporter,
     service: String,
-    /// The last status sent.
+    /// The last status that was sent.
     last: Option<ServingStatus>,
     /// Keys of the registered wakers.
     of_change: Option<usize>,

@@ -1,6 +1,7 @@
-//! Spans of calls for OpenTelemetry: one at the client and one at the server, joined by the call's trace context.
+//! Spans of calls for OpenTelemetry. A call has one span on the client and one on the server, connected by the call's trace
+//! context.
 //!
-//! `tracing-opentelemetry` creates the identifiers. This module moves them between spans and metadata.
+//! `tracing-opentelemetry` creates the identifiers. This module copies them between spans and metadata.
 
 use crate::client::{ClientCall, ClientInterceptor};
 use crate::observe::counted::CODES;
@@ -13,16 +14,17 @@ use tracing::field::Empty;
 use tracing::{Span, info_span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-/// Interceptor that gives each call a `tracing` span, and joins the spans of client and server through
-/// `tracing-opentelemetry`. Needs the cargo feature `opentelemetry`.
+/// An interceptor that creates a `tracing` span for each call, and connects the spans of client and server through
+/// `tracing-opentelemetry`. Requires the cargo feature `opentelemetry`.
 ///
-/// Install it on channels, on servers, or on both. The client's span is a child of the current span, or else of the
-/// calling handler's trace. The server's span is a child of the client's, and the current span of the handler. Both
-/// have the attributes of OpenTelemetry's conventions for RPC, of level `INFO`, and no values of arguments or metadata.
+/// Install it on channels, on servers, or on both. The client's span is a child of the current span, or of the calling
+/// handler's trace if there is no current span. The server's span is a child of the client's span, and is the current span
+/// of the handler. Both spans have level `INFO` and the attributes of OpenTelemetry's conventions for RPC. They contain no
+/// values of arguments or metadata.
 ///
-/// A call is made when its stub is called, and its request may be sent before the future is polled. So write
-/// `async { client.greet(name).await }.instrument(span)`: in `client.greet(name).instrument(span)` the stub is called outside
-/// of the span.
+/// A call starts when its stub is called, and its request may be sent before the future is polled. Therefore write `async {
+/// client.greet(name).await }.instrument(span)`. In `client.greet(name).instrument(span)`, the stub is called outside the
+/// span.
 ///
 /// ```no_run
 /// use trunkline::{Node, OpenTelemetry, Status};
@@ -87,7 +89,7 @@ impl ServerInterceptor for OpenTelemetry {
             rpc.response.status_code = Empty,
         );
         set_parent(&span, call.metadata());
-        // Nested calls through channels without this interceptor become children of the span too.
+        // Nested calls through channels without this interceptor then also become children of the span.
         if let Some(trace) = trace_of(&span) {
             trace.put_into(call.metadata_mut());
         }
@@ -97,20 +99,20 @@ impl ServerInterceptor for OpenTelemetry {
     }
 }
 
-/// Sets the span's parent to the remote span in the metadata, if any.
+/// Sets the parent of the span to the remote span in the metadata, if any.
 fn set_parent(span: &Span, metadata: &Metadata) {
     let Some(trace) = TraceContext::of(metadata) else { return };
     let trace_id = TraceId::from_bytes(trace.trace_id().to_be_bytes());
     let span_id = SpanId::from_bytes(trace.span_id().to_be_bytes());
     let flags = TraceFlags::default().with_sampled(trace.is_sampled());
-    // Malformed state does not invalidate the trace.
+    // A malformed state does not invalidate the trace.
     let state = TraceState::from_str(trace.state()).unwrap_or_default();
     let parent = SpanContext::new(trace_id, span_id, flags, true, state);
-    // The span is disabled, or no layer exports it.
+    // Fails if the span is disabled or no layer exports it.
     let _no_layer = span.set_parent(opentelemetry::Context::new().with_remote_span_context(parent));
 }
 
-/// Returns the trace context for calls within a span; `None` if it is not exported by any layer.
+/// Returns the trace context for calls inside a span, or `None` if no layer exports the span.
 fn trace_of(span: &Span) -> Option<TraceContext> {
     let context = span.context();
     let span = context.span();
@@ -121,7 +123,7 @@ fn trace_of(span: &Span) -> Option<TraceContext> {
     Some(trace.with_state(of_span.trace_state().header()))
 }
 
-/// Records the outcome of a call. All failures are errors of the client's span.
+/// Records the outcome of a call. On the client's span, all failures are errors.
 fn end(span: &Span, outcome: Result<(), &Status>, is_client: bool) {
     let code = match outcome {
         Ok(()) => "OK",
@@ -135,8 +137,8 @@ fn end(span: &Span, outcome: Result<(), &Status>, is_client: bool) {
     }
 }
 
-/// Returns true if the status is a failure of the server, by OpenTelemetry's conventions for gRPC. An error of the method's
-/// own type is not.
+/// Returns true if OpenTelemetry's conventions for gRPC classify the status as a failure of the server. An error of the
+/// method's own type is not such a failure.
 fn is_fault(status: &Status) -> bool {
     let is_fault = matches!(
         status.code(),
@@ -160,7 +162,7 @@ mod tests {
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Subscriber};
 
-    /// True once a span has recorded an error.
+    /// True if a span has recorded an error.
     #[derive(Clone, Default)]
     struct HasError(Arc<AtomicBool>);
 
@@ -189,7 +191,7 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// Returns whether the spans of the client and of the server are errors.
+    /// Returns true for the client's span, and for the server's span, if the span is an error.
     fn are_errors(status: &Status) -> [bool; 2] {
         [true, false].map(|is_client| {
             let has_error = HasError::default();

@@ -1,8 +1,8 @@
 //! Publishes call metrics through the `metrics` facade, for programs that export metrics.
 //!
 //! Histograms use the names and units of OpenTelemetry's conventions for RPC, and the span attributes of the feature
-//! `opentelemetry`. The conventions count failures only in histograms of times, so failures are also published as counters,
-//! with the names of `NodeReport::prometheus`.
+//! `opentelemetry`. The conventions count failures only in duration histograms. Failures are therefore also published as
+//! counters, with the names of `NodeReport::prometheus`.
 
 use metrics::{Counter, Histogram, Label, Unit};
 use std::fmt;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 const NS_PER_S: f64 = 1e9;
 
-/// The metrics of one method on one side of one poller. They go to the recorder that is installed when the method is added.
+/// The metrics of one method on one side of one poller. They use the recorder that is installed when the method is added.
 pub(crate) struct Published<const CODES: usize> {
     /// `server` or `client`.
     side: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Published<const CODES: usize> {
     name: (&'static str, &'static str),
     duration: Histogram,
     refused: Counter,
-    /// Counters by code, created at the first failure with the code.
+    /// Counters by code, each created at the first failure with its code.
     failed: [OnceLock<Counter>; CODES],
 }
 
@@ -44,12 +44,12 @@ impl<const CODES: usize> Published<CODES> {
         self.duration.record(ns as f64 / NS_PER_S);
     }
 
-    /// Counts a call that ends before it begins.
+    /// Counts a call that ended before it began.
     pub(crate) fn refused(&self) {
         self.refused.increment(1);
     }
 
-    /// Counts a failure with the code of this index and name.
+    /// Counts a failure. `at` and `code` are the index and the name of its code.
     pub(crate) fn failed(&self, at: usize, code: &'static str) {
         let Some(counter) = self.failed.get(at) else { return };
         let register = || {

@@ -1,8 +1,8 @@
-//! A poller's part of the node's flight record: its last sampled calls and its last failures.
+//! A poller's part of the node's flight record, which contains the last sampled calls and the last failures.
 //!
-//! A poller is the only writer of its rings. It stores an event as a few relaxed words between two changes of the slot's
-//! sequence number, without locks or allocations. A reader skips an event that is being replaced. Sampled calls and failures
-//! have separate rings, because at a million calls per second a ring of samples lasts only a few milliseconds.
+//! Only the poller writes its rings. It stores an event as a few relaxed words between two changes of the slot's sequence
+//! number, without locks or allocations. A reader skips an event that is being replaced. Sampled calls and failures have
+//! separate rings, because at a million calls per second a ring covers only a few milliseconds of samples.
 
 use crate::observe::counted::{CODES, CallFailure, CountedMethods, MethodCounters};
 use crate::status::reason::Reason;
@@ -12,11 +12,11 @@ use std::time::Duration;
 use trunkline_transport::{EventKind, PeerKey, RecordedEvent};
 use trunkline_verbs::{Clock, Time};
 
-/// Number of events of each of a poller's two rings.
+/// Number of events in each of a poller's two rings.
 const EVENTS: usize = 512;
-/// Words of an event.
+/// Number of words in an event.
 const WORDS: usize = 6;
-/// Latency of an event whose latency is unknown.
+/// Value for an unknown latency.
 const NO_LATENCY: u64 = u64::MAX;
 /// Sequence number of a slot that is empty or being written.
 const UNREADABLE: u64 = 0;
@@ -24,16 +24,16 @@ const UNREADABLE: u64 = 0;
 /// A slot for one event.
 #[derive(Debug)]
 struct Slot {
-    /// Number of the event in its ring, from 1.
+    /// Number of the event in its ring, starting at 1.
     sequence: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
-/// The last events of one writer.
+/// The last events written by one thread.
 #[derive(Debug)]
 struct Ring {
     slots: Box<[Slot]>,
-    /// Number of events written. Accessed by the writer only.
+    /// Number of events written. Only the writer accesses it.
     written: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ impl Ring {
         Self { slots: (0..EVENTS).map(slot).collect(), written: AtomicU64::new(0) }
     }
 
-    /// Adds an event. Only one thread may call it.
+    /// Adds an event. Only one thread may call this.
     fn push(&self, words: [u64; WORDS]) {
         let number = self.written.load(Ordering::Relaxed).wrapping_add(1);
         self.written.store(number, Ordering::Relaxed);
@@ -53,18 +53,18 @@ impl Ring {
             return;
         };
         slot.sequence.store(UNREADABLE, Ordering::Relaxed);
-        // SYNC: recorded-event. A reader that sees a new word sees that the slot is unreadable, or a later number.
+        // SYNC: recorded-event. A reader that sees a new word also sees that the slot is unreadable, or a later number.
         fence(Ordering::Release);
         slot.words.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
         slot.sequence.store(number, Ordering::Release);
     }
 
-    /// Returns the events, except events that are being written.
+    /// Returns the events, except those that are being written.
     fn read(&self) -> impl Iterator<Item = [u64; WORDS]> + '_ {
         self.slots.iter().filter_map(|slot| {
             let before = slot.sequence.load(Ordering::Acquire);
             let words = slot.words.each_ref().map(|word| word.load(Ordering::Relaxed));
-            // SYNC: recorded-event. The words were read before the number is read again.
+            // SYNC: recorded-event. The words are read before the number is read again.
             fence(Ordering::Acquire);
             let after = slot.sequence.load(Ordering::Relaxed);
             (before == after && before != UNREADABLE).then_some(words)
@@ -95,7 +95,7 @@ impl Recorder {
         self.calls.push(self.words(EventKind::Call, method, peer, CallFailure::ERROR, ns));
     }
 
-    /// Records the failure of a call, with its latency if known.
+    /// Records the failure of a call, with the latency if it is known.
     #[cold]
     #[inline(never)]
     pub(crate) fn failed(
@@ -109,7 +109,7 @@ impl Recorder {
         self.failures.push(self.words(EventKind::CallFailed, method, peer, failure, ns));
     }
 
-    /// Records the failure of a call that has not begun.
+    /// Records the failure of a call that did not begin.
     #[cold]
     #[inline(never)]
     pub(crate) fn refused(&self, method: &MethodCounters, peer: PeerKey, failure: CallFailure) {
@@ -143,7 +143,7 @@ impl Recorder {
         [self.clock.now().0, what, u64::from(method.number()), high, low, ns]
     }
 
-    /// Returns the events of this poller, with the names of these methods and without calendar time.
+    /// Returns the events of this poller without calendar time. `methods` provides the names of the methods.
     pub(crate) fn events(&self, methods: [&CountedMethods; 2], poller: u16) -> Vec<RecordedEvent> {
         let words = self.calls.read().chain(self.failures.read());
         words.map(|words| event(words, methods, poller)).collect()

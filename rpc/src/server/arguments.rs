@@ -1,8 +1,8 @@
-//! Charges the memory of decoded arguments to their peer until the handler ends, because the peer determines its size.
+//! Charges the memory of decoded arguments to the calling peer until the handler ends, because the peer determines its size.
 //!
-//! The dispatcher brackets each poll of a handler by the current call's `begin` and [`ArgumentMemory::end`], and releases the
-//! result of `end` when the handler has ended. Code that keeps a request may decode outside of a poll. Such memory is limited
-//! like the memory of one peer, but not charged.
+//! The dispatcher calls the current call's `begin` before each poll of a handler and [`ArgumentMemory::end`] after it, and
+//! releases the result of `end` when the handler has ended. Code that keeps a request may decode arguments outside of a
+//! poll. Memory for these arguments has the limit of one peer, but is not charged.
 
 use crate::call::context::{Context, CurrentCall};
 use crate::codec::{self, Allowance, DecodeArguments, DecodeError};
@@ -27,7 +27,7 @@ pub(crate) struct ArgumentMemory {
 }
 
 impl ArgumentMemory {
-    /// Creates the memory of a poller with this current call.
+    /// Creates the memory of a poller. `call` is the poller's current call.
     pub(crate) fn new(share: Share, call: Rc<CurrentCall>) -> Self {
         Self { share: RefCell::new(share), call, charged: Cell::new(0) }
     }
@@ -37,12 +37,12 @@ impl ArgumentMemory {
         self.call.context().unwrap_or_else(Context::detached)
     }
 
-    /// Changes a peer's charge from one number of bytes to another. Returns false if the peer may not use the bytes.
+    /// Changes the charge to a peer from `from` bytes to `to` bytes. Returns false if this exceeds the peer's limit.
     pub(crate) fn recharge(&self, peer: PeerKey, from: usize, to: usize) -> bool {
         self.recharge_leaving(peer, from, to, Leaves::Nothing)
     }
 
-    /// Like [`Self::recharge`], but leaves a part of the budget to other uses.
+    /// Like [`Self::recharge`], but leaves part of the budget for other uses.
     pub(crate) fn recharge_leaving(&self, peer: PeerKey, from: usize, to: usize, leaves: Leaves) -> bool {
         if to > from {
             return self.share.borrow_mut().take_leaving(peer, to - from, leaves).is_ok();
@@ -51,18 +51,18 @@ impl ArgumentMemory {
         true
     }
 
-    /// Records that an interceptor changed the context.
+    /// Records that an interceptor has changed the context.
     pub(super) fn context_changed(&self, context: &Context) {
         self.call.changed(context);
     }
 
-    /// Ends a poll of the handler, and returns its charge in bytes.
+    /// Ends a poll of the handler, and returns the handler's charge in bytes.
     #[inline]
     pub(super) fn end(&self) -> usize {
         self.charged.take()
     }
 
-    /// Releases the charge of an ended handler.
+    /// Releases the charge of a handler that has ended.
     #[inline]
     pub(super) fn put_back(&self, peer: PeerKey, bytes: usize) {
         if bytes > 0 && !mutant!(decoded_bytes_stay_charged) {
@@ -70,12 +70,12 @@ impl ArgumentMemory {
         }
     }
 
-    /// Handles a peer that is down.
+    /// Handles the loss of a peer.
     pub(super) fn leave(&self, peer: PeerKey) {
         self.share.borrow_mut().leave(peer);
     }
 
-    /// Returns the charges, combined with the separately counted ones.
+    /// Returns the charges, including those in `counted`.
     pub(super) fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
         self.share.borrow().ledger(counted)
     }
@@ -92,7 +92,7 @@ impl ArgumentMemory {
         Ok(())
     }
 
-    /// Decodes arguments with these names.
+    /// Decodes arguments. `names` are the names of the parameters.
     pub(super) fn decode<D: DecodeArguments>(
         &self,
         bytes: &[u8],
@@ -112,10 +112,10 @@ impl ArgumentMemory {
     }
 }
 
-/// The charge of one message. Released if decoding fails or panics.
+/// The charge for one message. Released if decoding fails or panics.
 struct Charge<'m> {
     memory: &'m ArgumentMemory,
-    /// The charged peer; `None` outside of handlers.
+    /// The peer that is charged; `None` outside of handlers.
     peer: Option<PeerKey>,
     bytes: Cell<usize>,
 }

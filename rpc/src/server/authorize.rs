@@ -1,8 +1,8 @@
 //! Authorization of requests, before their arguments are READ or decoded.
 //!
-//! Requests are authorised by header and metadata. A large request is authorised by its announcement, if the metadata fits
-//! there. Any other request is authorised when its message has arrived. Each request is authorised once, before it is
-//! compared, charged or decoded.
+//! Requests are authorised by header and metadata, each request once, before it is compared, charged or decoded. A large
+//! request is authorised when it is announced, if its metadata fits into the announcement. Any other request is authorised
+//! when it has arrived.
 
 use crate::call::Interceptors;
 use crate::call::context::Peer;
@@ -17,24 +17,25 @@ use std::time::Duration;
 use trunkline_transport::PeerKey;
 use trunkline_verbs::Time;
 
-/// Time between two log lines about one peer.
+/// Minimum time between two log lines about one peer.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// Code that decides which calls of peers may run.
+/// Code that decides which calls from peers may run.
 ///
-/// [`NodeBuilder::authorize`](crate::NodeBuilder::authorize) installs it, and has an example. Closures of this signature
-/// implement it.
+/// Install it with [`NodeBuilder::authorize`](crate::NodeBuilder::authorize), which contains an example. Closures with the
+/// signature of [`Self::authorize`] implement it.
 ///
-/// Authorization runs once for each request to a method that the node serves, streams and one-way calls included, on the
-/// poller's thread. The code must not block: all calls of that poller would wait. Fetch data that a decision needs elsewhere,
-/// and keep the data in memory.
+/// Authorization runs once for each request to a method that the node serves, including streams and one-way calls, on the
+/// poller's thread. The code must not block, because all calls on that poller would wait. Fetch the data for a decision
+/// elsewhere, and keep it in memory.
 ///
-/// A panic ends only the call, as `Internal` with the reason `Panicked`.
+/// A panic ends only the call, with `Internal` and the reason `Panicked`.
 pub trait Authorize: Send + Sync + 'static {
-    /// Decides about a call.
+    /// Allows or refuses a call.
     ///
     /// # Errors
-    /// A status refuses the call. The call ends with this status and has not run, and its arguments are not decoded.
+    /// Returning a status refuses the call. The call ends with this status and has not run, and its arguments are not
+    /// decoded.
     fn authorize(&self, call: &IncomingCall<'_>) -> Result<(), Status>;
 }
 
@@ -47,7 +48,7 @@ where
     }
 }
 
-/// A request of a peer, to be allowed or refused by [`Authorize`].
+/// A request from a peer, to be allowed or refused by [`Authorize`].
 #[derive(Debug)]
 pub struct IncomingCall<'c> {
     pub(super) peer: Peer,
@@ -76,8 +77,8 @@ impl IncomingCall<'_> {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path: [`Self::service`] and
-    /// [`Self::method`] are the same for all gRPC calls.
+    /// Returns the path of the method, in the form `/service/method`. gRPC calls differ only in this path, because
+    /// [`Self::service`] and [`Self::method`] are the same for all of them.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata)
@@ -95,7 +96,7 @@ impl IncomingCall<'_> {
         self.metadata
     }
 
-    /// Sets the cause of the refusal in this node's log.
+    /// Sets the cause of the refusal for this node's log.
     #[cfg(feature = "policy")]
     pub(super) fn set_cause(&self, cause: String) {
         let _first = self.cause.set(cause);
@@ -113,7 +114,7 @@ impl Authorizers {
     }
 }
 
-/// Rate limit of the log of refused calls: one line per peer and second.
+/// Limits the log of refused calls to one line per peer and second.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog(BTreeMap<PeerKey, Logged>);
 
@@ -124,7 +125,8 @@ struct Logged {
 }
 
 impl RefusalLog {
-    /// Returns the number of omitted lines about the peer since the last one, or `None` if the line is to be omitted.
+    /// Returns the number of lines about the peer that were omitted since the last line, or `None` if this line is to be
+    /// omitted.
     pub(super) fn line(&mut self, peer: PeerKey, now: Time) -> Option<u64> {
         let is_recent = |logged: &Logged| now.saturating_duration_since(logged.at) < LOG_EVERY;
         if let Some(logged) = self.0.get_mut(&peer) {
@@ -135,7 +137,7 @@ impl RefusalLog {
             logged.at = now;
             return Some(std::mem::take(&mut logged.suppressed));
         }
-        // Remove entries of peers that are gone.
+        // Remove the entries of peers without recent refusals.
         self.0.retain(|_, logged| is_recent(logged));
         self.0.insert(peer, Logged { at: now, suppressed: 0 });
         Some(0)

@@ -1,11 +1,11 @@
-//! The caller of a request: its key, and the properties of its reply.
+//! The caller of a request: its key and the properties of its reply.
 
 use crate::wire::frame::Number;
 use crate::wire::name::Streams;
 use trunkline_transport::{Origin, PeerKey, PollerIndex, SessionNumber};
 use trunkline_verbs::Time;
 
-/// Index that stands for a method that is not served.
+/// Index of a method that is not served.
 pub(super) const NOT_SERVED: u32 = u32::MAX;
 
 /// The key by which the sender identifies a request.
@@ -23,27 +23,26 @@ impl Key {
     }
 }
 
-/// The caller of a request, and the properties of its reply.
+/// The caller of a request and the properties of its reply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Caller {
     pub(super) key: Key,
-    /// Deadline of the call.
     pub(super) deadline: Option<Time>,
     pub(super) one_way: bool,
     /// Size of the request's metadata, in bytes.
     pub(super) metadata: u32,
     /// Index of the method, or [`NOT_SERVED`].
     pub(super) table: u32,
-    /// The directions in which the call streams items.
+    /// Directions in which the call streams items.
     pub(super) streams: Streams,
-    /// Number of the method, to be reported if the caller does not have it.
+    /// Number of the method, if the caller does not have it and must be told.
     pub(super) number: Option<Number>,
     /// True if the reply may overtake items of the call's stream.
     pub(super) overtakes: bool,
 }
 
 impl Caller {
-    /// Returns the caller of a one-way call, sufficient for addressing a frame.
+    /// Returns the caller of a one-way call, which is sufficient to address a frame.
     pub(super) fn of_one_way(key: Key) -> Self {
         Self {
             key,

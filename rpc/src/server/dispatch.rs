@@ -1,9 +1,9 @@
-//! Dispatch on one poller: maps requests to methods, and outcomes of handlers to replies.
+//! Dispatches requests on one poller: maps requests to methods, and outcomes of handlers to replies.
 //!
-//! The state of [`Dispatch`] is here, and each file inside is one `impl` of it:
-//! - `finding`, `screening`: the method of a request, and its authorization
-//! - `running`: the handler, from the request to its last poll
-//! - `replying`, `not_sent`: replies, refusals, and replacements of replies that were not sent
+//! This file contains the state of [`Dispatch`]. Each submodule contains one `impl` block:
+//! - `finding`, `screening`: finding the method of a request, and authorization
+//! - `running`: running the handler, from the request to the last poll
+//! - `replying`, `not_sent`: replies, refusals, and replacements for replies that could not be sent
 //! - `ending`: calls that end before their handlers do
 //! - `streams`: frames of streams
 //! - `counting`: counters and logs
@@ -51,31 +51,30 @@ struct Running {
     timer: Option<DeadlineKey>,
     /// Charge of the decoded arguments, in bytes.
     decoded: usize,
-    /// Context, if the handler uses it.
+    /// Context, if the handler has used it.
     context: Option<Context>,
-    /// The stream of the call, if any.
     stream: Option<Arc<CallStream>>,
 }
 
-/// A method of a service, with the properties of its calls.
+/// A served method and the properties of its calls.
 struct Served {
     name: &'static MethodName,
     calls: Box<dyn Method>,
     /// True if its calls have no reply.
     one_way: bool,
-    /// The directions in which its calls stream items.
+    /// Directions in which its calls stream items.
     streams: Streams,
-    /// Limits on the method's running calls, on all pollers.
+    /// Limits on the method's running calls, across all pollers.
     limits: MethodLimits,
     /// Number of the method; `None` if callers identify it by its hash.
     number: Option<u16>,
-    /// Shapes of its types.
+    /// Shapes of the method's types.
     shapes: Option<&'static MethodShapes>,
     counters: Arc<MethodCounters>,
 }
 
 impl Served {
-    /// Describes the kind of its calls.
+    /// Returns the call kind, as text.
     fn kind(&self) -> &'static str {
         match self.streams {
             Streams::Neither if self.one_way => "it is one-way",
@@ -87,41 +86,41 @@ impl Served {
     }
 }
 
-/// The services of a poller, and the requests that run there.
+/// The services of a poller, and the requests that run on it.
 pub(crate) struct Dispatch {
-    /// Budget of running handlers.
+    /// Budget for running handlers.
     budget: Share,
     arguments: Rc<ArgumentMemory>,
     /// Maximum size of one call's metadata in each direction, in bytes.
     most_metadata: usize,
     /// The call whose handler is being polled.
     current: Rc<CurrentCall>,
-    /// Replies that wait for room.
+    /// Replies that wait for room in the message queue.
     replies: WaitingReplies,
-    /// Peers with a started call that has not been answered.
+    /// Peers that did not get a reply to a started call.
     unanswered: BTreeSet<PeerKey>,
     services: BTreeMap<u64, &'static ServiceName>,
     methods: Vec<Served>,
-    /// Counters of the methods that are not served.
+    /// Counters for requests to methods that are not served.
     others: Arc<MethodCounters>,
-    /// Index in `methods`, and the service, by the method's hash.
+    /// Index in `methods` and the service, by hash of the method.
     index: BTreeMap<u64, (u32, &'static ServiceName)>,
-    /// Index in `methods` by the number.
+    /// Index in `methods`, by number of the method.
     by_number: Vec<Option<u32>>,
     running: BTreeMap<TaskId, Running>,
     by_key: BTreeMap<Key, TaskId>,
     deadlines: Deadlines<TaskId>,
-    /// Handlers to drop, because their callers' peers are lost.
+    /// Handlers to drop because the caller's peer is lost.
     lost: VecDeque<(TaskId, Key)>,
     scratch: Vec<u8>,
-    /// Rate limits of the log of failed calls.
+    /// Rate limits of the log lines about failed calls.
     log: FailureLog,
-    /// Authorizers of the program; `None` if all calls may run.
+    /// Authorizers of the program; `None` if there are none.
     authorizers: Option<Box<(Authorizers, RefusalLog)>>,
     poller: Rc<LocalQueue>,
-    /// Foreign runtime to enter while code of the program runs.
+    /// Foreign runtime, entered while code of the program runs.
     runtime_guard: RuntimeGuard,
-    /// Inbox of the poller, with the node's lifecycle and the marker of the running code.
+    /// Inbox of the poller. It also provides the node's lifecycle and the marker of the running code.
     inbox: Arc<Inbox>,
 }
 
@@ -196,28 +195,29 @@ impl Dispatch {
         Ok(dispatch)
     }
 
-    /// Returns true if all ended calls of a peer in this session were answered, or have no reply.
+    /// Returns true if no call from a peer in this session ended without the reply that it requires.
     pub(crate) fn has_answered(&self, peer: PeerKey) -> bool {
         !self.unanswered.contains(&peer)
     }
 
-    /// Returns true if all handlers of a peer's calls have ended, and all replies to the peer were sent.
+    /// Returns true if all handlers of a peer's calls have ended and all replies to the peer have been sent.
     pub(crate) fn has_ended(&self, peer: PeerKey) -> bool {
-        // Searching `running` for each peer would delay the remaining handlers of a draining poller.
+        // Uses the budget, because searching `running` for each peer would delay the remaining handlers of a draining
+        // poller.
         !self.replies.has_any_to(peer) && self.budget.used_by(peer) == 0
     }
 
-    /// Returns the time of the next `expire` or `send_waiting`.
+    /// Returns the time when `expire` or `send_waiting` must be called next.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.deadlines.next().into_iter().chain(self.replies.next_timer()).min()
     }
 
-    /// Returns the number of running handlers, and of replies that wait for room.
+    /// Returns the number of running handlers and waiting replies.
     pub(crate) fn len(&self) -> usize {
         self.running.len() + self.replies.len()
     }
 
-    /// Returns the ledgers of running handlers, of their arguments and of waiting replies. `bytes` are the bytes of streams
+    /// Returns the ledgers of running handlers, decoded arguments and waiting replies. `bytes` are the bytes of streams
     /// opened by this node, which count as arguments.
     pub(crate) fn budgets(&self, mut bytes: BTreeMap<PeerKey, usize>) -> [BudgetLedger; 3] {
         let mut handlers = BTreeMap::new();
@@ -231,7 +231,7 @@ impl Dispatch {
         [self.budget.ledger(handlers), self.arguments.ledger(bytes), self.replies.ledger()]
     }
 
-    /// Returns the number of occupied slots in the methods' tables: one per running handler.
+    /// Returns the number of occupied slots in the methods' tables, one per running handler.
     pub(crate) fn slots(&self) -> usize {
         self.methods.iter().map(|served| served.calls.len()).sum()
     }
@@ -241,7 +241,7 @@ impl Dispatch {
         self.methods.get(table as usize)
     }
 
-    /// Ends a turn, and publishes the exact budget to other pollers.
+    /// Ends a turn and publishes the exact budget to other pollers.
     pub(crate) fn settle(&self) {
         self.budget.settle_cache();
     }

@@ -1,8 +1,8 @@
-//! Interceptors of the calls of a service. They can change or refuse a call before its arguments are decoded, and receive its
-//! outcome.
+//! Interceptors for the calls of a service. They can change or refuse a call before its arguments are decoded, and observe
+//! its outcome.
 //!
-//! Interceptors wrap the futures of the service's methods, so the dispatcher needs no code for them and a service without
-//! interceptors has no cost. With interceptors each call has a boxed future and a context.
+//! Interceptors wrap the futures of the service's methods, so the dispatcher needs no code for them, and a service without
+//! interceptors has no overhead. With interceptors, each call has a boxed future and a context.
 
 use super::method::Outcome;
 use super::{Failure, Request};
@@ -21,9 +21,10 @@ use std::time::Duration;
 use tracing::Span;
 use trunkline_machine::rings::panics::{catch, catch_or};
 
-/// Code that runs before the handler of a call of a service, and can change, refuse or time the call.
+/// Code that runs before the handler of a call, and can change, refuse or time the call.
 ///
-/// The function `interceptor` of a generated server installs it. Closures of this signature implement it.
+/// Install it with the method `interceptor` of a generated server. Closures with the signature of [`Self::intercept`]
+/// implement it.
 ///
 /// ```
 /// use trunkline::{ServerCall, Status};
@@ -40,15 +41,15 @@ use trunkline_machine::rings::panics::{catch, catch_or};
 /// }
 /// ```
 ///
-/// Interceptors run in the order in which they were installed, on the poller's thread, which they must not block. By
-/// then the request counts as a running handler, and its metadata has been checked. A panic ends only the call, as
-/// `Internal` with the reason `Panicked`.
+/// Interceptors run in the order of their installation, on the poller's thread, which they must not block. When they run,
+/// the request already counts as a running handler, and its metadata has been checked. A panic ends only the call, with
+/// `Internal` and the reason `Panicked`.
 pub trait ServerInterceptor: Send + Sync + 'static {
-    /// Inspects a call, and may change it.
+    /// Inspects and may change a call.
     ///
     /// # Errors
-    /// A status refuses the call. The call ends with this status and has not run. Its arguments are not decoded, and later
-    /// interceptors do not run.
+    /// Returning a status refuses the call. The call ends with this status and has not run. Its arguments are not decoded,
+    /// and later interceptors do not run.
     fn intercept(&self, call: &mut ServerCall) -> Result<(), Status>;
 }
 
@@ -61,12 +62,12 @@ where
     }
 }
 
-/// A call whose handler is about to start. Passed to each [`ServerInterceptor`].
+/// A call whose handler is about to start, passed to each [`ServerInterceptor`].
 #[derive(Debug)]
 pub struct ServerCall {
     method: &'static MethodName,
     context: Context,
-    /// Changed metadata of the request; `None` if unchanged.
+    /// Metadata of the request as changed by interceptors; `None` if unchanged.
     metadata: Option<Metadata>,
     hooks: EndHooks,
     span: Span,
@@ -85,8 +86,8 @@ impl ServerCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. gRPC calls differ only in their path: [`Self::service`] and
-    /// [`Self::method`] are the same for all gRPC calls.
+    /// Returns the path of the method, in the form `/service/method`. gRPC calls differ only in this path, because
+    /// [`Self::service`] and [`Self::method`] are the same for all of them.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata())
@@ -98,35 +99,35 @@ impl ServerCall {
         self.method.one_way
     }
 
-    /// Returns the context that the handler will have: the peer, the time left, and the metadata of the response.
-    /// [`Context::metadata`] has the changes of interceptors only after all interceptors have run.
+    /// Returns the context that the handler gets, with the peer, the remaining time and the response metadata.
+    /// [`Context::metadata`] returns changes by interceptors only after all interceptors have run.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Returns the metadata of the request, as earlier interceptors have changed it.
+    /// Returns the metadata of the request, with the changes by earlier interceptors.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         self.metadata.as_ref().unwrap_or_else(|| self.context.metadata())
     }
 
-    /// Returns the metadata that the handler will see, to be changed. Remove what a caller must not set, such as a
-    /// user's name that the interceptor inserts.
+    /// Returns the metadata that the handler sees, for changes. Remove entries that callers must not set, such as a user
+    /// name that the interceptor inserts.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         self.metadata.get_or_insert_with(|| self.context.metadata().clone())
     }
 
-    /// Sets the span that is entered whenever the handler is polled, and in its jobs of the worker pool.
+    /// Sets the span that is entered whenever the handler is polled, and in the handler's jobs in the worker pool.
     pub fn set_span(&mut self, span: Span) {
         self.span = span;
     }
 
-    /// Runs a closure when the handler has ended, before the reply is sent: with its status if it failed, panicked,
-    /// was refused or was dropped (`Cancelled` or `DeadlineExceeded`). An error of the method's own type is passed as
-    /// `Unknown`.
+    /// Registers a closure to run after the handler has ended and before the reply is sent. The closure gets the status of a
+    /// handler that failed, panicked, was refused or was dropped (`Cancelled` or `DeadlineExceeded`). It gets an error of
+    /// the method's own type as `Unknown`.
     ///
-    /// The closure runs on the poller's thread, after the closures of later interceptors.
+    /// The closure runs on the poller's thread, after closures that later interceptors have registered.
     pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {
         self.hooks.add(hook);
     }
@@ -138,9 +139,9 @@ pub(super) type ServerInterceptors = Interceptors<dyn ServerInterceptor>;
 /// The future of a handler.
 pub(super) type Handler = Pin<Box<dyn Future<Output = Outcome>>>;
 
-/// A call behind interceptors.
+/// A call to a service with interceptors.
 pub(super) struct Intercepted {
-    /// The handler, or the status of a refused call. `None` after the end.
+    /// The handler, or the status of a refused call; `None` after the call has ended.
     started: Option<Result<Handler, Status>>,
     context: Context,
     hooks: EndHooks,
@@ -148,7 +149,7 @@ pub(super) struct Intercepted {
 }
 
 impl Intercepted {
-    /// Runs the interceptors, and creates the handler unless the call is refused.
+    /// Runs the interceptors and then creates the handler, unless the call is refused.
     pub(super) fn start(
         all: &ServerInterceptors,
         method: &'static MethodName,
@@ -203,7 +204,7 @@ impl Future for Intercepted {
 impl Drop for Intercepted {
     fn drop(&mut self) {
         let (started, _entered) = (self.started.take(), self.span.enter());
-        // The call is over, so a panic is ignored.
+        // The call has ended, so a panic is ignored.
         let _dropped = catch(|| drop(started));
         if !self.hooks.is_empty() {
             let is_late = self.context.time_left() == Some(Duration::ZERO);
@@ -212,7 +213,7 @@ impl Drop for Intercepted {
                 false => (Code::Cancelled, Reason::Cancelled),
             };
             let status = Status::ran(code, "the handler was dropped before its end").because(reason);
-            // The result of the hooks is ignored, because the call has no reply.
+            // The result of the hooks is ignored because the call has no reply.
             let _ended = mem::take(&mut self.hooks).run(Err(&status));
         }
     }

@@ -1,7 +1,7 @@
-//! Limits the concurrent calls of a service or a method across all pollers of a node.
+//! Limits the number of concurrent calls to a service or method, across all pollers of a node.
 //!
-//! The pollers share one counter per limit, so calls without a limit have no cost. A call beyond a limit is refused at once
-//! rather than queued: the caller can use another server, or retry after a pause.
+//! The pollers share one counter per limit, so calls without a limit have no overhead. A call beyond a limit is refused at
+//! once rather than queued, because the caller can use another server or retry later.
 
 use crate::node::start_error::StartError;
 use crate::wire::name::{MethodName, ServiceName};
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use trunkline_machine::mutant;
 use trunkline_transport::LimitReport;
 
-/// The subject of a limit.
+/// The service or method to which a limit applies.
 #[derive(Debug, Clone, Copy)]
 enum Of {
     Service(&'static ServiceName),
     Method(&'static MethodName),
 }
 
-/// A limit, and the number of calls running under it.
+/// A limit, and the number of running calls that count towards it.
 #[derive(Debug)]
 pub(super) struct RunningLimit {
     of: Of,
@@ -32,9 +32,9 @@ impl RunningLimit {
         Arc::new(Self { of, most, running: AtomicU32::new(0), refused: AtomicU64::new(0) })
     }
 
-    /// Counts one more running call. Returns false if the limit is reached.
+    /// Counts a call that is about to run. Returns false if the limit is reached.
     fn take(&self) -> bool {
-        // Relaxed ordering suffices: threads share only the number, and the counted calls belong to their pollers.
+        // Relaxed ordering suffices, because threads share only the number. The counted calls belong to one poller each.
         let more = |running: u32| {
             (running < self.most || mutant!(limits_of_services_are_not_kept))
                 .then(|| running.saturating_add(1))
@@ -59,7 +59,7 @@ impl RunningLimit {
         }
     }
 
-    /// Describes a refusal: the limit, and the setting that defines it.
+    /// Returns the text of a refusal, which names the limit and its setting.
     fn refusal(&self) -> String {
         let (whose, setting) = match self.of {
             Of::Service(_) => ("service", "limit".to_owned()),
@@ -90,12 +90,12 @@ pub(super) struct ServiceLimits {
 }
 
 impl ServiceLimits {
-    /// Sets the limit of all calls of the service.
+    /// Sets the limit on all calls to the service.
     pub(super) fn of_service(&mut self, service: &'static ServiceName, most: u32) {
         self.of_all = Some(RunningLimit::new(Of::Service(service), most));
     }
 
-    /// Sets the limit of one method's calls.
+    /// Sets the limit on the calls to one method.
     pub(super) fn of_method(&mut self, method: &'static MethodName, most: u32) {
         self.of_methods.insert(method.hash, RunningLimit::new(Of::Method(method), most));
     }
@@ -104,7 +104,7 @@ impl ServiceLimits {
         self.of_all.iter().chain(self.of_methods.values())
     }
 
-    /// Refuses limits of 0: a method that must not be called should not be served.
+    /// Returns an error if a limit is 0, because a method that must not be called should not be served.
     pub(super) fn check(&self) -> Result<(), StartError> {
         match self.all().any(|limit| limit.most == 0) {
             true => Err(StartError::bad_option("limit of a service or method", 0, "choose 1 or more")),
@@ -112,14 +112,14 @@ impl ServiceLimits {
         }
     }
 
-    /// Returns the limits that apply to a method's calls.
+    /// Returns the limits that apply to calls to a method.
     pub(super) fn under(&self, method: &MethodName) -> MethodLimits {
         let of_method = self.of_methods.get(&method.hash);
         MethodLimits(self.of_all.iter().chain(of_method).cloned().collect())
     }
 }
 
-/// The limits of a node's services, for its report. They outlive the services.
+/// The limits of a node's services, for the node's report. They outlive the services.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimitReports(Vec<Arc<RunningLimit>>);
 
@@ -133,15 +133,15 @@ impl LimitReports {
     }
 }
 
-/// The limits that apply to the calls of one method, usually empty.
+/// The limits that apply to calls to one method, usually none.
 #[derive(Debug, Default)]
 pub(super) struct MethodLimits(Box<[Arc<RunningLimit>]>);
 
 impl MethodLimits {
-    /// Counts one more call under all limits, or fails and counts it under none.
+    /// Counts a call towards all limits. On an error, counts it towards none.
     ///
     /// # Errors
-    /// Returns the limit that is reached, and the setting that defines it.
+    /// Returns a text that names the reached limit and its setting.
     #[inline]
     pub(super) fn take(&self) -> Result<(), String> {
         for (at, limit) in self.0.iter().enumerate() {
@@ -153,7 +153,7 @@ impl MethodLimits {
         Ok(())
     }
 
-    /// Records the end of a call.
+    /// Records that a call has ended.
     #[inline]
     pub(super) fn put_back(&self) {
         self.0.iter().for_each(|limit| limit.put_back());
@@ -172,7 +172,7 @@ mod tests {
         limits.of_method(HANG, 1);
         let mut reports = LimitReports::default();
         reports.add(&limits);
-        // Two pollers.
+        // Two pollers share the limit of `hang`.
         let (echo, hang, other_hang) = (limits.under(ECHO), limits.under(HANG), limits.under(HANG));
         assert_eq!(hang.take(), Ok(()));
         let refused = other_hang.take().unwrap_err();
@@ -182,7 +182,7 @@ mod tests {
         );
         assert_eq!((echo.take(), echo.take()), (Ok(()), Ok(())));
         assert!(echo.take().unwrap_err().contains("3 calls of the service, which is its limit (`limit` of"));
-        // A refused call returns its unit of the other limit.
+        // A call refused by one limit no longer counts towards the other.
         hang.put_back();
         assert_eq!((echo.take(), hang.take().is_err()), (Ok(()), true));
         echo.put_back();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_zero_is_refused() {
+    fn zero_limit_is_refused() {
         let mut limits = ServiceLimits::default();
         limits.of_method(ECHO, 0);
         assert!(limits.check().unwrap_err().to_string().contains("choose 1 or more"));

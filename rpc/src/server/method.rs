@@ -1,8 +1,8 @@
 //! The running calls of one method on one poller.
 //!
-//! Their futures live in slots that are reused: a call allocates for its future only when more calls of
-//! the method run than ever before. The dispatcher holds the tables of all methods as `dyn Method`,
-//! because each has its own future type.
+//! Futures of calls live in reusable slots. A call allocates memory for its future only when more calls to the method run at
+//! once than ever before. The dispatcher stores the tables of all methods as `dyn Method`, because each table has its own
+//! future type.
 
 use super::{Failure, Reply, Request};
 use crate::executor::runtime_guard;
@@ -25,7 +25,7 @@ pub(crate) enum Started {
     Ended(Outcome),
 }
 
-/// The table of a method's calls.
+/// A method's table of running calls.
 pub(crate) trait Method {
     /// Starts a call in a free slot and polls it once.
     fn start(&mut self, table: u32, request: Request, ready: &Arc<Ready>) -> Started;
@@ -79,12 +79,12 @@ where
         self.slots.get_mut(usize::try_from(slot).ok()?)
     }
 
-    /// Empties a slot. A future that panics while it is dropped has ended nonetheless.
+    /// Empties a slot, even if dropping its future panics.
     #[inline]
     fn clear(&mut self, slot: u32) {
         let Some(entry) = self.slot(slot) else { return };
         if catch(|| entry.future.set(None)).is_err() {
-            // The drop did not finish: the slot gets new storage, and the old one is never used again.
+            // The future was not dropped completely, so the slot gets new storage and the old storage is never used again.
             entry.future = Box::pin(None);
         }
         self.free.push(slot);
@@ -109,7 +109,7 @@ where
         entry.waker.polled();
         let future = &mut entry.future;
         let mut context = Context::from_waker(&entry.std_waker);
-        // The future is created and polled within one unwinding scope, because each scope has a cost.
+        // The future is created and polled within one unwinding scope, because each scope is costly.
         let code = || {
             future.set(Some(run(request)));
             future.as_mut().as_pin_mut().map(|future| future.poll(&mut context))
@@ -128,7 +128,7 @@ where
     fn poll(&mut self, slot: u32) -> Option<Outcome> {
         let entry = self.slot(slot)?;
         entry.waker.polled();
-        // A wake-up for an earlier call may find the slot empty.
+        // The slot can be empty after a wake-up for an earlier call.
         let future = entry.future.as_mut().as_pin_mut()?;
         let mut context = Context::from_waker(&entry.std_waker);
         let outcome = match catch_or(|| future.poll(&mut context), panicked) {
@@ -150,7 +150,7 @@ where
     }
 }
 
-/// Returns the outcome of a handler that has panicked with this message.
+/// Returns the outcome of a handler that panicked with this message.
 #[cold]
 fn panicked(message: Option<&str>) -> Outcome {
     Err(Failure::Node(runtime_guard::panicked(message)))

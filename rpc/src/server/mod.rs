@@ -1,4 +1,4 @@
-//! Server side: services, their methods, and running requests.
+//! The server side: services, their methods and running requests.
 
 mod arguments;
 mod authorize;

@@ -1,7 +1,7 @@
-//! Authorization by rules in a file: which peers may make which calls.
+//! Authorization by rules in a file, which state which peers may make which calls.
 //!
-//! A policy has `[[allow]]` and `[[deny]]` rules, each with patterns of peers and of calls. A call is allowed if an `[[allow]]`
-//! rule matches it and no `[[deny]]` rule does. All other calls are denied.
+//! A policy contains `[[allow]]` and `[[deny]]` rules, each with patterns for peers and for calls. A call is allowed if an
+//! `[[allow]]` rule matches it and no `[[deny]]` rule does. All other calls are denied.
 //!
 //! ```toml
 //! [[allow]]
@@ -9,8 +9,9 @@
 //! calls = ["/shop.Orders/*", "/shop.Stock/get"]
 //! ```
 //!
-//! Pollers decide once per call, so a decision allocates nothing and visits no rule that has neither the peer nor the call:
-//! rules are numbered, denials first, each pattern maps to its sorted rules, and the first common rule decides.
+//! Pollers decide once per call, so a decision does not allocate, and visits only rules that match the peer or the call. The
+//! rules are numbered, denials first. Each pattern maps to the sorted numbers of its rules, and the first number that the
+//! lists of the peer and of the call share decides.
 
 mod file;
 #[cfg(test)]
@@ -28,11 +29,11 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use toml::Spanned;
 
-/// Maximum length of a policy, and of other files that a node reads again, in bytes.
+/// Maximum length of a policy, and of other files that a node reloads, in bytes.
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// Maximum number of rules.
 const MAX_RULES: usize = 10_000;
-/// Maximum length of a pattern, in bytes: the longest SPIFFE URI (SPIFFE-ID §2.3) and `/*`.
+/// Maximum length of a pattern, in bytes. The longest patterns are the longest SPIFFE URI (SPIFFE-ID §2.3) plus `/*`.
 const MAX_PATTERN_BYTES: usize = 2050;
 
 const SPIFFE: &str = "spiffe://";
@@ -42,11 +43,11 @@ const SPIFFE: &str = "spiffe://";
 pub enum PolicyPeer<'p> {
     /// Proven SPIFFE URI.
     Spiffe(&'p str),
-    /// Proven DNS name in lower case. Its first label may be `*`, which matches patterns with `*` only.
+    /// Proven DNS name in lower case. Its first label may be `*`, which only patterns that begin with `*` match.
     Dns(&'p str),
     /// Proven IP address.
     Ip(IpAddr),
-    /// User of this host, by UID.
+    /// User of this host, identified by UID.
     Local(u32),
     /// Peer without a proven name.
     Unproven,
@@ -63,24 +64,24 @@ impl fmt::Display for PolicyPeer<'_> {
     }
 }
 
-/// Pattern of peers.
+/// Pattern that matches peers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PeerPattern(Peers);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Peers {
-    /// SPIFFE URI. A final `/` stands for any rest.
+    /// SPIFFE URI. If it ends with `/`, any text may follow.
     Spiffe(Box<str>),
-    /// DNS name. A dot at its beginning stands for any first label.
+    /// DNS name. If it begins with a dot, any first label may precede it.
     Dns(Box<str>),
     Ip(IpAddr),
-    /// User of this host; `None` is any.
+    /// User of this host; `None` matches any user.
     Local(Option<u32>),
     Unproven,
 }
 
 impl PeerPattern {
-    /// Returns the peer if the pattern matches only one.
+    /// Returns the peer if the pattern matches exactly one.
     #[must_use]
     pub fn as_peer(&self) -> Option<PolicyPeer<'_>> {
         match &self.0 {
@@ -108,7 +109,7 @@ impl FromStr for PeerPattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// The patterns that are possible.
+    /// Returns a text that lists the valid forms of a pattern.
     fn from_str(text: &str) -> Result<Self, String> {
         let invalid = |expected: &str| Err(format!("invalid peer {text:?}: expected {expected}"));
         if text.len() > MAX_PATTERN_BYTES {
@@ -145,7 +146,7 @@ impl FromStr for PeerPattern {
     }
 }
 
-/// Returns true for the domain and path of a SPIFFE URI.
+/// Returns true if the text is the domain and path of a SPIFFE URI.
 fn is_spiffe_id(id: &str) -> bool {
     let is_mark = |byte: u8| matches!(byte, b'.' | b'-' | b'_');
     let (domain, path) = id.split_once('/').map_or((id, None), |(domain, path)| (domain, Some(path)));
@@ -181,10 +182,11 @@ impl fmt::Display for PeerPattern {
     }
 }
 
-/// Pattern of calls: `/service/method`, `/service/*` or `*`. Calls of gRPC have paths of this form too.
+/// Pattern that matches calls: `/service/method`, `/service/*` or `*`. Paths of gRPC calls have this form too.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallPattern(
-    /// The path. It ends with the second `/` for all methods, and is empty for all calls.
+    /// The path. If it ends with the second `/`, the pattern matches all methods. If it is empty, the pattern matches all
+    /// calls.
     Box<str>,
 );
 
@@ -194,7 +196,7 @@ impl FromStr for CallPattern {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// The patterns that are possible.
+    /// Returns a text that lists the valid forms of a pattern.
     fn from_str(text: &str) -> Result<Self, String> {
         if text.len() > MAX_PATTERN_BYTES {
             return Err(format!("a call has {} bytes: at most {MAX_PATTERN_BYTES} are possible", text.len()));
@@ -220,8 +222,8 @@ impl fmt::Display for CallPattern {
     }
 }
 
-/// Returns `/service/` of the path `/service/method`, or `None` for another form. Characters that a router could remove or
-/// decode are not accepted, so that no second spelling of a path evades a rule.
+/// Returns the prefix `/service/` of a path `/service/method`, or `None` for a path of another form. Characters that a
+/// router could remove or decode are refused, so that a second spelling of a path cannot evade a rule.
 fn service_prefix(path: &str) -> Option<&str> {
     let is_name = |name: &str| {
         let is_other = |char: char| char.is_whitespace() || char.is_control() || "/*?#%\\".contains(char);
@@ -234,9 +236,9 @@ fn service_prefix(path: &str) -> Option<&str> {
 /// Effect of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// The rule refuses calls, whatever other rules say.
+    /// The rule refuses matching calls, regardless of other rules.
     Deny,
-    /// The rule allows calls.
+    /// The rule allows matching calls.
     Allow,
 }
 
@@ -249,22 +251,22 @@ impl fmt::Display for Effect {
 /// A rule of a policy.
 #[derive(Debug)]
 pub struct Rule {
-    /// Line at which the rule begins.
+    /// Line on which the rule begins.
     pub line: usize,
-    /// Effect on the calls that match.
+    /// Effect on matching calls.
     pub effect: Effect,
-    /// Patterns of peers, sorted.
+    /// Patterns for peers, sorted.
     pub peers: Vec<PeerPattern>,
-    /// Patterns of calls, sorted.
+    /// Patterns for calls, sorted.
     pub calls: Vec<CallPattern>,
 }
 
 /// Decision about a call.
 #[derive(Debug, Clone, Copy)]
 pub enum PolicyDecision<'a> {
-    /// The call may run, by this rule.
+    /// This rule allows the call.
     Allowed(&'a Rule),
-    /// The call may not run.
+    /// The call is denied.
     Denied(DenialCause<'a>),
 }
 
@@ -275,7 +277,7 @@ pub enum DenialCause<'a> {
     Rule(&'a Rule),
     /// No rule allows the call.
     NoRule,
-    /// The path of the call is not of the form `/service/method`.
+    /// The path of the call does not have the form `/service/method`.
     Path,
 }
 
@@ -313,7 +315,7 @@ struct RuleText {
     calls: Spanned<Vec<Spanned<String>>>,
 }
 
-/// Key of a list of rules: the content of a [`PeerPattern`].
+/// Key for a list of rules, borrowed from a [`PeerPattern`] or a name.
 #[derive(Clone, Copy)]
 enum Key<'k> {
     Name(&'k str),
@@ -322,13 +324,13 @@ enum Key<'k> {
     Unproven,
 }
 
-/// Sorted numbers of the rules that have a pattern.
+/// Sorted numbers of the rules that contain a pattern.
 type Numbers = Vec<usize>;
 
 /// Rules that decide which peers may make which calls.
 #[derive(Debug, Default)]
 pub struct AccessPolicy {
-    /// Denials first, then in the order of the file.
+    /// Rules, denials first, otherwise in the order of the file.
     rules: Vec<Rule>,
     calls: HashMap<Box<str>, Numbers>,
     names: HashMap<Box<str>, Numbers>,
@@ -341,7 +343,7 @@ impl AccessPolicy {
     /// Parses a policy.
     ///
     /// # Errors
-    /// The line, the problem and the remedy.
+    /// Returns the line, the problem and the remedy.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let lines: Vec<_> = text.match_indices('\n').map(|(at, _)| at).collect();
         let line = |at: usize| lines.partition_point(|end| *end < at) + 1;
@@ -396,13 +398,13 @@ impl AccessPolicy {
         self.rules.push(rule);
     }
 
-    /// Returns the rules: denials first, then in the order of the file.
+    /// Returns the rules, denials first, otherwise in the order of the file.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// Decides about a call by a peer with these names. A denial applies if it matches any of the names.
+    /// Decides about a call from a peer with these names. A denial applies if it matches any of the names.
     pub fn decide<'p>(
         &self,
         peer: impl IntoIterator<Item = PolicyPeer<'p>>,
@@ -427,11 +429,12 @@ impl AccessPolicy {
         }
     }
 
-    /// Returns the rules that decide no call, because other rules decide all calls that they match. Each is returned with the
-    /// lines of the rules that decide its calls.
+    /// Returns the rules that never decide a call, because other rules decide all calls that they match. Each rule is
+    /// returned with the lines of these other rules.
     #[must_use]
     pub fn shadowed(&self) -> Vec<(&Rule, BTreeSet<usize>)> {
-        // Many patterns of a rule have the same rules up to this one, so these are compared instead of all pairs of patterns.
+        // Many patterns of a rule share the same list of rules up to this one, so these lists are compared instead of all
+        // pairs of patterns.
         fn up_to<'l>(number: usize, lists: impl IntoIterator<Item = &'l [usize]>) -> Vec<usize> {
             let lists = lists.into_iter().map(|list| &list[..list.partition_point(|other| *other <= number)]);
             let mut numbers = lists.flatten().copied().collect::<Vec<_>>();
@@ -477,7 +480,7 @@ impl AccessPolicy {
     }
 }
 
-/// Parses a list of patterns and sorts them.
+/// Parses and sorts a list of patterns.
 fn patterns<P: FromStr<Err = String> + Ord + fmt::Display>(
     key: &str,
     texts: Spanned<Vec<Spanned<String>>>,
@@ -500,7 +503,7 @@ fn patterns<P: FromStr<Err = String> + Ord + fmt::Display>(
     Ok(found.into_iter().collect())
 }
 
-/// Returns the keys of all patterns that match a SPIFFE URI or a DNS name. The name may be a key itself.
+/// Returns the keys of all patterns that match a SPIFFE URI or a DNS name. The name itself may be such a key.
 fn covering(name: &str) -> impl Iterator<Item = &str> {
     let (id, domain) =
         if name.starts_with(SPIFFE) { (name, None) } else { ("", name.find('.').map(|dot| &name[dot..])) };
@@ -508,7 +511,7 @@ fn covering(name: &str) -> impl Iterator<Item = &str> {
     std::iter::once(name).chain(parents).chain(domain)
 }
 
-/// Returns the first number below `limit` that is in both lists, or `limit`.
+/// Returns the first number below `limit` that both lists contain, or `limit` if there is none.
 fn first_common(one: &[usize], other: &[usize], limit: usize) -> usize {
     let (few, many) = if one.len() <= other.len() { (one, other) } else { (other, one) };
     let mut below = few.iter().copied().take_while(|number| *number < limit);

@@ -1,12 +1,12 @@
-//! Replies that wait for room in the message queue, behind others to the same peer.
+//! Replies that wait for room in the message queue, behind other replies to the same peer.
 //!
-//! Owned by the dispatcher. Only large replies and replies that end a stream without a deadline wait. Replies to a peer are
-//! sent in the order in which their handlers ended. A separate budget limits the replies held for a peer that does not READ
-//! them.
+//! The queue belongs to the dispatcher. Only large replies, and replies that end a stream without a deadline, wait. Replies
+//! to a peer are sent in the order in which their handlers ended. A separate budget limits the replies held for peers that
+//! do not READ them.
 //!
-//! A peer's replies and their indexes are one [`Line`]. A line is visited at its first deadline, and to check for room, with
-//! a pause that doubles while the peer has no room. A turn takes at most [`TURN`] replies from all lines, and frees at most
-//! as many replies to lost peers. The memory of a reply is charged until it is freed.
+//! A [`Line`] contains a peer's replies and their indexes. It is visited at its first deadline and when it is time to check
+//! for room. The pause between checks doubles while the peer has no room. One turn takes at most [`TURN`] replies from all
+//! lines, and frees at most as many replies to lost peers. The memory of a reply is charged until it is freed.
 
 use super::caller::{Caller, Key};
 use crate::codec::block;
@@ -23,10 +23,10 @@ use trunkline_verbs::Time;
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
-/// Maximum number of replies taken from lines in one turn, and of replies of lost peers freed in one turn.
+/// Maximum number of replies taken from lines in one turn, and of replies to lost peers freed in one turn.
 const TURN: usize = 256;
 
-/// Maximum number of replies taken in one visit, so that peers take turns.
+/// Maximum number of replies taken in one visit, so that lines are visited in turn.
 const VISIT: usize = 16;
 
 /// Size of the reference counts of shared bytes, in bytes.
@@ -35,14 +35,14 @@ const COUNTS: usize = 64;
 /// The encoded part of a reply, and its body.
 pub(super) type Parts = (Encoded, Body);
 
-/// Returns true if the peer fetches the reply by RDMA READ, unless the header says otherwise.
+/// Returns true if the peer fetches the reply by RDMA READ, unless the header specifies otherwise.
 #[inline]
 pub(super) fn is_large((encoded, body): &Parts) -> bool {
     encoded.len() + body.len() > EAGER_BYTES
 }
 
-/// Returns the heap memory of a leaf and of an inner node of a B-tree with elements of type `T`. In the standard library a node
-/// holds up to eleven elements.
+/// Returns the heap memory of a leaf and of an inner node of a B-tree with elements of type `T`. In the standard library, a
+/// node holds up to eleven elements.
 fn nodes<T>() -> (usize, usize) {
     let bytes = 11 * size_of::<T>() + 2 * size_of::<usize>();
     (block(bytes), block(bytes + 12 * size_of::<usize>()))
@@ -51,11 +51,11 @@ fn nodes<T>() -> (usize, usize) {
 /// Returns the maximum heap memory of a B-tree per element of type `T`, without the root.
 fn in_tree<T>() -> usize {
     let (leaf, parent) = nodes::<T>();
-    // Each node has at least five elements, and there are at least five leaves per parent.
+    // Each node holds at least five elements, and each parent has at least five leaves.
     (5 * leaf + parent).div_ceil(6 * 5)
 }
 
-/// The key of a reply's caller within its line.
+/// The key of a reply's caller within a line.
 type CallerKey = (SessionNumber, PollerIndex, u64);
 
 /// A waiting reply.
@@ -64,9 +64,9 @@ pub(super) struct WaitingReply {
     pub(super) caller: Caller,
     pub(super) header: Header,
     pub(super) parts: Parts,
-    /// Charge of the peer, which continues after the parts were sent.
+    /// Number of bytes charged to the peer. The charge continues after the parts are sent.
     bytes: usize,
-    /// Position in the line: lower positions have waited longer.
+    /// Position in the line. Replies at lower positions have waited longer.
     place: u64,
 }
 
@@ -93,9 +93,9 @@ impl WaitingReply {
 /// The waiting replies to one peer.
 #[derive(Debug)]
 struct Line {
-    /// Replies in order.
+    /// Replies by position.
     replies: BTreeMap<u64, Box<WaitingReply>>,
-    /// Positions of replies by caller. A peer that reuses a number has several.
+    /// Positions of replies by caller. A caller has several if its peer reused a number.
     by_caller: BTreeSet<(CallerKey, u64)>,
     /// Positions of replies by deadline.
     by_deadline: BTreeSet<(Time, u64)>,
@@ -105,7 +105,8 @@ struct Line {
     pause: Duration,
     /// Time of the last visit.
     visited: Time,
-    /// Sequence number of the line's last sent reply. The line with the lowest number is visited first.
+    /// Sequence number of the last reply taken from this line. Of the due lines, the one with the lowest number is visited
+    /// first.
     served: u64,
     /// Position in the queue of lines to visit.
     due: Option<(Time, u64)>,
@@ -125,7 +126,7 @@ impl Line {
         }
     }
 
-    /// Returns the maximum heap memory of a line, without the parts charged to its replies.
+    /// Returns the maximum heap memory of a line, without the memory charged for its replies.
     fn cost() -> usize {
         let roots =
             [nodes::<(u64, Box<WaitingReply>)>(), nodes::<(CallerKey, u64)>(), nodes::<(Time, u64)>()];
@@ -137,7 +138,6 @@ impl Line {
         Self::cost() + self.replies.values().map(|reply| reply.bytes).sum::<usize>()
     }
 
-    /// Adds a reply to the indexes.
     fn index(&mut self, reply: &WaitingReply) {
         self.by_caller.insert((reply.caller_key(), reply.place));
         self.by_deadline.extend(reply.caller.deadline.map(|deadline| (deadline, reply.place)));
@@ -151,20 +151,19 @@ impl Line {
         }
     }
 
-    /// Removes a reply.
     fn remove(&mut self, place: u64) -> Option<Box<WaitingReply>> {
         let reply = self.replies.remove(&place)?;
         self.unindex(&reply);
         Some(reply)
     }
 
-    /// Removes the reply with the first deadline, if the deadline has passed.
+    /// Removes the reply with the earliest deadline if that deadline has passed.
     fn remove_late(&mut self, now: Time) -> Option<Box<WaitingReply>> {
         let (_, place) = *self.by_deadline.first().filter(|(deadline, _)| *deadline <= now)?;
         self.remove(place)
     }
 
-    /// Returns the time of the next visit. Deadlines left over by a visit wait for the visits of other lines.
+    /// Returns the time of the next visit. Expired replies that a visit left are removed after visits to other lines.
     fn next_visit(&self) -> Time {
         let late = self.by_deadline.first().map(|(deadline, _)| (*deadline).max(self.visited));
         late.map_or(self.next_try, |late| late.min(self.next_try))
@@ -174,9 +173,9 @@ impl Line {
 /// The waiting replies of one poller.
 #[derive(Debug)]
 pub(super) struct WaitingReplies {
-    /// Budget of the memory of replies and lines.
+    /// Budget for the memory of replies and lines.
     budget: Share,
-    /// Lines by peer. Empty lines are removed at the end of a turn.
+    /// Lines by peer. Empty lines are removed.
     lines: BTreeMap<PeerKey, Line>,
     /// Peers by the time of the next visit.
     due: BTreeSet<(Time, u64, PeerKey)>,
@@ -184,15 +183,15 @@ pub(super) struct WaitingReplies {
     waiting: usize,
     /// Position of the next reply.
     next_place: u64,
-    /// The peer being visited, and the number of further replies that this visit may take.
+    /// The peer being visited, and the number of replies that this visit may still take.
     visit: Option<(PeerKey, usize)>,
-    /// Number of further replies that this turn may take.
+    /// Number of replies that this turn may still take.
     left_in_turn: usize,
-    /// Number of replies taken and not put back.
+    /// Number of replies taken from lines and not put back.
     served: u64,
-    /// Peers with callers whose deadline passed in this turn.
+    /// Peers of callers whose deadline passed in this turn.
     late: Vec<PeerKey>,
-    /// Lines of lost peers, and the time since which the first one is to be freed.
+    /// Lines of lost peers to be freed, with the time since which the first line has waited.
     lost: VecDeque<(PeerKey, Line)>,
     lost_since: Time,
 }
@@ -222,21 +221,21 @@ impl WaitingReplies {
         self.lines.is_empty()
     }
 
-    /// Returns true if any reply to the peer waits.
+    /// Returns true if a reply to the peer is waiting.
     pub(super) fn has_any_to(&self, peer: PeerKey) -> bool {
         self.lines.contains_key(&peer)
     }
 
-    /// Returns the time of the next turn with work.
+    /// Returns the time of the next turn that has work.
     pub(super) fn next_timer(&self) -> Option<Time> {
         let lost = (!self.lost.is_empty()).then_some(self.lost_since);
         self.due.first().map(|(at, ..)| *at).into_iter().chain(lost).min()
     }
 
-    /// Adds a waiting reply, behind all others to its peer.
+    /// Adds a waiting reply, behind all other replies to its peer.
     ///
     /// # Errors
-    /// Returns the exceeded limit. The reply is then dropped.
+    /// Returns the exceeded limit and drops the reply.
     pub(super) fn add(&mut self, mut reply: WaitingReply, now: Time) -> Result<(), Exhausted> {
         let peer = reply.peer();
         let of_line = if self.has_any_to(peer) { 0 } else { Line::cost() };
@@ -262,7 +261,7 @@ impl WaitingReplies {
     }
 
     /// Takes the next reply to a peer that may have room, and drops replies whose deadline has passed. Put the reply back or
-    /// report it as sent before taking the next one.
+    /// report it with [`Self::left`] before taking the next one.
     pub(super) fn next(&mut self, now: Time) -> Option<Box<WaitingReply>> {
         loop {
             let (peer, left) = match self.visit {
@@ -299,8 +298,8 @@ impl WaitingReplies {
         }
     }
 
-    /// Puts back a reply without room, and ends the visit of its peer. The pause doubles only if the peer is at its limit,
-    /// because other peers may release room at any time.
+    /// Puts back a reply for which there is no room, and ends the visit to its peer. The pause doubles only if the limit of
+    /// the peer is reached. Otherwise other peers may release room at any time.
     pub(super) fn put_back(&mut self, reply: Box<WaitingReply>, now: Time, full: Exhausted) {
         let peer = reply.peer();
         let Some(line) = self.lines.get_mut(&peer) else { return };
@@ -312,7 +311,7 @@ impl WaitingReplies {
         self.end_visit(peer, now);
     }
 
-    /// Removes a taken reply that was sent or is given up.
+    /// Removes a taken reply that was sent or given up.
     pub(super) fn left(&mut self, reply: &WaitingReply) {
         if let Some(line) = self.lines.get_mut(&reply.peer()) {
             line.unindex(reply);
@@ -323,12 +322,12 @@ impl WaitingReplies {
         self.release(reply);
     }
 
-    /// Returns the peers with callers whose deadline passed in the last turn.
+    /// Returns the peers of callers whose deadline passed in the last turn.
     pub(super) fn take_late(&mut self) -> Vec<PeerKey> {
         mem::take(&mut self.late)
     }
 
-    /// Removes all waiting replies. Replies to one peer are in order.
+    /// Removes all waiting replies, and returns them in order per peer.
     pub(super) fn take_all(&mut self) -> Vec<WaitingReply> {
         let mut all = Vec::new();
         for peer in self.lines.keys().copied().collect::<Vec<_>>() {
@@ -343,7 +342,7 @@ impl WaitingReplies {
         all
     }
 
-    /// Ends the visit of a peer. Its next visit follows the visits of other due peers.
+    /// Ends the visit to a peer. Its next visit follows the visits to other due peers.
     fn end_visit(&mut self, peer: PeerKey, now: Time) {
         self.visit = None;
         if let Some(line) = self.lines.get_mut(&peer) {
@@ -352,7 +351,7 @@ impl WaitingReplies {
         self.schedule(peer);
     }
 
-    /// Updates the time of a peer's next visit, or removes the line if it is empty.
+    /// Updates the time of the next visit to a peer, or removes the peer's line if it is empty.
     fn schedule(&mut self, peer: PeerKey) {
         let Some(line) = self.lines.get_mut(&peer) else { return };
         let due = (!line.replies.is_empty()).then(|| (line.next_visit(), line.served));
@@ -377,8 +376,8 @@ impl WaitingReplies {
         self.budget.put_back(reply.peer(), reply.bytes);
     }
 
-    /// Drops the replies to a caller that no longer waits, without a search. If the caller reused its number more often than a
-    /// turn permits, the remaining replies stay.
+    /// Drops the replies to a caller that no longer waits, without scanning other replies. Drops at most [`TURN`] replies,
+    /// so some remain if the caller reused its number more often.
     pub(super) fn cancel(&mut self, caller: Key) {
         let Some(line) = self.lines.get_mut(&caller.peer) else { return };
         let key = (caller.session, caller.poller, caller.call);
@@ -397,7 +396,7 @@ impl WaitingReplies {
         self.free(usize::MAX);
     }
 
-    /// Drops the replies to a lost peer. Later turns free them.
+    /// Drops the replies to a lost peer. Their memory is freed in later turns.
     pub(super) fn down(&mut self, peer: PeerKey, now: Time) {
         if let Some(line) = self.lines.remove(&peer) {
             if let Some((at, served)) = line.due {
@@ -412,7 +411,7 @@ impl WaitingReplies {
         self.budget.leave(peer);
     }
 
-    /// Frees at most this many replies to lost peers.
+    /// Frees at most `most` replies to lost peers.
     fn free(&mut self, mut most: usize) {
         while let Some((peer, line)) = self.lost.front_mut() {
             while most > 0
@@ -432,7 +431,7 @@ impl WaitingReplies {
         }
     }
 
-    /// Returns the charged bytes, and the bytes of replies and lines.
+    /// Returns the charged bytes, and the actual bytes of replies and lines.
     pub(super) fn ledger(&self) -> BudgetLedger {
         let mut counted = BTreeMap::<PeerKey, usize>::new();
         let lost = self.lost.iter().map(|(peer, line)| (peer, line));
@@ -481,7 +480,7 @@ mod tests {
         replies.add(WaitingReply::new(caller, header, (encoded, Body::new())), now).expect("there is room");
     }
 
-    /// Runs a turn in which some peers have room. Returns the peers of the replies that it looked at.
+    /// Runs a turn in which the peers in `room` have room. Returns the peers of the replies that the turn takes.
     fn turn(replies: &mut WaitingReplies, now: Time, full: Exhausted, room: &[PeerKey]) -> Vec<PeerKey> {
         let mut seen = Vec::new();
         replies.begin_turn(now);
@@ -524,7 +523,7 @@ mod tests {
         assert_eq!(replies.next_timer(), Some(ms(385)), "the peer takes replies again");
     }
 
-    /// The limit of all peers leaves room to the peer that has waited longest.
+    /// When the limit on all peers is reached, room goes to the peer that has waited longest.
     #[test]
     fn room_shared_by_all_peers_is_given_in_turn() {
         let (mut replies, mut served) = (replies(), Vec::new());
@@ -564,7 +563,7 @@ mod tests {
         assert_eq!((replies.take_late(), replies.next_timer()), (vec![full], Some(ms(4))));
     }
 
-    /// Another peer is served between the visits.
+    /// Another peer is served between visits.
     #[test]
     fn late_replies_are_dropped_in_parts() {
         let (mut replies, late, other) = (replies(), peer(1), peer(2));
@@ -580,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_of_lost_peer_are_freed_in_parts() {
+    fn replies_to_lost_peer_are_freed_in_parts() {
         let (mut replies, lost, other) = (replies(), peer(1), peer(2));
         (0..1000).for_each(|call| add(&mut replies, lost, call, Some(ms(9)), ms(0)));
         add(&mut replies, other, 1, None, ms(0));
@@ -599,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn cancellation_takes_at_most_one_turns_replies() {
+    fn cancellation_drops_at_most_one_turn_of_replies() {
         let (mut replies, peer) = (replies(), peer(1));
         (0..1000).for_each(|_| add(&mut replies, peer, 7, None, ms(0)));
         let origin = Origin { peer, poller: PollerIndex(0), session: SessionNumber(1) };
@@ -612,7 +611,7 @@ mod tests {
         if !runs_alone(module_path!(), "charge_covers_memory_of_entry") {
             return;
         }
-        // Peers with few and with many replies; some have been removed from the middle.
+        // Peers with few and with many replies. Some replies have been removed from the middle.
         for (peers, calls, deadline) in
             [(200, 1, None), (200, 1, Some(ms(9))), (1, 50_000, None), (3, 9000, Some(ms(9)))]
         {

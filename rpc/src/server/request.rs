@@ -1,4 +1,4 @@
-//! The request and the reply of a method.
+//! Requests to methods, and their replies.
 
 use super::ArgumentMemory;
 use crate::call::LocalQueue;
@@ -18,8 +18,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::{Body, Message};
 
-/// Parses the metadata of a request. A trace beyond the limit is left out: a remote caller may have chosen it, and must not
-/// make this call fail.
+/// Parses the metadata of a request. A trace that exceeds the limit is dropped, because a remote caller may have chosen it
+/// and it must not make this call fail.
 pub(super) fn parse_metadata(block: &[u8], most: usize) -> Result<Metadata, Status> {
     if block.len().saturating_sub(MOST_TRACE_BYTES) > most {
         check_metadata(block.len(), most)?;
@@ -39,9 +39,8 @@ pub struct Request {
     encoded: Range<usize>,
     poller: Rc<LocalQueue>,
     memory: Rc<ArgumentMemory>,
-    /// The stream of the call, if any.
     stream: Option<Arc<CallStream>>,
-    /// Maximum size of the metadata of a response, in bytes.
+    /// Maximum size of the response metadata, in bytes.
     most_metadata: usize,
 }
 
@@ -58,7 +57,7 @@ impl Request {
         Self { message, encoded, poller, memory, stream, most_metadata }
     }
 
-    /// Returns the context of the call. Use it only while the handler is being polled.
+    /// Returns the context of the call. Call this only while the handler is being polled.
     #[must_use]
     pub fn context(&self) -> Context {
         self.memory.context()
@@ -69,17 +68,17 @@ impl Request {
         self.memory.context_changed(context);
     }
 
-    /// Returns a builder of replies to this call.
+    /// Returns a builder for replies to this call.
     #[inline]
     #[must_use]
     pub fn replier(&self) -> Replier {
         Replier { poller: Rc::clone(&self.poller) }
     }
 
-    /// Returns the items of the caller's stream, decoded.
+    /// Returns the decoded items of the caller's stream.
     ///
     /// # Errors
-    /// Fails if the method has no such stream.
+    /// Returns an error if the caller of the method sends no stream.
     pub fn items<D: DecodeValue>(&self, _decoder: D) -> Result<Streaming<D::Value>, Failure> {
         self.incoming().map(Streaming::coded::<D>)
     }
@@ -87,7 +86,7 @@ impl Request {
     /// Returns the items of the caller's stream, which are raw bytes.
     ///
     /// # Errors
-    /// Fails if the method has no such stream.
+    /// Returns an error if the caller of the method sends no stream.
     pub fn raw_items<T>(&self, value: fn(Bytes) -> T) -> Result<Streaming<T>, Failure> {
         self.incoming().map(|stream| Streaming::raw(stream, value))
     }
@@ -104,15 +103,14 @@ impl Request {
         Writer { stream: self.stream.clone(), most_metadata: self.most_metadata }
     }
 
-    /// Decodes the arguments. `names` are the names of the method's parameters. The memory of the arguments is charged to the
-    /// caller until the handler ends.
+    /// Decodes the arguments. `names` are the names of the method's parameters. The memory of the arguments is charged to
+    /// the caller until the handler ends.
     ///
-    /// Trailing arguments that the caller does not send are `None` if they are optional. Surplus arguments are
-    /// skipped.
+    /// Optional trailing arguments that the caller does not send are `None`. Surplus arguments are skipped.
     ///
     /// # Errors
-    /// `InvalidArgument` when the caller's bytes do not decode or an argument is missing, `ResourceExhausted` when
-    /// the arguments take more memory than the caller may use.
+    /// Returns `InvalidArgument` if the caller's bytes cannot be decoded or an argument is missing, and `ResourceExhausted`
+    /// if the arguments take more memory than the caller may use.
     pub fn arguments<D: DecodeArguments>(
         &self,
         names: &[&'static str],
@@ -121,7 +119,7 @@ impl Request {
         self.memory.decode::<D>(&self.message.as_slice()[self.encoded.clone()], names).map_err(Failure::Node)
     }
 
-    /// Returns the raw argument: the bytes after the encoded arguments.
+    /// Returns the raw argument, which consists of the bytes after the encoded arguments.
     #[inline]
     #[must_use]
     pub fn into_body(self) -> Bytes {
@@ -136,19 +134,19 @@ impl fmt::Debug for Request {
     }
 }
 
-/// The writer of a handler's stream.
+/// Writes a handler's stream.
 #[derive(Debug)]
 pub struct Writer {
     stream: Option<Arc<CallStream>>,
-    /// Maximum size of the metadata of a response, in bytes.
+    /// Maximum size of the response metadata, in bytes.
     most_metadata: usize,
 }
 
 impl Writer {
-    /// Accepts the stream at the client, and sends the items, encoded with `put`. Completes when all items were sent.
+    /// Accepts the stream at the client and sends the items, encoded with `put`. Completes when all items have been sent.
     ///
     /// # Errors
-    /// Fails with the first error of the stream, or if an item cannot be encoded or sent.
+    /// Returns the first error of the stream, or an error if an item cannot be encoded or sent.
     pub async fn send<S, T, P>(self, source: S, put: P) -> Result<(), Failure>
     where
         S: Source<Item = Result<T, Status>>,
@@ -169,7 +167,7 @@ impl Writer {
     }
 }
 
-/// A builder of replies, with buffers reused by the poller.
+/// Builds replies with buffers that the poller reuses.
 #[derive(Debug)]
 pub struct Replier {
     poller: Rc<LocalQueue>,
@@ -179,7 +177,7 @@ impl Replier {
     /// Creates a reply with an encoded value.
     ///
     /// # Errors
-    /// `Internal` when the value cannot be encoded.
+    /// Returns `Internal` if the value cannot be encoded.
     pub fn value<V: EncodeValue>(&self, value: &V) -> Result<Reply, Failure> {
         let mut encoded = self.poller.buffers().take();
         value.encode(encoded.buffer()).map_err(|error| {
@@ -189,7 +187,7 @@ impl Replier {
         Ok(Reply { encoded, body: Body::new() })
     }
 
-    /// Creates the failure of a handler that returned an error of its method's own type.
+    /// Creates the failure for a handler that returned an error of the method's own type.
     pub fn error<V: EncodeValue>(&self, error: &V) -> Failure {
         let mut encoded = self.poller.buffers().take();
         match error.encode(encoded.buffer()) {
@@ -204,7 +202,7 @@ impl Replier {
     /// Creates a reply with raw bytes.
     ///
     /// # Errors
-    /// Never fails. It has the signature of `value`, so that stubs need not distinguish the two.
+    /// Never fails. Its signature is that of `value`, so that stubs can treat both alike.
     #[inline]
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
         Ok(Reply { encoded: self.poller.buffers().take(), body: body.into() })
@@ -213,15 +211,15 @@ impl Replier {
     /// Creates the reply that ends a stream.
     ///
     /// # Errors
-    /// Never fails, as for `bytes`.
+    /// Never fails, like `bytes`.
     pub fn end(&self) -> Result<Reply, Failure> {
         self.bytes(Bytes::new())
     }
 
-    /// Creates a reply with optional raw bytes, after a byte that is 1 if there are any.
+    /// Creates a reply with optional raw bytes. They follow a byte that is 1 if they are present and 0 otherwise.
     ///
     /// # Errors
-    /// Never fails, as for `bytes`.
+    /// Never fails, like `bytes`.
     pub fn optional_bytes(&self, body: Option<Bytes>) -> Result<Reply, Failure> {
         let mut encoded = self.poller.buffers().take();
         encoded.buffer().push(u8::from(body.is_some()));
@@ -229,14 +227,14 @@ impl Replier {
     }
 }
 
-/// Cause of the failure of a method.
+/// Cause of a method's failure.
 #[derive(Debug)]
 pub enum Failure {
-    /// The handler returned this status. It has run, even if the status comes from a nested call that has not.
+    /// The handler returned this status. The handler has run, even if the status comes from a nested call that has not.
     Handler(Status),
-    /// The handler returned an error of its method's own type.
+    /// The handler returned an error of the method's own type.
     Error(EncodedError),
-    /// The node ended the call in the handler's place. The status says whether the handler has run.
+    /// The node ended the call in place of the handler. The status tells whether the handler has run.
     Node(Status),
 }
 
@@ -247,18 +245,18 @@ impl Failure {
     }
 }
 
-/// Converts a status that a method without a generated stub returns.
+/// Converts a status returned by a method without a generated stub.
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
         Self::Handler(status)
     }
 }
 
-/// An error of a method's own type, encoded by the codec.
+/// An error of a method's own type, encoded with the codec.
 #[derive(Debug)]
 pub struct EncodedError(pub(crate) Encoded);
 
-/// A successful reply, not yet sent.
+/// A successful reply that has not been sent.
 #[derive(Debug)]
 pub struct Reply {
     pub(crate) encoded: Encoded,

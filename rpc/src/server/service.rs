@@ -1,4 +1,4 @@
-//! A service that a node can offer, and the registration of its methods on each poller.
+//! Services that a node can serve, and the registration of their methods on each poller.
 
 use super::interceptor::{Intercepted, ServerInterceptor, ServerInterceptors};
 use super::limits::{LimitReports, MethodLimits, ServiceLimits};
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use trunkline_machine::rings::panics::catch_or;
 use trunkline_transport::NodeReport;
 
-/// Adds a service's rows to its node's report.
+/// Adds a service's rows to the report of its node.
 pub(crate) type AddRows = Arc<dyn Fn(&mut NodeReport) + Send + Sync>;
 
 type Make = dyn Fn(&PollerContext, &mut Methods) -> Result<(), Cause> + Send + Sync;
 
-/// A service that a node can offer. Generated servers convert into it.
+/// A service that a node can serve. Generated servers convert into it.
 pub struct Service {
     pub(crate) name: &'static ServiceName,
     make: Box<Make>,
@@ -27,13 +27,13 @@ pub struct Service {
     is_pooled: bool,
     limits: ServiceLimits,
     interceptors: ServerInterceptors,
-    /// Additions to the node's report.
+    /// Functions that add rows to the node's report.
     rows: Vec<AddRows>,
 }
 
 impl Service {
-    /// Creates a service whose methods `make` registers. `make` is called once on each poller. If `make` fails, the node does
-    /// not start.
+    /// Creates a service. `make` registers the service's methods, and is called once on each poller. If `make` fails, the
+    /// node does not start.
     #[must_use]
     pub fn new(
         name: &'static ServiceName,
@@ -43,7 +43,7 @@ impl Service {
         Self { name, make: Box::new(make), is_pooled: false, limits, interceptors, rows: Vec::new() }
     }
 
-    /// Marks the service as having methods in the worker pool, so that its nodes start a pool.
+    /// Marks the service as having methods that run in the worker pool, so that its nodes start a pool.
     #[must_use]
     pub fn pooled(self) -> Self {
         Self { is_pooled: true, ..self }
@@ -54,28 +54,28 @@ impl Service {
         self.is_pooled
     }
 
-    /// Limits how many calls of the service run concurrently.
+    /// Limits how many calls to the service run concurrently.
     #[must_use]
     pub fn limit(mut self, most: u32) -> Self {
         self.limits.of_service(self.name, most);
         self
     }
 
-    /// Limits how many calls of one method run concurrently.
+    /// Limits how many calls to one method run concurrently.
     #[must_use]
     pub fn limit_method(mut self, method: &'static MethodName, most: u32) -> Self {
         self.limits.of_method(method, most);
         self
     }
 
-    /// Passes each call through `interceptor`, after earlier interceptors.
+    /// Passes each call through `interceptor`, after interceptors that were added earlier.
     #[must_use]
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
         self.interceptors = self.interceptors.with(Arc::new(interceptor));
         self
     }
 
-    /// Adds rows to each report of the node, such as rows of methods that only the service distinguishes.
+    /// Adds rows to each report of the node, such as rows for methods that only the service distinguishes.
     #[must_use]
     pub fn reports(mut self, add_rows: impl Fn(&mut NodeReport) + Send + Sync + 'static) -> Self {
         self.rows.push(Arc::new(add_rows));
@@ -87,7 +87,7 @@ impl Service {
         self.rows.iter().cloned()
     }
 
-    /// Refuses limits of 0.
+    /// Returns an error if a limit is 0.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         self.limits.check()
     }
@@ -97,15 +97,15 @@ impl Service {
         reports.add(&self.limits);
     }
 
-    /// Returns the limits that apply to a method's calls.
+    /// Returns the limits that apply to calls to a method.
     pub(super) fn limits_of(&self, method: &MethodName) -> MethodLimits {
         self.limits.under(method)
     }
 
-    /// Creates the service's methods on a poller.
+    /// Creates the service's methods for a poller.
     ///
     /// # Errors
-    /// Returns the error of `make`, or the message of its panic.
+    /// Returns the error of `make`, or its panic message.
     pub(crate) fn methods(&self, context: &PollerContext, pool: &Pool) -> Result<Methods, HandlerInitError> {
         let mut methods =
             Methods { all: Vec::new(), pool: pool.clone(), interceptors: self.interceptors.clone() };
@@ -126,7 +126,7 @@ impl fmt::Debug for Service {
     }
 }
 
-/// The methods of a service on one poller, during registration.
+/// Methods of a service on one poller, filled during registration.
 pub struct Methods {
     pub(crate) all: Vec<(&'static MethodName, Box<dyn Method>)>,
     pool: Pool,
@@ -143,7 +143,7 @@ impl Methods {
             return self.all.push((name, Box::new(MethodTable::new(run))));
         }
         let interceptors = self.interceptors.clone();
-        // The closure is boxed, so that the methods of all services have one type.
+        // The closure is boxed so that the methods of all services have the same type.
         let intercepted: Box<dyn Fn(Request) -> Intercepted> = Box::new(move |request| {
             Intercepted::start(&interceptors, name, request, |request| Box::pin(run(request)))
         });
@@ -163,14 +163,15 @@ impl fmt::Debug for Methods {
     }
 }
 
-/// The hashes of methods by number. Callers use a short number in place of a method's hash, and it must refer to the same
-/// method on every poller. A number is assigned once and stays valid for the life of the node. All pollers share the table,
-/// even if their services differ.
+/// Hashes of methods by number. Callers send a short number in place of a method's hash, so the number must refer to the
+/// same method on every poller. A number is assigned once and stays valid for the lifetime of the node. All pollers share
+/// the table, even if their services differ.
 #[derive(Debug, Default)]
 pub(crate) struct MethodNumbers(Lock<Vec<u64>>);
 
 impl MethodNumbers {
-    /// Returns the number of the method with this hash, assigned if necessary. `None` if all numbers are used.
+    /// Returns the number of the method with this hash, and assigns one if necessary. Returns `None` if all numbers are
+    /// used.
     pub(crate) fn of(&self, hash: u64) -> Option<u16> {
         let mut methods = self.0.lock();
         let known = methods.iter().position(|method| *method == hash);

@@ -1,5 +1,5 @@
-//! Errors of methods: a [`Status`], or an error type of the service, which is sent as a value. Generated code uses
-//! [`HandlerError`] on both sides. The type is decisive, so an alias of `Status` is treated as `Status`.
+//! Errors of methods. An error is a [`Status`], or a value of the service's own error type, which is sent to the caller.
+//! Generated code uses [`HandlerError`] on both sides. Only the type counts, so an alias of `Status` is treated as `Status`.
 
 use crate::call::Response;
 use crate::codec::{CodecFor, Coded, Decoder, TypeShape};
@@ -12,9 +12,8 @@ use std::marker::PhantomData;
 
 /// The error of a call whose method has its own error type.
 ///
-/// It can be the source of another error (thiserror's `#[from]`), and part of an error that a service sends, because
-/// it implements serde's traits if `E` does. In a handler that returns a [`Status`], `?` converts it to
-/// one.
+/// It can be the source of another error (thiserror's `#[from]`). It can also be part of an error that a service sends,
+/// because it implements serde's traits if `E` does. In a handler that returns a [`Status`], `?` converts it to a `Status`.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -58,7 +57,7 @@ pub enum CallError<E> {
 }
 
 impl<E> CallError<E> {
-    /// Returns the handler's error, if the handler ended the call.
+    /// Returns the handler's error, or `None` if a node ended the call.
     pub fn handler(&self) -> Option<&E> {
         match self {
             Self::Handler(error) => Some(error),
@@ -66,7 +65,7 @@ impl<E> CallError<E> {
         }
     }
 
-    /// Returns the status, if a node ended the call.
+    /// Returns the status, or `None` if the handler ended the call.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Handler(_) => None,
@@ -107,27 +106,27 @@ impl<E: std::error::Error> std::error::Error for CallError<E> {
     }
 }
 
-/// The error of a method in a service with the codec `C`: [`Status`], or any type with serde's derives that the
-/// codec accepts.
+/// The error of a method in a service with the codec `C`. It is [`Status`], or any type that derives serde's traits and that
+/// the codec accepts.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a service's method",
     label = "derive `serde::Serialize` and `serde::Deserialize` for it, or return `trunkline::Status`",
     note = "for an error of anyhow or eyre write `anyhow::Result<T>` or `eyre::Result<T>`, and use the feature of that name"
 )]
 pub trait HandlerError<C>: Sized {
-    /// The error of the client's method.
+    /// The error type of the client's method.
     type Call: From<Status>;
 
-    /// Converts the handler's error to the failure of its call.
+    /// Converts the handler's error to the failure of the call.
     fn into_failure(self, replier: &Replier) -> Failure;
 
-    /// Returns the response if it is a success.
+    /// Returns the response if the call succeeded.
     ///
     /// # Errors
-    /// Returns the handler's error, or a status if that cannot be decoded.
+    /// Returns the handler's error, or a status if this error cannot be decoded.
     fn check(response: Response) -> Result<Response, Self::Call>;
 
-    /// Returns the shape of the type, if it is compared.
+    /// Returns the shape of the type, or `None` if the type is not compared.
     #[must_use]
     fn shape() -> Option<TypeShape>;
 }
@@ -140,7 +139,7 @@ impl<C> HandlerError<C> for Status {
     }
 
     fn check(response: Response) -> Result<Response, Self> {
-        // The receiver detects this.
+        // The caller detects the error.
         Ok(response)
     }
 
@@ -170,9 +169,8 @@ impl<C: CodecFor<E>, E: Serialize + DeserializeOwned> HandlerError<C> for E {
     }
 }
 
-/// The error type of a method, checked against its codec. A generated assertion rejects a type that is not a
-/// [`HandlerError`]. [`NotFailing`] lets the rest of the stub compile, see `codec/coding.rs`, which also explains
-/// `IS_BORROWED`.
+/// The error type of a method, checked against the codec. A generated assertion rejects a type that is not a
+/// [`HandlerError`]. [`NotFailing`] lets the rest of the stub compile. `codec/coding.rs` explains this and `IS_BORROWED`.
 #[derive(Debug)]
 pub struct Failing<C, E, const IS_BORROWED: bool = false>(PhantomData<fn() -> (C, E)>);
 
@@ -180,29 +178,29 @@ impl<C, E: HandlerError<C>> Failing<C, E> {
     /// True if the type can be the error of a method.
     pub const IS_POSSIBLE: bool = true;
 
-    /// Converts the handler's error to the failure of its call.
+    /// Converts the handler's error to the failure of the call.
     pub fn into_failure(error: E, replier: &Replier) -> Failure {
         error.into_failure(replier)
     }
 
-    /// Returns the response if it is a success.
+    /// Returns the response if the call succeeded.
     ///
     /// # Errors
-    /// Returns the handler's error, or a status if that cannot be decoded.
+    /// Returns the handler's error, or a status if this error cannot be decoded.
     pub fn check(response: Response) -> Result<Response, E::Call> {
         E::check(response)
     }
 
-    /// Returns the shape of the type, if it is compared.
+    /// Returns the shape of the type, or `None` if the type is not compared.
     #[must_use]
     pub fn shape() -> Option<TypeShape> {
         E::shape()
     }
 }
 
-/// The fallback of [`Failing`] for types that cannot be sent.
+/// The fallback for [`Failing`], implemented for types that cannot be sent.
 pub trait NotFailing<E> {
-    /// Always false: the type cannot be sent.
+    /// Always false, because the type cannot be sent.
     const IS_POSSIBLE: bool = false;
 
     /// Placeholder for [`Failing::into_failure`].
@@ -231,7 +229,7 @@ impl<C, E, const IS_BORROWED: bool> NotFailing<E> for Failing<C, E, IS_BORROWED>
 /// Maps a handler's error type to the error type of the client's method. `IS_STATUS` is true for [`Status`] and false for
 /// other types.
 pub trait MethodError<const IS_STATUS: bool> {
-    /// The error of the client's method.
+    /// The error type of the client's method.
     type Call: From<Status>;
 }
 
@@ -243,8 +241,8 @@ impl<E> MethodError<false> for E {
     type Call = CallError<E>;
 }
 
-/// The return type of a method that can fail, also through an alias of `Result`. `IS_RESULT` is true for a `Result`. For
-/// other types, which an emitted assertion rejects, the error is [`Status`].
+/// The return type of a method that can fail, which may be an alias of `Result`. `IS_RESULT` is true for a `Result`. For
+/// other types, which a generated assertion rejects, the error is [`Status`].
 pub trait Fallible<const IS_RESULT: bool> {
     /// The error type.
     type Error;

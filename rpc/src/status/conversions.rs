@@ -1,20 +1,20 @@
-//! Conversions to [`Status`], so that handlers can use `?` on common errors: errors of the standard library and of nested
-//! calls, and with the cargo features `anyhow` and `eyre` also their errors. The error's text becomes the message, and its
-//! sources the causes. A `Status` inside a type-erased error keeps its code, details and metadata.
+//! Conversions to [`Status`], so that handlers can use `?` on common errors. These are errors of the standard library and of
+//! nested calls, and, with the cargo features `anyhow` and `eyre`, the errors of these crates. The error's text becomes the
+//! message, and its sources become the causes. A `Status` inside a type-erased error keeps its code, details and metadata.
 
 use crate::status::call_error::CallError;
 use crate::status::{Code, Status};
 use std::error::Error;
 use std::io::{self, ErrorKind};
 
-/// Creates a status with the text of an error and its sources.
+/// Creates a status from the text of an error and its sources.
 fn of_error(code: Code, error: &(dyn Error + 'static)) -> Status {
     let status = Status::new(code, error.to_string());
     error.source().into_iter().fold(status, Status::caused_by)
 }
 
-/// Creates the status of an error of unknown type: the first status among the error and its sources, or a status with
-/// [`Code::Unknown`].
+/// Creates the status for an error of unknown type. It is the first status among the error and its sources, or a status with
+/// [`Code::Unknown`] if there is none.
 fn error_status(error: &(dyn Error + 'static)) -> Status {
     let mut next = Some(error);
     let mut found = None;
@@ -31,8 +31,8 @@ fn error_status(error: &(dyn Error + 'static)) -> Status {
         .with_metadata(found.metadata().clone())
 }
 
-/// Maps `NotFound`, `PermissionDenied`, `AlreadyExists` and similar kinds to the codes of these names. A failed
-/// connection becomes `Unavailable`, a full disk `ResourceExhausted`, and any other kind `Unknown`.
+/// Maps `NotFound`, `PermissionDenied`, `AlreadyExists` and similar kinds to the corresponding codes. A failed connection
+/// becomes `Unavailable`, a full disk becomes `ResourceExhausted`, and any other kind becomes `Unknown`.
 impl From<io::Error> for Status {
     fn from(error: io::Error) -> Self {
         let code = match error.kind() {
@@ -88,14 +88,14 @@ conversions! {
     ResourceExhausted: std::collections::TryReserveError;
 }
 
-/// Maps to [`Code::Internal`]: a thread panicked while it held the lock.
+/// Maps to [`Code::Internal`], because a thread panicked while it held the lock.
 impl<T> From<std::sync::PoisonError<T>> for Status {
     fn from(error: std::sync::PoisonError<T>) -> Self {
         Self::internal(error.to_string())
     }
 }
 
-/// Maps to [`Code::Internal`]: the receiver is gone.
+/// Maps to [`Code::Internal`], because the receiver was dropped.
 impl<T> From<std::sync::mpsc::SendError<T>> for Status {
     fn from(error: std::sync::mpsc::SendError<T>) -> Self {
         Self::internal(error.to_string())
@@ -108,21 +108,21 @@ impl From<std::convert::Infallible> for Status {
     }
 }
 
-/// Keeps a status inside the error, or maps to [`Code::Unknown`].
+/// Returns the status inside the error, or a status with [`Code::Unknown`] if there is none.
 impl From<Box<dyn Error + Send + Sync>> for Status {
     fn from(error: Box<dyn Error + Send + Sync>) -> Self {
         error_status(&*error)
     }
 }
 
-/// Keeps a status inside the error, or maps to [`Code::Unknown`].
+/// Returns the status inside the error, or a status with [`Code::Unknown`] if there is none.
 impl From<Box<dyn Error>> for Status {
     fn from(error: Box<dyn Error>) -> Self {
         error_status(&*error)
     }
 }
 
-/// Converts the error of a nested call. Keeps the status with which a node ended it. The handler's error becomes
+/// Converts the error of a nested call. A status with which a node ended the call is kept. A handler's error becomes
 /// [`Code::Unknown`], unless it contains a status.
 impl<E: Error + 'static> From<CallError<E>> for Status {
     fn from(error: CallError<E>) -> Self {
@@ -133,7 +133,8 @@ impl<E: Error + 'static> From<CallError<E>> for Status {
     }
 }
 
-/// Keeps a status inside the error, or maps to [`Code::Unknown`]. Contexts and sources become causes.
+/// Returns the status inside the error, or a status with [`Code::Unknown`] if there is none. Contexts and sources become
+/// causes.
 #[cfg(feature = "anyhow")]
 impl From<anyhow::Error> for Status {
     fn from(error: anyhow::Error) -> Self {
@@ -141,7 +142,8 @@ impl From<anyhow::Error> for Status {
     }
 }
 
-/// Keeps a status inside the error, or maps to [`Code::Unknown`]. Contexts and sources become causes.
+/// Returns the status inside the error, or a status with [`Code::Unknown`] if there is none. Contexts and sources become
+/// causes.
 #[cfg(feature = "eyre")]
 impl From<eyre::Report> for Status {
     fn from(error: eyre::Report) -> Self {

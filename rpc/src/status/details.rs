@@ -1,10 +1,10 @@
-//! Details of a status as a value of a type shared by both sides.
+//! Details of a status, as a value of a type that both sides share.
 //!
 //! ```text
 //! 0 hash of the type's name (8)   the value, by the default codec
 //! ```
 //!
-//! The bytes may come from a peer, so decoding has limits like the decoding of a reply.
+//! The bytes may come from a peer, so decoding is limited like that of a reply.
 
 use crate::codec::{self, Allowance, Bincode, CodecFor as _, DecodeError};
 use crate::status::{MOST_DETAILS, Status};
@@ -35,12 +35,12 @@ const MOST_DECODED: usize = 16 * MOST_DETAILS;
 /// assert_eq!(status.typed_details(), Ok(Some(OutOfStock { left: 3 })));
 /// ```
 pub trait Details: Serialize + DeserializeOwned {
-    /// Name by which the receiver identifies the type. It must be unique, and change when fields change.
+    /// Name by which the receiver identifies the type. It must be unique, and must change when the type's fields change.
     const NAME: &'static str;
 }
 
 impl Status {
-    /// Sets the details to a value. If the value cannot be encoded, a cause reports it instead.
+    /// Sets the details to a value. If the value cannot be encoded, the error is added as a cause instead.
     #[must_use]
     pub fn with_typed_details<T: Details>(self, details: &T) -> Self {
         let mut bytes = hash_of(T::NAME).to_le_bytes().to_vec();
@@ -50,10 +50,10 @@ impl Status {
         }
     }
 
-    /// Returns the details, if they are of this type.
+    /// Returns the details if they have this type.
     ///
     /// # Errors
-    /// Returns an error if the details have the name of this type but do not decode.
+    /// Returns an error if the details have this type's name but cannot be decoded.
     pub fn typed_details<T: Details>(&self) -> Result<Option<T>, DecodeError> {
         match self.details().split_first_chunk() {
             Some((name, bytes)) if u64::from_le_bytes(*name) == hash_of(T::NAME) => {
@@ -64,7 +64,7 @@ impl Status {
     }
 }
 
-/// Returns the 64-bit FNV-1a hash of a name, as for services.
+/// Returns the 64-bit FNV-1a hash of a name, as used for services.
 fn hash_of(name: &str) -> u64 {
     let mut hash = Fnv::default();
     hash.add(name.as_bytes());

@@ -1,6 +1,6 @@
-//! The status of a failed call: the cause, the side that ended the call, and whether it is safe to repeat the call. A
-//! [`Status`] has a code, a message, an origin, a reason and [`Status::may_have_run`]. This module depends only on metadata
-//! and on the transport's reasons for a lost peer.
+//! The status of a failed call, which tells the cause, the side that ended the call, and whether the call can safely be
+//! repeated. A [`Status`] has a code, a message, an origin, a reason and [`Status::may_have_run`]. This module depends only
+//! on metadata and on the transport's reasons for the loss of a peer.
 
 pub(crate) mod call_error;
 mod conversions;
@@ -18,55 +18,55 @@ use std::time::Duration;
 use trunkline_transport::identity::Refused;
 use trunkline_transport::{Body, PeerDown};
 
-/// Maximum length of a message on the wire, in bytes; a longer one is cut.
+/// Maximum length of a message on the wire, in bytes. Longer messages are truncated.
 pub(crate) const MOST_MESSAGE_BYTES: usize = 64 << 10;
-/// Maximum number of causes of a status, and maximum length of one in bytes; longer texts are cut.
+/// Maximum number of causes of a status, and maximum length of a cause in bytes. Longer causes are truncated.
 pub(crate) const MOST_CAUSES: usize = 16;
 pub(crate) const MOST_CAUSE_BYTES: usize = 1024;
 /// Maximum size of the details on the wire, in bytes.
 pub(crate) const MOST_DETAILS: usize = 1 << 20;
 
-/// The kind of failure of a [`Status`], with gRPC's names and numbers (1 to 16).
+/// The kind of failure in a [`Status`], with gRPC's names and numbers (1 to 16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Code {
-    /// The caller gave up.
+    /// The caller cancelled the call.
     Cancelled = 1,
-    /// The kind is unknown: the peer sent a code unknown to this version, or the handler chose this one.
+    /// The kind is unknown. Either the peer sent a code unknown to this version, or the handler chose this code.
     Unknown = 2,
-    /// The arguments are wrong, whatever the state of the server.
+    /// The arguments are invalid, regardless of the state of the server.
     InvalidArgument = 3,
     /// The deadline passed.
     DeadlineExceeded = 4,
     /// The requested object does not exist.
     NotFound = 5,
-    /// The object to create exists already.
+    /// The object to create already exists.
     AlreadyExists = 6,
-    /// The caller may not do this.
+    /// The caller is not permitted to make this call.
     PermissionDenied = 7,
-    /// A resource is exhausted: memory, queue space or a size limit.
+    /// A resource such as memory, queue space or a size limit is exhausted.
     ResourceExhausted = 8,
-    /// The server is not in the state that the call needs.
+    /// The server is not in the state that the call requires.
     FailedPrecondition = 9,
-    /// The call conflicts with another one; retrying the whole operation may help.
+    /// The call conflicts with another one. Retrying the whole operation may help.
     Aborted = 10,
-    /// A position is past the end of the valid range.
+    /// A position is outside the valid range.
     OutOfRange = 11,
     /// The server does not offer this method.
     Unimplemented = 12,
-    /// An invariant is broken: a panic, or a value that cannot be encoded or decoded.
+    /// An invariant is broken. For example, code panicked, or a value cannot be encoded or decoded.
     Internal = 13,
-    /// The server cannot be reached at present.
+    /// The server cannot be reached now.
     Unavailable = 14,
-    /// Data is lost or corrupted beyond repair.
+    /// Data is irrecoverably lost or corrupted.
     DataLoss = 15,
     /// The caller is not authenticated.
     Unauthenticated = 16,
 }
 
 impl Code {
-    /// Returns the code with this number on the wire, or `Unknown` if the number is not assigned.
+    /// Returns the code with this wire number, or `Unknown` if the number is not assigned.
     #[must_use]
     pub fn from_number(number: u8) -> Self {
         match number {
@@ -89,7 +89,7 @@ impl Code {
         }
     }
 
-    /// Returns the number on the wire, 1 to 16.
+    /// Returns the code's wire number, 1 to 16.
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8
@@ -108,9 +108,9 @@ impl Code {
     }
 }
 
-/// The error of a call: a code for programs, a message for humans, and the side that ended the call.
+/// The error of a call, with a code for programs, a message for humans, and the side that ended the call.
 ///
-/// Handlers return one, and nodes create one for each call that they end. A failed call can be repeated if
+/// Handlers return statuses, and nodes create one for each call that they end. A failed call can be repeated if
 /// [`Status::may_have_run`] is false.
 ///
 /// ```
@@ -123,29 +123,29 @@ impl Code {
 /// assert_eq!(status.reason(), None, "no node ended the call");
 /// ```
 ///
-/// Conversions by `?`, the limits on texts and details, and the meaning of each [`Reason`]:
-/// `docs/book/src/guide/errors.md`.
+/// `docs/book/src/guide/errors.md` describes conversions with `?`, the limits on texts and details, and the meaning of each
+/// [`Reason`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     code: Code,
     message: String,
-    /// Causes within the limits, the nearest first.
+    /// Causes within the limits, the most direct first.
     causes: Vec<String>,
     details: Body,
     origin: Origin,
     reason: Option<Reason>,
     may_have_run: bool,
-    /// True if the status stands for an error of the method's own type.
+    /// True if the status represents an error of the method's own type.
     is_own_error: bool,
-    /// Metadata of the response; `None` if it has none.
+    /// Metadata of the response; `None` if empty.
     metadata: Option<Box<ReplyMetadata>>,
 }
 
-/// The metadata of a status without metadata.
+/// Metadata returned for a status without metadata.
 static NO_METADATA: Metadata = Metadata::new();
 
 impl Status {
-    /// Creates a status for a handler to return. [`Status::may_have_run`] is `true`.
+    /// Creates a status for a handler to return. Its [`Status::may_have_run`] is true.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
@@ -162,29 +162,28 @@ impl Status {
         }
     }
 
-    /// Creates the status that stands for an error of the method's own type in interceptors.
+    /// Creates a status that represents an error of the method's own type in interceptors.
     #[cold]
     pub(crate) fn of_own_error() -> Self {
         let text = "the handler failed with an error of the service's own";
         Self { is_own_error: true, ..Self::unknown(text) }
     }
 
-    /// Returns true if the status stands for an error of the method's own type.
+    /// Returns true if the status represents an error of the method's own type.
     pub(crate) fn is_own_error(&self) -> bool {
         self.is_own_error
     }
 
-    /// Creates the status of a call that this node ends before its handler runs.
+    /// Creates the status of a call that this node ended before its handler ran.
     pub(crate) fn not_run(code: Code, message: impl Into<String>) -> Self {
         Self { may_have_run: false, ..Self::ran(code, message) }
     }
 
-    /// Creates the status of a call that this node ends and whose handler may have run.
+    /// Creates the status of a call that this node ended and whose handler may have run.
     pub(crate) fn ran(code: Code, message: impl Into<String>) -> Self {
         Self { origin: Origin::Local, ..Self::new(code, message) }
     }
 
-    /// Sets the reason.
     pub(crate) fn because(self, reason: Reason) -> Self {
         Self { reason: Some(reason), ..self }
     }
@@ -205,19 +204,19 @@ impl Status {
         self.code
     }
 
-    /// Returns the human-readable description of the failure.
+    /// Returns a human-readable description of the failure.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Returns the human-readable causes, the nearest first. Empty by default.
+    /// Returns human-readable causes, the most direct first. Empty by default.
     #[must_use]
     pub fn causes(&self) -> &[String] {
         &self.causes
     }
 
-    /// Appends a cause, deeper than the existing ones. At most 16 causes are kept, of 1 KiB each.
+    /// Appends a cause behind the existing ones. At most 16 causes are kept, each of at most 1 KiB.
     #[must_use]
     pub fn with_cause(mut self, cause: impl fmt::Display) -> Self {
         if self.causes.len() < MOST_CAUSES {
@@ -239,7 +238,7 @@ impl Status {
         self
     }
 
-    /// Appends the time until the next attempt to connect as a cause, with the remedy. The message omits the time, so that
+    /// Appends a cause with the time until the next connection attempt and the remedy. The message omits the time, so that
     /// the same failure always has the same text.
     pub(crate) fn with_next_attempt(self, due_in: Duration) -> Self {
         self.with_cause(format_args!(
@@ -247,69 +246,70 @@ impl Status {
         ))
     }
 
-    /// Sets the causes, which must be within the limits.
+    /// Sets the causes, which must not exceed the limits.
     pub(crate) fn with_causes(mut self, causes: Vec<String>) -> Self {
         self.causes = causes;
         self
     }
 
-    /// Returns the data that the handler attached for programs, in a format that both sides have agreed on. Empty
-    /// by default.
+    /// Returns the data that the handler attached for programs, in a format on which both sides have agreed. Empty by
+    /// default.
     ///
-    /// Details of more than 1 MiB are not sent. The status arrives without them, and its last cause names their
-    /// size.
+    /// Details larger than 1 MiB are not sent. The status arrives without them, and its last cause contains their size.
     #[must_use]
     pub fn details(&self) -> &Bytes {
         self.details.as_bytes()
     }
 
-    /// Sets the details. `Debug` output has their length only.
+    /// Sets the details. `Debug` output shows only their length.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<Bytes>) -> Self {
         self.details = Body::from(details.into());
         self
     }
 
-    /// Returns the metadata that travels with the status, at the end of the response. Empty by default.
+    /// Returns the metadata sent with the status, at the end of the response. Empty by default.
     ///
-    /// A caller gets what the handler has set by
-    /// [`Context::set_trailing_metadata`](crate::Context::set_trailing_metadata), followed by [`Status::with_metadata`].
+    /// A caller gets the metadata that the handler set with
+    /// [`Context::set_trailing_metadata`](crate::Context::set_trailing_metadata), followed by that of
+    /// [`Status::with_metadata`].
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         self.metadata.as_ref().map_or(&NO_METADATA, |metadata| &metadata.trailing)
     }
 
-    /// Sets the metadata that travels with the status, also inside an error that is sent
-    /// ([`nested_status`](crate::nested_status)). There it is part of the error, and `metadata_bytes` does not count it.
+    /// Sets the metadata sent with the status. If the status is part of an error that is sent
+    /// ([`nested_status`](crate::nested_status)), the metadata is part of this error and does not count towards
+    /// `metadata_bytes`.
     #[must_use]
     pub fn with_metadata(self, trailing: Metadata) -> Self {
         self.with_reply_metadata(ReplyMetadata { trailing, ..ReplyMetadata::default() })
     }
 
-    /// Sets the metadata of the response that the status came with.
+    /// Sets the metadata of the response that contained the status.
     pub(crate) fn with_reply_metadata(self, metadata: ReplyMetadata) -> Self {
         Self { metadata: (!metadata.is_empty()).then(|| Box::new(metadata)), ..self }
     }
 
-    /// Returns the metadata of the response that the status came with.
+    /// Returns the metadata of the response that contained the status.
     pub(crate) fn reply_metadata(&self) -> Option<&ReplyMetadata> {
         self.metadata.as_deref()
     }
 
-    /// Marks the call as one that may have run.
+    /// Marks the call as possibly run.
     pub(crate) fn after_run(self) -> Self {
         Self { may_have_run: true, ..self }
     }
 
-    /// Converts to the status of a call refused by an interceptor. The handler has not run, even if the status comes from a
-    /// call that has.
+    /// Converts the status to that of a call refused by an interceptor. The handler has not run, even if the status comes
+    /// from another call that has.
     pub(crate) fn before_run(self) -> Self {
         let is_of_caller = matches!(self.code, Code::Unauthenticated | Code::PermissionDenied);
         let reason = is_of_caller.then_some(Reason::Unauthorised);
         Self { may_have_run: false, origin: Origin::Local, reason, ..self }
     }
 
-    /// Removes details that are too large for the wire.
+    /// Removes details that exceed the wire limit.
     pub(crate) fn within_limits(mut self) -> Self {
         let bytes = self.details.len();
         if bytes <= MOST_DETAILS {
@@ -328,23 +328,23 @@ impl Status {
         self.origin
     }
 
-    /// Returns the reason why a node ended the call in the handler's place. `None` if a handler returned the status
-    /// or the program created it.
+    /// Returns the reason why a node ended the call in place of the handler. `None` if a handler returned the status or the
+    /// program created it.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         self.reason
     }
 
-    /// Returns true if the handler has run or may have run. `false` guarantees that it has not.
+    /// Returns true if the handler has run or may have run. `false` guarantees that the handler has not run.
     ///
-    /// This concerns the call that ended with this status, and each node decides it for its own calls. A handler
-    /// that returns the status of a nested call has run, whether or not the nested call has.
+    /// The value applies to the call that ended with this status, and each node determines it for its own calls. A handler
+    /// that returns the status of a nested call has run, even if the nested call has not.
     #[must_use]
     pub fn may_have_run(&self) -> bool {
         self.may_have_run
     }
 
-    /// Prefixes the message with the call's name.
+    /// Prepends the call's name to the message.
     pub(crate) fn of_call(self, call: fmt::Arguments<'_>) -> Self {
         Self { message: format!("{call}: {}", self.message), ..self }
     }
@@ -355,13 +355,13 @@ impl Status {
         Self { may_have_run, ..Self::ran(code, format!("{call}: {cause}")) }.because(reason)
     }
 
-    /// Creates the status of a call whose message cannot be sent although the session continues.
+    /// Creates the status of a call whose message could not be sent although the session continues.
     pub(crate) fn not_sent(message: &str, cause: PeerDown) -> Self {
         let (code, reason) = Self::of(cause);
         Self::ran(code, format!("{message} cannot be sent: {cause}")).because(reason)
     }
 
-    /// Returns the code and the reason of a call that ends for this cause.
+    /// Returns the code and the reason of a call that ended for this cause.
     pub(crate) fn of(cause: PeerDown) -> (Code, Reason) {
         match cause {
             PeerDown::Deadline => (Code::DeadlineExceeded, Reason::Expired),
@@ -374,7 +374,7 @@ impl Status {
             | PeerDown::UnknownSetting(_)
             | PeerDown::SettingRefused(_) => (Code::FailedPrecondition, Reason::OtherProtocol),
             PeerDown::ShuttingDown => (Code::Unavailable, Reason::Draining),
-            // A retry can succeed.
+            // A retry may succeed.
             #[cfg(feature = "identity")]
             PeerDown::Handshake(failure)
                 if matches!(failure.cause(), Refused::TooMany | Refused::TimedOut) =>
@@ -389,7 +389,7 @@ impl Status {
     }
 }
 
-/// Returns the longest prefix of a text within `most_bytes` bytes.
+/// Returns the longest prefix of a text that has at most `most_bytes` bytes.
 pub(crate) fn cut(text: &str, most_bytes: usize) -> &str {
     let end = (0..=most_bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or_default()]
@@ -417,11 +417,11 @@ constructors!(
     data_loss DataLoss, unauthenticated Unauthenticated
 );
 
-/// Writes the code, the message and the causes. Control characters are escaped, except line feeds and tabs: a server chooses
-/// the texts, and could change what a terminal or a log shows.
+/// Writes the code, the message and the causes. Control characters other than line feeds and tabs are escaped, because a
+/// server chooses the texts and could otherwise change what a terminal or a log shows.
 ///
-/// "(the call may have run)" follows if a node ended the call, the call may have run, and the code is one after
-/// which callers may try again: `Cancelled`, `DeadlineExceeded`, `ResourceExhausted`, `Aborted` or `Unavailable`.
+/// "(the call may have run)" follows if a node ended the call, the call may have run, and the code is one after which
+/// callers may retry: `Cancelled`, `DeadlineExceeded`, `ResourceExhausted`, `Aborted` or `Unavailable`.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: ", self.code)?;
@@ -439,7 +439,7 @@ impl fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// Writes a text with control characters escaped, except line feeds and tabs.
+/// Writes a text with escaped control characters, except line feeds and tabs.
 fn write_escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     let is_escaped = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
     for part in text.split_inclusive(is_escaped) {

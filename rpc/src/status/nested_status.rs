@@ -1,9 +1,9 @@
-//! Serde support for a [`Status`] inside another value, such as a service's error that a call has caused.
+//! Serde support for a [`Status`] inside another value, such as a service's error caused by a nested call.
 //!
 //! Put `#[serde(with = "trunkline::nested_status")]` on the field.
 //!
-//! `Status` does not implement serde's traits itself: as the error of a method it is sent by the protocol. The
-//! bytes may come from a peer, so the limits of a status apply.
+//! `Status` itself does not implement serde's traits, because the protocol sends it when it is the error of a method. The
+//! bytes may come from a peer, so the limits on a status apply.
 //!
 //! ```
 //! #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
@@ -30,10 +30,10 @@ struct Nested {
     details: Bytes,
     /// 0 for this node, 1 for the peer, 2 for the handler.
     origin: u8,
-    /// Number as in a reply; 0 for none.
+    /// Number as in a reply; 0 if there is none.
     reason: u8,
     may_have_run: bool,
-    /// Entries of the metadata, in wire format.
+    /// Metadata entries, in wire format.
     #[serde(default)]
     metadata: Bytes,
 }

@@ -1,5 +1,5 @@
-//! Origin and reason of a status, for programs that react to the cause of a failed call and not to its text. [`Origin`]
-//! names the side that ended a call, and [`Reason`] the cause for which a node ended it in the handler's place.
+//! Origin and reason of a status, for programs that react to the cause of a failed call rather than its text. [`Origin`] is
+//! the side that ended a call, and [`Reason`] tells why a node ended a call in place of the handler.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {
-    /// The caller's node, without a reply from the peer or despite one.
+    /// The caller's node, with or without a reply from the peer.
     Local,
     /// The server's node, in place of the handler.
     Peer,
@@ -25,7 +25,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The reason why a node ended a call in the handler's place. The message of the status has the details.
+/// The reason why a node ended a call in place of the handler. The message of the status contains the details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -33,44 +33,45 @@ pub enum Reason {
     Overloaded,
     /// The node is draining or has shut down.
     Draining,
-    /// The peer cannot be reached, or its session ended. With `Unauthenticated`, a node has not proved its name to the other.
+    /// The peer cannot be reached, or its session ended. With `Unauthenticated`, one of the nodes has not proved its name to
+    /// the other.
     Unreachable,
     /// The time limit passed.
     Expired,
-    /// The caller gave up.
+    /// The caller cancelled the call.
     Cancelled,
-    /// The caller may not call this method.
+    /// The caller is not authorised to call this method.
     Unauthorised,
-    /// The node has no such service.
+    /// The node does not serve this service.
     NoService,
-    /// The service has no such method.
+    /// The service does not contain this method.
     NoMethod,
-    /// The service has another schema version.
+    /// The server has another version of the service's schema.
     OtherSchema,
-    /// The peer speaks another version of the protocol.
+    /// The peer uses another version of the protocol.
     OtherProtocol,
-    /// The request has a mandatory extension that the node does not know.
+    /// The request contains a mandatory extension that is unknown to the node.
     UnknownExtension,
     /// The arguments cannot be encoded or decoded.
     BadArguments,
     /// The reply cannot be encoded or decoded.
     BadReply,
-    /// The arguments or the reply are larger than a limit.
+    /// The arguments or the reply exceed a size limit.
     TooLarge,
     /// The handler panicked.
     Panicked,
     /// The program used the library incorrectly.
     Misuse,
-    /// The service has another codec.
+    /// The server uses another codec for the service.
     OtherCodec,
-    /// A type that the method sends has other fields or variants at the server.
+    /// A type used by the method has other fields or variants on the server.
     OtherShape,
-    /// The sender that feeds a stream was dropped before it finished.
+    /// The sender that feeds a stream was dropped before the stream was finished.
     SenderDropped,
 }
 
 impl Reason {
-    /// All reasons in the order of their numbers in replies, which begin with 1.
+    /// All reasons, in the order of their numbers in replies, which start at 1.
     const NUMBERED: [Self; 19] = [
         Self::NoService,
         Self::NoMethod,

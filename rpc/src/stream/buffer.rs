@@ -1,7 +1,7 @@
-//! Buffers for the items of a stream: items to send, and received items.
+//! Buffers for received items of a stream and for items to send.
 //!
 //! Small items share one buffer instead of one allocation each. Peers are charged for windows, not for buffers, so a buffer
-//! grows at most to the size of its window. A reader keeps an emptied buffer, so that a steady stream does not allocate.
+//! grows at most to the size of its window. A reader keeps its emptied buffer, so that a steady stream does not allocate.
 
 use super::{BATCH, IN_REPLY};
 use crate::codec::EncodeValue;
@@ -15,11 +15,11 @@ use trunkline_transport::MessageHeader;
 
 /// Largest item, in bytes, that is copied into the shared buffer.
 const COPIED: usize = 4096;
-/// Capacity in bytes beyond which an empty buffer is freed.
+/// Capacity, in bytes, above which an empty buffer is freed.
 const KEPT: usize = 64 << 10;
-/// Smallest capacity of a buffer, in bytes.
+/// Minimum capacity of a buffer, in bytes.
 const LEAST: usize = 512;
-/// Bytes of a batch to send, with the headers of its items and the item that completes it.
+/// Size of a batch to send, including the headers of its items and the item that completes it.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small constant")]
 const BATCH_BYTES: usize = BATCH.bytes as usize + BATCH.items as usize * DATA_BYTES + COPIED;
 
@@ -42,17 +42,18 @@ impl Stored {
     }
 }
 
-/// The items of one buffer, in order.
+/// The items in one buffer, in order.
 #[derive(Debug, Default)]
 struct Items {
     bytes: Vec<u8>,
-    /// Start of the first item.
+    /// Start of the first item in the shared buffer.
     start: usize,
     items: VecDeque<Stored>,
 }
 
 impl Items {
-    /// Adds an item with `room` bytes in front of it. The buffer grows to `most` bytes, or to the size that the item needs.
+    /// Adds an item, preceded by `room` bytes. The buffer grows to at most `most` bytes, or to the size that the item
+    /// requires.
     fn push(&mut self, room: usize, most: usize, item: Item<'_>) {
         let bytes = item.as_slice();
         let copied = if bytes.len() <= COPIED { bytes } else { &[] };
@@ -69,7 +70,7 @@ impl Items {
         });
     }
 
-    /// Removes the first item, with the `room` bytes in front of it.
+    /// Removes the first item and the `room` bytes in front of it.
     fn pop(&mut self, room: usize) {
         let Some(item) = self.items.pop_front() else { return };
         self.start += room + item.copied();
@@ -87,27 +88,27 @@ impl Items {
 #[derive(Debug, Default)]
 pub struct ItemBuffer {
     items: Items,
-    /// Bytes of the added items, without headers.
+    /// Size of the items added since the last [`Self::take_added`], without headers.
     added: usize,
 }
 
 /// The next item to send.
 pub(super) struct Next<'b> {
     pub(super) header: MessageHeader,
-    /// Number of the call, followed by the item if it is small.
+    /// Number of the call, followed by the item if the item is small.
     pub(super) head: &'b [u8],
     /// The item if it is large.
     pub(super) body: Bytes,
 }
 
 impl ItemBuffer {
-    /// Adds a value, which its codec encodes.
+    /// Encodes a value with its codec and adds it.
     ///
     /// # Errors
-    /// `Internal` when the value cannot be encoded.
+    /// Returns `Internal` if the value cannot be encoded.
     pub fn value<V: EncodeValue>(&mut self, value: &V) -> Result<(), Status> {
         let Items { bytes, items, .. } = &mut self.items;
-        // Codecs double a full buffer.
+        // Otherwise the codec would double a full buffer, beyond the size of a batch.
         let capacity = bytes.capacity();
         if capacity - bytes.len() < COPIED && capacity < BATCH_BYTES {
             bytes.reserve_exact((2 * capacity).clamp(LEAST, BATCH_BYTES) - bytes.len());
@@ -136,7 +137,7 @@ impl ItemBuffer {
     /// Adds raw bytes.
     ///
     /// # Errors
-    /// Never fails. It has the signature of `value`, so that stubs need not distinguish the two.
+    /// Never fails. Its signature is that of `value`, so that stubs can treat both alike.
     pub fn bytes(&mut self, item: Bytes) -> Result<(), Status> {
         self.added += item.len();
         self.items.push(DATA_BYTES, BATCH_BYTES, Item::Own(item));
@@ -147,7 +148,7 @@ impl ItemBuffer {
         self.items.items.is_empty()
     }
 
-    /// Returns true if there is one item, which a REPLY may contain.
+    /// Returns true if there is exactly one item and it fits into a REPLY.
     pub(super) fn fits_reply(&self) -> bool {
         match self.items.items.front() {
             Some(Stored::Copied(length)) => self.items.items.len() == 1 && *length > 0,
@@ -156,7 +157,7 @@ impl ItemBuffer {
         }
     }
 
-    /// Removes the first item: appends it to `small`, or returns it if it has its own allocation.
+    /// Removes the first item. Appends it to `small`, or returns it if it has its own allocation.
     pub(super) fn take_first(&mut self, small: &mut Vec<u8>) -> Bytes {
         let Some(Next { head, body, .. }) = self.next(0, false, 0) else { return Bytes::new() };
         small.extend_from_slice(&head[DATA_BYTES..]);
@@ -164,7 +165,7 @@ impl ItemBuffer {
         body
     }
 
-    /// Returns the bytes of the items added since the last call.
+    /// Returns the size of the items added since the last call, in bytes.
     pub(super) fn take_added(&mut self) -> usize {
         mem::take(&mut self.added)
     }
@@ -187,9 +188,9 @@ impl ItemBuffer {
 
 /// A received item.
 pub(crate) enum Item<'b> {
-    /// An item in memory that is reused after the call.
+    /// An item in memory that the caller reuses after the call.
     Borrowed(&'b [u8]),
-    /// An item with its own memory.
+    /// An item that owns its memory.
     Own(Bytes),
 }
 
@@ -214,8 +215,8 @@ impl Item<'_> {
 pub(super) struct ReceivedItems(Items);
 
 impl ReceivedItems {
-    /// Adds an item, copied unless it has its own memory. `left` is the number of bytes that may still arrive, including the
-    /// item.
+    /// Adds an item, and copies it unless it owns its memory. `left` is the number of bytes that may still arrive, including
+    /// this item.
     pub(super) fn push(&mut self, item: Item<'_>, left: usize) {
         let most = self.0.bytes.len() + left;
         self.0.push(0, most, item);
@@ -225,7 +226,7 @@ impl ReceivedItems {
         self.0.items.is_empty()
     }
 
-    /// Passes the first item to `with` and removes it.
+    /// Passes the first item to `with`, then removes it.
     pub(super) fn take<T>(&mut self, with: impl FnOnce(Item<'_>) -> T) -> Option<T> {
         let value = match self.0.items.front_mut()? {
             Stored::Copied(length) => {
@@ -279,7 +280,7 @@ mod tests {
             let (mut left, mut consumed) = (WINDOW, 0);
             let item = vec![7; size];
             for step in 0_u32..20_000 {
-                // Readers that stop, that are quick, and that change.
+                // Readers that are stopped, fast, and alternately both.
                 let reads = [false, step % 8 < 7, step % 97 < 50, step % 5003 < 2500][step as usize / 5000];
                 if !reads {
                     if left > 0 {

@@ -1,4 +1,4 @@
-//! Streams to be processed by their poller, reported by readers and writers on any thread.
+//! Collects streams for processing by their poller, as reported by readers and writers on any thread.
 
 use super::Charge;
 use super::state::{CallStream, Flushed};
@@ -11,14 +11,14 @@ use std::time::Duration;
 use trunkline_transport::{PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Time until the next attempt for a peer without room. Doubled after each failure.
+/// Time until the next attempt after a failure for lack of room, doubled after each further failure.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
-/// Maximum number of a peer's streams tried in a round, and tried without success.
+/// Maximum number of a peer's streams tried in one round, and maximum number tried without success.
 const TRIES: usize = 256;
 const FAILURES: usize = 16;
 
-/// The changed streams of one poller. Each is in the list at most once.
+/// The changed streams of one poller. The list contains each stream at most once.
 #[derive(Default)]
 pub(crate) struct Changes {
     any: AtomicBool,
@@ -37,7 +37,7 @@ impl Changes {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Takes all streams, in exchange for an empty list.
+    /// Takes all streams. `list` must be empty and is swapped with the list of streams.
     fn take(&self, list: &mut Vec<Arc<CallStream>>) {
         self.any.store(false, Ordering::Release);
         mem::swap(&mut *self.streams.lock(), list);
@@ -52,8 +52,8 @@ impl Changes {
 
 /// The streams of one poller that wait for room in the message queue. Owned by the poller.
 ///
-/// The streams of a peer wait in a line. While the peer has no room, only a few of them are tried, at growing intervals: a
-/// peer may have many streams and accept no messages.
+/// The streams to one peer form a line. While the message queue has no room for the peer, only a few of them are tried, at
+/// growing intervals, because a peer may have many streams and accept no messages.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     lines: BTreeMap<PeerKey, BlockedPeer>,
@@ -63,7 +63,7 @@ pub(crate) struct Unsent {
     scratch: Vec<u8>,
 }
 
-/// The streams of a peer that wait for room in the message queue.
+/// The streams to a peer that wait for room in the message queue.
 #[derive(Debug)]
 struct BlockedPeer {
     streams: VecDeque<Arc<CallStream>>,
@@ -72,7 +72,7 @@ struct BlockedPeer {
 }
 
 impl Unsent {
-    /// Sends the pending frames of streams. Returns true if there was a stream to process.
+    /// Sends the pending frames of streams. Returns true if there were streams to process.
     pub(crate) fn flush(&mut self, changes: &Changes, transport: &mut Transport, charge: Charge<'_>) -> bool {
         let now = transport.now();
         let is_round = self.next_round.is_some_and(|due| due <= now);
@@ -98,7 +98,7 @@ impl Unsent {
         true
     }
 
-    /// Sends the pending frames of lines whose retry time has come.
+    /// Sends the pending frames of lines whose retry time has been reached.
     fn flush_lines(&mut self, now: Time, transport: &mut Transport, charge: Charge<'_>) {
         let scratch = &mut self.scratch;
         self.lines.retain(|_, line| {
@@ -124,7 +124,7 @@ impl Unsent {
         });
     }
 
-    /// Returns the time of the next `flush`.
+    /// Returns the time when `flush` must be called next.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.next_round
     }

@@ -1,9 +1,9 @@
 //! A bounded channel whose receiver is a stream, for handlers and callers that feed a stream from other code.
 //!
-//! A sender that panics, returns early or is aborted must not look like one that has sent all its items. So only
-//! [`Sender::finish`] ends the stream, and a dropped sender is an error. The items of a stream can be of any type, so
-//! `poll_next` cannot return that error: it reports it to the [`Watch`] that polls the stream, however many adapters lie
-//! between the two, and returns `None`. Invariant: a reader without a `Watch` never gets this `None`.
+//! A sender that panics, returns early or is aborted must be distinguishable from a sender that has sent all its items.
+//! Therefore only [`Sender::finish`] ends the stream, and dropping a sender is an error. The items of a stream can have any
+//! type, so `poll_next` cannot return that error. It returns `None` and reports the error to the [`Watch`] that polls the
+//! stream, through any number of adapters. A reader without a `Watch` never gets this `None`.
 
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-/// Creates a channel for at most `items` items at a time, at least one.
+/// Creates a channel that holds at most `items` items, at least one.
 ///
-/// Both ends work on any thread and any executor. A handler can return the receiver as its stream, and feed it from
+/// Both ends can be used on any thread and any executor. A handler can return the receiver as its stream and feed it from
 /// other code:
 ///
 /// ```
@@ -53,10 +53,11 @@ pub fn channel<T>(items: usize) -> (Sender<T>, Receiver<T>) {
     (sender, Receiver { source: Box::pin(source), is_cut })
 }
 
-/// The sending end of a [`channel`]. The stream ends once each clone has called [`Sender::finish`].
+/// The sending end of a [`channel`]. The stream ends after each clone has called [`Sender::finish`].
 ///
-/// A clone that is dropped before that closes the channel: the reader gets the items that were sent, then an `Internal`
-/// with [`Reason::SenderDropped`]. After a panic, an aborted task or an early return the reader therefore gets an error.
+/// Dropping a clone that has not finished closes the channel. The reader gets the items already sent, and then an `Internal`
+/// error with [`Reason::SenderDropped`]. The reader therefore gets an error after a panic, an aborted task or an early
+/// return.
 ///
 /// ```
 /// use trunkline::{Reason, block_on, stream};
@@ -72,7 +73,7 @@ pub fn channel<T>(items: usize) -> (Sender<T>, Receiver<T>) {
 /// ```
 pub struct Sender<T> {
     sink: Sink<T>,
-    /// True once a clone was dropped before it finished.
+    /// True if a clone was dropped before it finished.
     is_cut: Arc<AtomicBool>,
     is_finished: bool,
 }
@@ -81,7 +82,7 @@ impl<T> Sender<T> {
     /// Sends an item. Waits until the channel has room.
     ///
     /// # Errors
-    /// Returns the item if the receiver, or a clone that had not finished, was dropped.
+    /// Returns the item if the receiver was dropped, or if a clone was dropped before it finished.
     pub async fn send(&self, item: T) -> Result<(), Closed<T>> {
         self.sink.send(item).await.map_err(|error| Closed(error.0))
     }
@@ -89,7 +90,7 @@ impl<T> Sender<T> {
     /// Sends an item if there is room.
     ///
     /// # Errors
-    /// Returns the item if the channel is full, or if the receiver, or a clone that had not finished, was dropped.
+    /// Returns the item if the channel is full, if the receiver was dropped, or if a clone was dropped before it finished.
     pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
         self.sink.try_send(item).map_err(|error| match error {
             async_channel::TrySendError::Full(item) => TrySendError::Full(item),
@@ -97,13 +98,13 @@ impl<T> Sender<T> {
         })
     }
 
-    /// Returns true if the receiver, or a clone that had not finished, was dropped.
+    /// Returns true if the receiver was dropped, or if a clone was dropped before it finished.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.sink.is_closed()
     }
 
-    /// Declares that this sender has sent all its items. The stream ends once every clone has finished.
+    /// Marks this sender as finished, because it has sent all its items. The stream ends after every clone has finished.
     pub fn finish(mut self) {
         self.is_finished = true;
     }
@@ -133,8 +134,8 @@ impl<T> fmt::Debug for Sender<T> {
 
 /// The receiving end of a [`channel`].
 ///
-/// It is a stream of the items. Return it from a handler, pass it to a method that takes items, or to
-/// [`Streaming::from_stream`](super::Streaming::from_stream), also within adapters such as `map`: if a sender is dropped
+/// It is a stream of the items. Return it from a handler, pass it to a method that takes items, or pass it to
+/// [`Streaming::from_stream`](super::Streaming::from_stream). Adapters such as `map` may wrap it. If a sender is dropped
 /// before it has finished, the reader at the other end gets a status. Code that reads the items itself uses
 /// [`Receiver::recv`]:
 ///
@@ -151,8 +152,8 @@ impl<T> fmt::Debug for Sender<T> {
 /// ```
 ///
 /// # Panics
-/// Reading it as a stream in any other way panics when a sender was dropped before it finished: `None` would look like the
-/// end of the items.
+/// Reading it as a stream in any other way panics if a sender was dropped before it finished, because `None` would look like
+/// the regular end of the stream.
 pub struct Receiver<T> {
     source: Pin<Box<Source<T>>>,
     is_cut: Arc<AtomicBool>,
@@ -162,7 +163,7 @@ impl<T> Receiver<T> {
     /// Returns the next item, or `None` if all senders have finished.
     ///
     /// # Errors
-    /// `Internal` with [`Reason::SenderDropped`] if a sender was dropped before it finished.
+    /// Returns `Internal` with [`Reason::SenderDropped`] if a sender was dropped before it finished.
     pub async fn recv(&mut self) -> Result<Option<T>, Status> {
         poll_fn(|task| self.poll_recv(task)).await
     }
@@ -170,7 +171,7 @@ impl<T> Receiver<T> {
     /// Polls for the next item. See [`Receiver::recv`].
     ///
     /// # Errors
-    /// `Internal` with [`Reason::SenderDropped`] if a sender was dropped before it finished.
+    /// Returns `Internal` with [`Reason::SenderDropped`] if a sender was dropped before it finished.
     pub fn poll_recv(&mut self, task: &mut Context<'_>) -> Poll<Result<Option<T>, Status>> {
         self.source.as_mut().poll_next(task).map(|item| match item {
             // SYNC: cut
@@ -202,11 +203,11 @@ impl<T> fmt::Debug for Receiver<T> {
 }
 
 thread_local! {
-    /// `None` unless a stream is polled under [`watched`]; true once a receiver in it was cut off.
+    /// `None` unless a stream is being polled in [`watched`]; true if a receiver in that stream was cut off.
     static WATCHED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// Restores the outer watch, also after a panic.
+/// Restores the outer watch, including after a panic.
 struct Outer(Option<bool>);
 
 impl Drop for Outer {
@@ -215,15 +216,15 @@ impl Drop for Outer {
     }
 }
 
-/// Polls a stream. Also returns a status if a receiver that it polled has lost a sender that had not finished.
+/// Calls `poll`. Also returns a status if a polled receiver had a sender that was dropped before it finished.
 pub(super) fn watched<R>(poll: impl FnOnce() -> R) -> (R, Option<Status>) {
     let _outer = Outer(WATCHED.replace(Some(false)));
     let polled = poll();
     (polled, (WATCHED.get() == Some(true)).then(sender_dropped))
 }
 
-/// Watches the end of a polled stream that may read a [`Receiver`]. A dropped sender is reported as an error after the items
-/// sent before.
+/// Detects dropped senders in a polled stream that may read a [`Receiver`]. It reports a dropped sender as an error, after
+/// the items that were sent before.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Watch {
@@ -232,7 +233,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns what `poll` returns, or the status of a sender that was dropped before it finished.
+    /// Returns the result of `poll`, or the status for a sender that was dropped before it finished.
     pub fn poll<T>(&mut self, poll: impl FnOnce() -> Poll<Option<T>>) -> Poll<Option<Result<T, Status>>> {
         if self.is_over {
             return Poll::Ready(None);
@@ -251,7 +252,7 @@ impl Watch {
         Poll::Ready(self.dropped().map(Err))
     }
 
-    /// Ends the stream if a sender was dropped in the last poll. Returns the status.
+    /// Returns the status if a sender was dropped during the last poll. This ends the stream.
     pub fn dropped(&mut self) -> Option<Status> {
         self.is_over |= self.dropped.is_some();
         self.dropped.take()
@@ -263,7 +264,7 @@ fn sender_dropped() -> Status {
     Status::ran(Code::Internal, text).because(Reason::SenderDropped)
 }
 
-/// The error of [`Sender::send`]: the channel is closed. It returns the item.
+/// The error of [`Sender::send`] when the channel is closed. It contains the item.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the channel is closed")]
 pub struct Closed<T>(pub T);
@@ -274,13 +275,13 @@ impl<T> fmt::Debug for Closed<T> {
     }
 }
 
-/// The error of [`Sender::try_send`]. It returns the item.
+/// The error of [`Sender::try_send`]. It contains the item.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TrySendError<T> {
     /// The channel is full.
     #[error("the channel has no room")]
     Full(T),
-    /// The receiver, or a clone of the sender that had not finished, was dropped.
+    /// The receiver was dropped, or a clone of the sender was dropped before it finished.
     #[error("the channel is closed")]
     Closed(T),
 }
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!(poll(&mut receiver), Poll::Ready(Err(Reason::SenderDropped)));
     }
 
-    /// The items of two channels, the second after the first.
+    /// A stream of the first receiver's items, followed by the second receiver's items.
     struct Chain(Receiver<Result<u8, Status>>, Receiver<Result<u8, Status>>);
 
     impl Stream for Chain {

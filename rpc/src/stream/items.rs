@@ -1,4 +1,4 @@
-//! The reader of a stream.
+//! Reads the items of a stream.
 
 use super::StreamHost;
 use super::Window;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use trunkline_transport::PeerKey;
 
-/// A stream of received items: the response of a call in a client, the caller's items in a handler.
+/// A stream of received items. In a client, these are the items of the response; in a handler, those that the caller sends.
 ///
 /// ```
 /// use trunkline::{Status, Stream};
@@ -41,17 +41,17 @@ use trunkline_transport::PeerKey;
 /// # fn main() {}
 /// ```
 ///
-/// It implements [`Stream`](futures_core::Stream). [`Streaming::message`] needs no trait. Both may be used on any thread
-/// and any executor.
+/// It implements [`Stream`](futures_core::Stream), and [`Streaming::message`] works without this trait. Both can be used on
+/// any thread and any executor.
 ///
-/// The stream ends with `None` only if its writer has finished. A lost session, a deadline, a cancellation, a panic or a
-/// [`Sender`](super::Sender) that was dropped before it finished is an `Err`, which says how many items were delivered;
-/// `None` follows it. A server drops the handler of such a call, which therefore gets the `Err` only in other tasks and
-/// threads. The `None` of any other stream that the writer returns or passes counts as its end.
+/// The stream ends with `None` only if its writer has finished. A lost session, a deadline, a cancellation, a panic, or a
+/// [`Sender`](super::Sender) that was dropped before it finished results in one `Err` followed by `None`. The `Err` contains
+/// the number of delivered items. A server drops the handler of such a call, so only other tasks and threads get the `Err`.
+/// If the writer returns or passes any other stream, a `None` from that stream ends this one.
 ///
-/// The writer waits while the reader takes no items: its window is 16 KiB and 64 items at first, and at most 1 MiB and
-/// 4096 items, or four items if these are larger, up to 4 MiB. Dropping the stream in a client cancels the call. Dropping
-/// it in a handler stops the client's stream.
+/// The writer waits while the reader does not take items. Its window starts at 16 KiB and 64 items, and grows to at most 1
+/// MiB and 4096 items. If items are larger, the window grows to four items, up to 4 MiB. Dropping the stream in a client
+/// cancels the call. Dropping it in a handler stops the client's stream.
 pub struct Streaming<T>(Kind<T>);
 
 enum Kind<T> {
@@ -61,16 +61,16 @@ enum Kind<T> {
 
 struct Reader<T> {
     stream: Arc<CallStream>,
-    /// Received items, without a lock.
+    /// Received items that can be read without a lock.
     batch: ReceivedItems,
-    /// Consumed window that was not returned to the peer yet.
+    /// Consumed part of the window that has not been returned to the peer.
     consumed: Window,
     delivered: u64,
     decode: Decode<T>,
     is_over: bool,
 }
 
-/// Decoder of items.
+/// Decodes items.
 enum Decode<T> {
     /// A decoder and its memory limit, in bytes.
     Coded(fn(&[u8], usize) -> Result<T, Status>, usize),
@@ -78,7 +78,7 @@ enum Decode<T> {
 }
 
 impl<T> Streaming<T> {
-    /// Creates a stream of the items of another stream, for mocks.
+    /// Creates a stream from another stream, for mocks.
     ///
     /// ```
     /// # use trunkline::{Status, Streaming, block_on};
@@ -113,19 +113,19 @@ impl<T> Streaming<T> {
     /// Returns the next item, or `None` if the writer has finished.
     ///
     /// # Errors
-    /// Fails once when the stream ends in any other way.
+    /// Fails once if the stream ends in any other way.
     pub async fn message(&mut self) -> Result<Option<T>, Status> {
         poll_fn(|task| self.poll(task)).await.transpose()
     }
 
-    /// Returns the metadata that the handler has set for the start of its response, in a client.
+    /// Returns the metadata that the handler set for the start of its response. For use in a client.
     #[must_use]
     pub fn initial_metadata(&self) -> Metadata {
         self.metadata().initial
     }
 
-    /// Returns the metadata that the handler has set for the end of its response, in a client. Empty before the end of the
-    /// stream, whether that is `None` or an `Err`.
+    /// Returns the metadata that the handler set for the end of its response. For use in a client. Empty until the stream
+    /// has ended, with `None` or an `Err`.
     #[must_use]
     pub fn trailing_metadata(&self) -> Metadata {
         match &self.0 {
@@ -134,7 +134,7 @@ impl<T> Streaming<T> {
         }
     }
 
-    /// Returns the poller of the stream and the peer that writes it.
+    /// Returns the stream's poller and the peer that writes the stream.
     pub(crate) fn peer(&self) -> Option<(Arc<dyn StreamHost>, PeerKey)> {
         match &self.0 {
             Kind::Received(reader) => reader.stream.peer(),
@@ -228,7 +228,7 @@ impl<T> Reader<T> {
         self.stream.ended(Err(&status)).err().unwrap_or(status)
     }
 
-    /// Adds the number of delivered items to a node's status. A handler's status stays unchanged.
+    /// Adds the number of delivered items to the status of a node. The status of a handler stays unchanged.
     fn after(&self, status: Status) -> Status {
         if status.reason().is_none() {
             return status;

@@ -1,15 +1,16 @@
-//! Streams of items in calls: [`Streaming`] reads one, and [`channel`] feeds one.
+//! Streams of items in calls. [`Streaming`] reads a stream, and [`channel`] feeds one.
 //!
-//! The attribute [`service`](macro@crate::service#streams) has an example of both directions, and
+//! The attribute [`service`](macro@crate::service#streams) contains an example of both directions.
 //! `docs/book/src/guide/streams.md` describes flow control, the end of a stream and clean-up.
 
-// A stream is a call: the request opens it, the reply ends it, and cancellation drops the handler. Each side's `CallStream` is
-// shared by the reader, the writer and the poller of the call. The poller stores received items and sends the items that the
-// writer has queued; the reader and the writer may be on any thread. `StreamHost` reports changes to the poller and wakes it.
+// A stream is a call: the request opens it, the reply ends it, and cancellation drops the handler. On each side, the reader,
+// the writer and the poller of the call share one `CallStream`. The poller stores received items and sends the items that
+// the writer has queued. The reader and the writer may run on any thread. `StreamHost` reports changes to the poller and
+// wakes it.
 //
-// Order: all frames of a direction are sent as ordered messages, so that large items keep their position. Memory: a writer
-// sends only within the reader's window, so a reader buffers at most one window and one item. Each side charges this memory to
-// the peer; a server also charges up to one `BATCH` queued by the writer. A client's first window is not charged.
+// Order: all frames of one direction are sent as ordered messages, so that large items keep their position. Memory: a writer
+// sends only within the reader's window, so a reader buffers at most one window and one item. Each side charges this memory
+// to the peer. A server also charges the `BATCH` that the writer may queue. A client does not charge the first window.
 
 use crate::node::budgets::SharedMemory;
 use crate::status::Status;
@@ -39,32 +40,33 @@ pub use items::Streaming;
 pub(crate) use state::{Address, CallStream, Expiry, Misuse};
 pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 
-/// Bytes of the window of a direction when a stream begins.
+/// Size of a direction's window at the start of a stream, in bytes.
 const FIRST_BYTES: usize = 16 << 10;
 /// Window at the start of a stream.
 const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
-/// Maximum that a writer hands over at a time. Its last item may exceed it.
+/// Maximum that a writer hands over at once. The last item may exceed it.
 const BATCH: Window = Window { bytes: 16 << 10, items: 256 };
-/// Maximum size of an item that is sent in the REPLY, in bytes: the size of one READ.
+/// Maximum size of an item that the REPLY contains, in bytes. It is the size of one READ.
 const IN_REPLY: usize = 256 << 10;
-/// The largest window.
+/// Maximum window.
 const MOST: Window = Window { bytes: 4 << 20, items: 4096 };
-/// Bytes up to which a window grows, unless [`ITEMS_AHEAD`] of the largest items need more.
+/// Size up to which a window grows, in bytes, unless [`ITEMS_AHEAD`] items of the largest size need more.
 const ENOUGH_BYTES: i64 = 1 << 20;
-/// Items of the largest size that a window has room for once it has grown, within [`MOST`]. With room for one, the writer
-/// would wait for the reader before each item.
+/// Number of items of the largest size for which a fully grown window has room, within [`MOST`]. If there were room for only
+/// one, the writer would wait for the reader before each item.
 const ITEMS_AHEAD: i64 = 4;
-/// Consumed bytes that are returned to the writer at once, even if the window is larger. The cost of their WINDOW frame is
-/// negligible in comparison.
+/// Number of consumed bytes that are returned to the writer at once, even if the window is larger. The cost of the WINDOW
+/// frame is negligible for this size.
 const RETURNED_BYTES: i64 = 128 << 10;
 
-/// Returns the bytes that a server charges for a new stream: a window for reading, and a batch for sending.
+/// Returns the bytes that a server charges for a new stream: a window for each direction that it reads, and a batch for each
+/// that it sends.
 pub(crate) fn first_charge(streams: Streams) -> usize {
     let directions = usize::from(streams.has_client_items()) + usize::from(streams.has_server_items());
     directions * FIRST_BYTES
 }
 
-/// Bytes and items.
+/// A number of bytes and a number of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Window {
     pub(crate) bytes: i64,
@@ -74,12 +76,12 @@ pub(crate) struct Window {
 impl Window {
     const NONE: Self = Self { bytes: 0, items: 0 };
 
-    /// Returns true if another item may be sent.
+    /// Returns true if another item may be sent within the window.
     fn is_open(self) -> bool {
         self.bytes > 0 && self.items > 0
     }
 
-    /// Subtracts an item.
+    /// Subtracts an item of `bytes` bytes.
     fn spend(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
         self.items -= 1;
@@ -95,20 +97,21 @@ impl Window {
     }
 }
 
-/// Changes a peer's charge from one number of bytes to another. Returns false if the peer may not use the bytes.
+/// Changes the charge to a peer from the first to the second number of bytes. Returns false if this exceeds the peer's
+/// limit.
 type Charge<'a> = &'a dyn Fn(PeerKey, usize, usize) -> bool;
 
-/// Interface of a stream to the poller of its call, which belongs to the layer above. The methods never block.
+/// Interface of a stream to its call's poller, which belongs to the layer above. The methods never block.
 ///
-/// The default methods are for a node that has not started, whose calls have failed.
+/// The default methods are for a node that has not started and whose calls fail.
 pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
     /// Tells the poller to process a changed stream.
     fn stream_changed(&self, _stream: Arc<CallStream>) {}
 
-    /// Tells the poller to sweep its calls, because a caller dropped a stream.
+    /// Tells the poller to check its calls, because a caller dropped a stream.
     fn stream_dropped(&self) {}
 
-    /// Wakes the tasks whose wakers the poller has collected. Called by the first of these tasks to run.
+    /// Wakes the tasks whose wakers the poller has collected. The first of these tasks that runs calls this.
     fn wake_others(&self) {}
 
     /// Returns the maximum memory of one decoded item, in bytes.
@@ -116,21 +119,21 @@ pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
         0
     }
 
-    /// Returns the share of the budget of decoded arguments that any thread may charge; `None` before the node starts.
+    /// Returns the share of the budget for decoded arguments that any thread may charge; `None` before the node starts.
     fn memory(&self) -> Option<&SharedMemory> {
         None
     }
 
-    /// Returns true in a forked child, which has no pollers.
+    /// Returns true in a forked child, which lacks the pollers.
     fn is_forked(&self) -> bool {
         false
     }
 }
 
-/// The caller's work for a stream: storage for its metadata, and the closures of interceptors. Dropping it before the end
-/// cancels the call for both.
+/// The caller's part in a stream, which consists of storage for its metadata and the closures of interceptors. Dropping it
+/// before the end of the stream cancels the call for both.
 pub(crate) trait CallEnd: fmt::Debug + Send {
-    /// Called when the handler has returned its stream.
+    /// Called when the handler has returned its stream. `metadata` belongs to the start of the response.
     fn opened(&self, metadata: ReplyMetadata);
 
     /// Called when the stream has ended.

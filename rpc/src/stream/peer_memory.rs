@@ -1,7 +1,7 @@
-//! Memory held for a peer by code outside of pollers, such as the buffers of an adapter to another protocol.
+//! Memory held on behalf of a peer by code outside of pollers, such as the buffers of an adapter to another protocol.
 //!
-//! A poller's share of a budget is used by its thread only. A node has one more share, behind a lock, for charges from any
-//! thread.
+//! Only the thread of a poller uses that poller's share of a budget. A node has one more share, behind a lock, for charges
+//! from any thread.
 
 use crate::call::context::{Context, PollerContext};
 use crate::node::budgets::DECODED_BYTES;
@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use trunkline_transport::PeerKey;
 
-/// Bytes of the budget of decoded arguments, charged to a peer until this is dropped.
+/// Part of the budget for decoded arguments, charged to a peer until this value is dropped.
 pub struct PeerMemory {
     owner: Arc<dyn StreamHost>,
     peer: PeerKey,
@@ -20,7 +20,7 @@ pub struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// Creates a charge of 0 bytes for the caller of a handler that runs on this poller. `None` elsewhere, and for a
+    /// Creates a charge of 0 bytes for the caller of a handler that runs on this poller. Returns `None` elsewhere, and for a
     /// detached context.
     #[must_use]
     pub fn of_caller(cx: &Context) -> Option<Self> {
@@ -28,7 +28,7 @@ impl PeerMemory {
         cx.peer().map(|_| Self { owner, peer: cx.peer_key(), bytes: 0 })
     }
 
-    /// Creates a charge of 0 bytes for the writer of a stream. `None` for a stream without a peer.
+    /// Creates a charge of 0 bytes for the writer of a stream. Returns `None` for a stream without a peer.
     #[must_use]
     pub fn of_writer<T>(items: &Streaming<T>) -> Option<Self> {
         items.peer().map(|(owner, peer)| Self { owner, peer, bytes: 0 })
@@ -37,17 +37,17 @@ impl PeerMemory {
     /// Changes the charge. Does nothing in a forked child.
     ///
     /// # Errors
-    /// Returns a status if the peer may not use the bytes. The charge is then unchanged.
+    /// Returns a status if the charge would exceed the peer's limit. The charge is then unchanged.
     pub fn resize(&mut self, bytes: usize) -> Result<(), Status> {
         if bytes == self.bytes {
             return Ok(());
         }
-        // In a child the lock may be held by a thread of the parent.
+        // In a forked child, a thread of the parent may hold the lock.
         let Some(memory) = self.owner.memory().filter(|_| !self.owner.is_forked()) else { return Ok(()) };
         let mut share = memory.lock();
         if bytes > self.bytes {
             let taken = share.take(self.peer, bytes - self.bytes);
-            // Returns reserved units, and removes the entry of a peer without charges.
+            // Returns reserved units to the budget, and removes the entry of a peer without charges.
             share.leave(self.peer);
             taken.map_err(|exhausted| {
                 let text =

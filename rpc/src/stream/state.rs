@@ -26,7 +26,7 @@ use trunkline_machine::mutant;
 use trunkline_transport::{Destination, Leaves, Outgoing, PeerKey, SendError, SessionNumber, Transport};
 use trunkline_verbs::Time;
 
-/// The side of a stream.
+/// The side of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
@@ -38,7 +38,7 @@ pub(super) enum Side {
 pub(crate) struct Address {
     pub(crate) peer: PeerKey,
     pub(crate) destination: Destination,
-    /// Session of the frames; `None` for the current session.
+    /// Session for the frames; `None` for the current session.
     pub(crate) session: Option<SessionNumber>,
     pub(crate) call: u64,
 }
@@ -48,9 +48,9 @@ pub(crate) struct Address {
 pub(crate) struct Misuse(pub(crate) &'static str);
 
 impl Misuse {
-    /// Frame of a stream for a call without streams.
+    /// A peer sent a stream frame for a call without streams.
     pub(crate) const NO_STREAM: Self = Self("a frame of a stream came for a call without one");
-    /// Reuse of the number of a running call.
+    /// A peer reused the number of a running call.
     pub(crate) const SAME_NUMBER: Self = Self("two calls have the same number");
 
     /// Returns the status that ends the stream.
@@ -79,17 +79,17 @@ pub(super) enum Flushed {
 pub(super) enum Room {
     /// Add items within this window.
     Window(Window),
-    /// Wait until woken.
+    /// Wait for a wake-up.
     Wait,
-    /// Stop: all items were sent, the reader was dropped, or the call has ended.
+    /// Stop, because all items were sent, the reader was dropped, or the call has ended.
     End,
-    /// Stop: the items cannot be sent.
+    /// Stop, because the items cannot be sent.
     Failed(Status),
 }
 
 /// The result of a read.
 pub(super) enum Read {
-    /// More items are in the batch.
+    /// The batch contains more items.
     Items,
     /// The writer has finished.
     Finished,
@@ -102,13 +102,13 @@ pub(super) enum Read {
 pub(crate) enum Expiry {
     /// The deadline of the call has passed.
     Deadline,
-    /// The stream was idle for this long.
+    /// The stream was idle for this time.
     Idle(Duration),
-    /// The stream continues. Set the timer again, for this time.
+    /// The stream continues. Set the timer again, to this time.
     Later(Time),
 }
 
-/// Minimum idle limit, so that the timer does not fire continuously.
+/// Minimum idle limit, so that the timer does not expire continuously.
 const SHORTEST_IDLE: Duration = Duration::from_millis(1);
 
 /// Outcome of a call.
@@ -128,9 +128,9 @@ struct StreamState {
     address: Option<Address>,
     /// True if the stream is queued for the poller.
     is_reported: bool,
-    /// True once the call has ended.
+    /// True if the call has ended.
     is_over: bool,
-    /// True once the handler has returned its stream.
+    /// True if the handler has returned its stream.
     is_accepted: bool,
     /// True if the caller dropped the call.
     is_dropped: bool,
@@ -138,15 +138,15 @@ struct StreamState {
     idle_limit: Option<Duration>,
     /// Deadline of the call, on the client.
     deadline: Time,
-    /// Time of the peer's last frame, or the time since which the peer could send a frame.
+    /// Time of the peer's last frame, or the time from which the peer could send a frame.
     arrived: Time,
     /// Status with which this side ends the call.
     aborted: Option<Status>,
-    /// The outcome of the call, for its caller.
+    /// The outcome of the call, for the caller.
     outcome: Option<Outcome>,
-    /// Metadata received with the response, if any.
+    /// Metadata that arrived with the response, if any.
     metadata: Option<Box<ReplyMetadata>>,
-    /// Work of the caller to run at the end of the stream.
+    /// Part of the caller that runs at the end of the stream.
     after: Option<Box<dyn CallEnd>>,
     /// Bytes charged to the peer.
     charged: usize,
@@ -159,18 +159,18 @@ struct StreamState {
 #[derive(Default)]
 struct Incoming {
     items: ReceivedItems,
-    /// Remaining window of the peer.
+    /// Part of the window that the peer may still use.
     left: Window,
     window: Window,
-    /// Consumed window to be returned to the peer.
+    /// Consumed part of the window, to be returned to the peer.
     consumed: Window,
     received: u64,
     /// Size of the largest received item, in bytes.
     largest: usize,
     has_ended: bool,
-    /// True once the reader was dropped.
+    /// True if the reader was dropped.
     is_closed: bool,
-    /// True if a RESET is to be sent to the peer, because the reader was dropped.
+    /// True if a RESET must be sent to the peer because the reader was dropped.
     resets: bool,
     /// Waker of the reader, or of the caller that waits for the stream.
     waker: Option<Waker>,
@@ -181,16 +181,16 @@ struct Sending {
     buffer: ItemBuffer,
     left: Window,
     sent: u64,
-    /// True if the reply has the only item, without ACCEPT, DATA and END.
+    /// True if the reply contains the only item, without ACCEPT, DATA and END.
     is_in_reply: bool,
-    /// Metadata of an ACCEPT frame to be sent to the peer.
+    /// Metadata for an ACCEPT frame to be sent to the peer.
     accepts: Option<Metadata>,
     /// True if the writer has no more items.
     is_finished: bool,
     has_ended: bool,
     is_reset: bool,
     failure: Option<Status>,
-    /// True if the writer waits for the window or the queue.
+    /// True if the writer waits for the window or for the queue.
     waits: bool,
     waker: Option<Waker>,
 }
@@ -205,7 +205,7 @@ impl CallStream {
         Self::new(owner, Side::Client, streams, None, idle_limit, 0)
     }
 
-    /// Creates a stream for an incoming call on the poller of `owner`, charged to its peer.
+    /// Creates a stream for an incoming call on the poller of `owner`. The memory is charged to the call's peer.
     pub(crate) fn of_server(
         owner: Arc<dyn StreamHost>,
         streams: Streams,
@@ -251,8 +251,8 @@ impl CallStream {
         }
     }
 
-    /// Locks the state for the program. Returns `None` in a forked child, where the lock may be held by a poller of the
-    /// parent.
+    /// Locks the state for code of the program. Returns `None` in a forked child, where a poller of the parent may hold the
+    /// lock.
     fn lock_in_program(&self) -> Option<MutexGuard<'_, StreamState>> {
         (!self.owner.is_forked()).then(|| self.state.lock())
     }
@@ -266,7 +266,7 @@ impl CallStream {
         }
     }
 
-    /// Allows frames of the stream to be sent.
+    /// Allows frames to be sent, because the request has been sent.
     pub(crate) fn opened(self: &Arc<Self>, now: Time, address: Address) {
         let mut state = self.state.lock();
         state.address = Some(address);
@@ -274,7 +274,7 @@ impl CallStream {
         self.report(state);
     }
 
-    /// Records that the server did not take the request. Another request follows.
+    /// Records that the server did not accept the request. Another request follows.
     pub(crate) fn withdrawn(&self) {
         self.state.lock().address = None;
     }
@@ -300,7 +300,7 @@ impl CallStream {
         self.state.lock().is_accepted
     }
 
-    /// Starts the timer of a call with this deadline, when the request is sent. Returns the expiry time.
+    /// Starts the timer of a call when the request is sent. Returns the expiry time.
     pub(crate) fn begin_timer(&self, now: Time, deadline: Time) -> Option<Time> {
         let mut state = self.state.lock();
         (state.deadline, state.arrived) = (deadline, now);
@@ -308,23 +308,23 @@ impl CallStream {
         (due != Time::MAX).then_some(due)
     }
 
-    /// Returns the effect of an expired timer on the call.
+    /// Determines how an expired timer affects the call.
     pub(crate) fn expiry(&self, now: Time) -> Expiry {
         let mut state = self.state.lock();
         let Some(limit) = state.idle_limit.filter(|_| now < state.deadline) else { return Expiry::Deadline };
         let waits_for_reader = !state.incoming.left.is_open() && !state.incoming.has_ended;
         if state.address.is_none() || waits_for_reader {
-            // The peer does not have the request yet, or must not send items.
+            // The peer has not got the request, or must not send items.
             state.arrived = now;
         }
         let due = state.arrived + limit;
         if due <= now { Expiry::Idle(limit) } else { Expiry::Later(due.min(state.deadline)) }
     }
 
-    /// Handles a frame of the peer.
+    /// Handles a frame from the peer.
     ///
     /// # Errors
-    /// Returns a status if the peer violates the protocol, or may not use the memory of an item.
+    /// Returns a status if the peer violates the protocol, or if an item exceeds the peer's memory limit.
     pub(crate) fn frame(
         &self,
         now: Time,
@@ -364,7 +364,7 @@ impl CallStream {
         Ok(())
     }
 
-    /// Refuses a frame that the peer must not send, or not yet.
+    /// Returns an error if the peer must not send this frame, or must not send it yet.
     fn check(&self, is_accepted: bool, part: StreamPart, item: &[u8]) -> Result<(), Misuse> {
         let accepts = self.side == Side::Client && self.reads();
         let why = match part {
@@ -400,7 +400,7 @@ impl CallStream {
                     metadata.initial = received.initial;
                 }
             }
-            // If the server sends a stream, the reply must not occupy receive memory.
+            // If the server sends a stream, the reply must not keep receive memory occupied.
             let outcome = match outcome {
                 Ok(response) if self.reads() && !response.is_error() => {
                     state.replied(response).map(|()| Response::empty()).map_err(Misuse::status)
@@ -413,7 +413,7 @@ impl CallStream {
         self.over(state);
     }
 
-    /// Ends the stream on the server. Returns its charged bytes.
+    /// Ends the stream on the server. Returns the charged bytes.
     pub(crate) fn close(&self) -> usize {
         let mut state = self.state.lock();
         let charged = mem::take(&mut state.charged);
@@ -430,12 +430,12 @@ impl CallStream {
         woken.into_iter().for_each(wake);
     }
 
-    /// Charges the peer for an item in a reply, as for an item of an open stream.
+    /// Charges the peer for an item in a reply, like an item of an open stream.
     pub(crate) fn charge_answer(&self, bytes: usize, charge: Charge<'_>) -> Result<(), Status> {
         self.state.lock().charge_beyond(charge, bytes)
     }
 
-    /// Releases the charge before the end of the stream. Returns the bytes.
+    /// Releases the charge before the stream ends. Returns the bytes.
     pub(crate) fn release(&self) -> usize {
         mem::take(&mut self.state.lock().charged)
     }
@@ -451,7 +451,7 @@ impl CallStream {
         state.is_dropped || state.aborted.is_some()
     }
 
-    /// Returns the peer that frames are sent to, once that is allowed.
+    /// Returns the peer to which frames are sent, if frames may be sent.
     pub(super) fn destination(&self) -> Option<PeerKey> {
         self.state.lock().address.map(|address| address.peer)
     }
@@ -479,11 +479,11 @@ impl CallStream {
         let flushed = match sent {
             Ok(()) => Flushed::All,
             Err(SendError::QueueFull(_)) => {
-                // The poller processes the stream in the next round in any case.
+                // The poller processes the stream in the next round anyway.
                 state.is_reported = true;
                 Flushed::NoRoom(address.peer)
             }
-            // The end of the session also ends the call.
+            // When the session ends, the call ends too.
             Err(SendError::SessionOver | SendError::NoPeer | SendError::BackingOff { .. }) => Flushed::All,
             Err(error) => {
                 let text = format!("an item of the stream cannot be sent: {error}");
@@ -501,14 +501,15 @@ impl CallStream {
         flushed
     }
 
-    /// Accepts the call: the handler has returned its stream. `initial` is the metadata for the start of the response.
+    /// Accepts the call, because the handler has returned its stream. `initial` is the metadata for the start of the
+    /// response.
     pub(super) fn accept(self: &Arc<Self>, initial: Metadata) {
         let mut state = self.state.lock();
         state.sending.accepts = Some(initial);
         self.report(state);
     }
 
-    /// Stores the only item of the handler's stream, which its reply contains.
+    /// Stores the only item of the handler's stream, which is sent in the reply.
     pub(super) fn answer(&self, items: &mut ItemBuffer) {
         let Some(mut state) = self.lock_in_program() else { return };
         if !state.is_over && !state.sending.is_reset {
@@ -517,13 +518,13 @@ impl CallStream {
         }
     }
 
-    /// Takes the item that the reply contains, if any: appends it to `small`, or returns it if it is large.
+    /// Takes the item for the reply, if any. Appends it to `small`, or returns it if it is large.
     pub(crate) fn take_answer(&self, small: &mut Encoded) -> Option<Bytes> {
         let mut state = self.state.lock();
         state.sending.is_in_reply.then(|| state.sending.buffer.take_first(small.buffer()))
     }
 
-    /// Returns the writer's next step. The writer is woken when it changes.
+    /// Returns the next step of the writer. The writer is woken when the step changes.
     pub(super) fn room(&self, task: &Context<'_>) -> Room {
         let _earlier;
         let Some(mut state) = self.lock_in_program() else { return Room::End };
@@ -543,7 +544,7 @@ impl CallStream {
         Room::Window(sending.left.at_most(BATCH))
     }
 
-    /// Queues items to be sent. The writer waits for room if `waits`.
+    /// Queues items for sending. If `waits` is true, the writer is woken when there is room.
     pub(super) fn hand_over(self: &Arc<Self>, items: &mut ItemBuffer, is_finished: bool, waits: bool) {
         let Some(mut state) = self.lock_in_program() else { return };
         if state.is_over || state.sending.is_reset {
@@ -555,7 +556,7 @@ impl CallStream {
         self.report(state);
     }
 
-    /// Ends the call from this side, on the client.
+    /// Ends the call on the client, with this status.
     pub(crate) fn abort(&self, status: Status) {
         let Some(mut state) = self.lock_in_program() else { return };
         if state.is_over || state.is_dropped {
@@ -566,7 +567,7 @@ impl CallStream {
         self.owner.stream_dropped();
     }
 
-    /// Returns the outcome of the call, or an empty response once the handler has returned its stream.
+    /// Returns the outcome of the call. Returns `None` as soon as the handler has returned its stream.
     pub(crate) fn poll_opened(&self, task: &Context<'_>) -> Poll<Option<Outcome>> {
         let _earlier;
         self.owner.wake_others();
@@ -583,20 +584,20 @@ impl CallStream {
         Poll::Pending
     }
 
-    /// Stores the work for the end of the stream until the reader gets there. The work is dropped in a forked child.
+    /// Stores the work to be run when the reader reaches the end of the stream. In a forked child, the work is dropped.
     pub(crate) fn defer(&self, after: Box<dyn CallEnd>) {
         let Some(mut state) = self.lock_in_program() else { return };
         after.opened(state.metadata.as_deref().cloned().unwrap_or_default());
         state.after = Some(after);
     }
 
-    /// Returns the metadata received with the response. Empty in a forked child.
+    /// Returns the metadata that arrived with the response. Empty in a forked child.
     pub(super) fn metadata(&self) -> ReplyMetadata {
         let state = self.lock_in_program();
         state.and_then(|state| state.metadata.as_deref().cloned()).unwrap_or_default()
     }
 
-    /// Runs the work for the end of the stream, when the reader gets there. Does nothing in a forked child.
+    /// Runs the stored work when the reader reaches the end of the stream. Does nothing in a forked child.
     ///
     /// # Errors
     /// Returns a status if an interceptor panics.
@@ -608,7 +609,7 @@ impl CallStream {
         after.closed(ended, metadata)
     }
 
-    /// Returns consumed window, and moves received items to an empty batch.
+    /// Returns the consumed window to the peer, and moves received items into the empty batch.
     pub(super) fn read(
         self: &Arc<Self>,
         batch: &mut ReceivedItems,
@@ -635,7 +636,7 @@ impl CallStream {
         read
     }
 
-    /// Returns the end of the received items, if reached. Otherwise moves the reader's earlier waker to `earlier`.
+    /// Returns the end of the received items, if it is reached. Otherwise moves the reader's earlier waker to `earlier`.
     fn end_of(&self, state: &mut StreamState, task: &Context<'_>, earlier: &mut Option<Waker>) -> Read {
         if self.side == Side::Server {
             if state.incoming.has_ended {
@@ -660,12 +661,12 @@ impl CallStream {
         Read::Wait
     }
 
-    /// Handles a dropped reader, or a caller that no longer waits.
+    /// Handles the drop of a reader, or of a caller that waits for the stream.
     pub(crate) fn drop_reader(self: &Arc<Self>) {
         let Some(mut state) = self.lock_in_program() else { return };
         state.incoming.is_closed = true;
         let items = mem::take(&mut state.incoming.items);
-        // Dropping `after` runs closures, and must happen without the lock.
+        // Dropping `after` runs closures, so it must happen without the lock.
         let _after = state.after.take();
         if state.is_over {
             drop(state);
@@ -684,7 +685,7 @@ impl CallStream {
 }
 
 impl StreamState {
-    /// Doubles the window, within the memory that the peer may use.
+    /// Doubles the window if the peer's memory limit allows it.
     fn grow(&mut self, charge: Charge<'_>, peer: PeerKey) {
         if !self.incoming.wants_more() {
             return;
@@ -696,7 +697,7 @@ impl StreamState {
         }
     }
 
-    /// Charges the peer for the part of a received item that exceeds the window, which is allowed.
+    /// Charges the peer for the part of a received item that exceeds the window. An item may exceed it.
     fn charge_beyond(&mut self, charge: Charge<'_>, item: usize) -> Result<(), Status> {
         let left = usize::try_from(self.incoming.left.bytes).unwrap_or_default();
         let more = item.saturating_sub(left);
@@ -714,7 +715,7 @@ impl StreamState {
         Ok(())
     }
 
-    /// Releases the charge for bytes that no longer exceed the window, after the reader has consumed items.
+    /// Releases the charge for bytes that no longer exceed the window because the reader has consumed items.
     fn put_back_beyond(&mut self, charge: Charge<'_>, peer: PeerKey) {
         let beyond = usize::try_from(-self.incoming.left.bytes).unwrap_or_default();
         let less = self.beyond.saturating_sub(beyond);
@@ -725,7 +726,7 @@ impl StreamState {
         }
     }
 
-    /// Handles the contents of a successful reply: the only item, if the stream was not accepted before.
+    /// Handles the contents of a successful reply. It contains the only item if the stream was not accepted before.
     fn replied(&mut self, response: Response) -> Result<(), Misuse> {
         if response.has_value() {
             if mem::replace(&mut self.is_accepted, true) {
@@ -777,7 +778,7 @@ impl StreamState {
 }
 
 impl Incoming {
-    /// Refuses an item that violates the protocol.
+    /// Returns an error if an item violates the protocol.
     fn check(&self, reads: bool, number: u16) -> Result<(), Misuse> {
         if !reads || self.has_ended {
             return Err(Misuse("an item came that belongs to no stream"));
@@ -792,7 +793,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Adds a received item. Returns the waker of its reader.
+    /// Adds a received item. Returns the reader's waker.
     fn item(&mut self, item: Item<'_>) -> Option<Waker> {
         self.add(item);
         if self.is_closed { None } else { self.waker.take() }
@@ -808,7 +809,7 @@ impl Incoming {
         }
     }
 
-    /// Handles the end of the peer's items.
+    /// Handles the end of the peer's items. Returns the reader's waker.
     fn end(&mut self, reads: bool, items: u64) -> Result<Option<Waker>, Misuse> {
         if !reads || self.has_ended {
             return Err(Misuse("an end came that belongs to no stream"));
@@ -820,24 +821,24 @@ impl Incoming {
         Ok(self.waker.take())
     }
 
-    /// Returns true if half of the window, or [`RETURNED_BYTES`], was consumed.
+    /// Returns true if half of the window, or [`RETURNED_BYTES`], has been consumed.
     fn gives_back(&self) -> bool {
         let bytes = (self.window.bytes / 2).min(RETURNED_BYTES);
         self.consumed.bytes >= bytes || self.consumed.items * 2 >= self.window.items
     }
 
-    /// Returns true if the window is used up fast enough to be doubled.
+    /// Returns true if the window is used up fast enough to justify doubling it.
     fn wants_more(&self) -> bool {
         self.gives_back() && self.window.bytes < self.most_bytes() && !self.has_ended && !self.is_closed
     }
 
-    /// Returns the size in bytes up to which the window grows.
+    /// Returns the maximum size of the window, in bytes.
     fn most_bytes(&self) -> i64 {
         let largest = i64::try_from(self.largest).unwrap_or(i64::MAX);
         largest.saturating_mul(ITEMS_AHEAD).clamp(ENOUGH_BYTES, MOST.bytes)
     }
 
-    /// Doubles the window, up to the items of [`MOST`].
+    /// Doubles the window. The number of items is limited by [`MOST`].
     fn double(&mut self) {
         let items = self.window.items.min(MOST.items - self.window.items);
         let more = Window { items, ..self.window };
@@ -847,7 +848,7 @@ impl Incoming {
 }
 
 impl Sending {
-    /// Adds to the window. The maximum is `MOST`.
+    /// Enlarges the window, to at most `MOST`.
     fn more(&mut self, bytes: u32, items: u32) -> Result<Option<Waker>, Misuse> {
         self.left.add(Window { bytes: bytes.into(), items: items.into() });
         if self.left != self.left.at_most(MOST) {
@@ -865,7 +866,7 @@ impl Sending {
     }
 }
 
-/// A sender of the frames of one stream.
+/// Sends the frames of one stream.
 struct FrameSender<'a> {
     transport: &'a mut Transport,
     address: Address,
@@ -898,7 +899,7 @@ impl FrameSender<'_> {
             head,
             announced: DATA_BYTES,
             body: body.into(),
-            // Leave room for requests and replies.
+            // Leaves room for requests and replies.
             leaves: Leaves::Quarter,
             ..self.out(true)
         };
@@ -906,8 +907,8 @@ impl FrameSender<'_> {
     }
 }
 
-/// Stores the waker of a task. Returns the earlier one, to be dropped without the lock: dropping a waker may run any code,
-/// which may use this stream.
+/// Stores the waker of a task. Returns the earlier waker, which must be dropped without the lock, because dropping a waker
+/// may run any code, including code that uses this stream.
 #[must_use]
 fn register(waker: &mut Option<Waker>, task: &Context<'_>) -> Option<Waker> {
     match waker {
@@ -939,7 +940,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// The owner of a stream, in a forked child or not.
+    /// The owner of a stream, in a forked child or in its parent.
     #[derive(Debug)]
     struct OfProcess {
         is_forked: bool,
@@ -959,7 +960,7 @@ mod tests {
         }
     }
 
-    /// The work for the end of a stream, which must not be run.
+    /// Work for the end of a stream that must not run.
     #[derive(Debug)]
     struct Dropped;
 
@@ -998,7 +999,7 @@ mod tests {
         drop(of_poller);
     }
 
-    /// A waker of a task that, when it ends, uses the stream.
+    /// A waker whose task uses the stream when it ends.
     struct Uses(Arc<CallStream>);
 
     impl std::task::Wake for Uses {

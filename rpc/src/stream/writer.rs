@@ -1,4 +1,4 @@
-//! The writer of a stream: sends the items of the program's stream while the reader's window has room.
+//! Sends the items of the program's stream while the reader's window has room.
 //!
 //! The program's stream may panic. Items before a panic or an error are sent before the call ends.
 
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use trunkline_machine::rings::panics::{catch, catch_or};
 
-/// The error of sending items.
+/// The error when items are sent.
 #[derive(Debug)]
 pub(crate) enum SendItemsError {
     /// The stream of items ended with this status.
@@ -26,8 +26,8 @@ pub(crate) enum SendItemsError {
     Item(Status),
 }
 
-/// Sends the metadata and the items of a handler's stream, encoded with `put`. Completes when all items were sent. If the first
-/// poll of `source` returns its only item and its end, the reply has item and metadata.
+/// Sends the metadata and the items of a handler's stream, encoded with `put`. Completes when all items have been sent. If
+/// the first poll of `source` returns its only item and its end, the reply contains the item and the metadata.
 pub(crate) async fn send_from_handler<S, T, P>(
     stream: Arc<CallStream>,
     context: Option<CallContext>,
@@ -49,7 +49,7 @@ where
     Pump { stream: &stream, source, put: &mut put, panicked, items, accepts, next: None, ended: None }.await
 }
 
-/// Sends the items of a caller's stream, until the stream or the call ends.
+/// Sends the items of a caller's stream until the stream or the call ends.
 pub(crate) async fn send_all<S, P>(stream: Arc<CallStream>, method: &'static MethodName, source: S, put: P)
 where
     S: Source,
@@ -78,14 +78,14 @@ where
     }
 }
 
-/// Returns the status of a call whose caller's stream panicked.
+/// Returns the status of a call when the caller's stream panicked.
 #[cold]
 fn items_panicked(_message: Option<&str>) -> Status {
     let text = "the stream of items that the client sends panicked";
     Status::ran(Code::Internal, text).because(Reason::Panicked)
 }
 
-/// Ends a call because of the caller's stream, with a status that does not name the call yet.
+/// Ends a call because of the caller's stream. The name of the call is added to the status.
 #[cold]
 fn abort(stream: &CallStream, method: &MethodName, status: Status) {
     if status.reason() == Some(Reason::Panicked) {
@@ -108,14 +108,14 @@ struct Pump<'p, S: Source, P> {
     stream: &'p Arc<CallStream>,
     source: Pin<&'p mut S>,
     put: &'p mut P,
-    /// Returns the status of a panic with this message.
+    /// Returns the status for a panic with this message.
     panicked: fn(Option<&str>) -> Status,
     items: ItemBuffer,
-    /// Metadata for the start of the response and the context it is from, until the first poll of `source`.
+    /// Metadata for the start of the response, and its context. `None` after the first poll of `source`.
     accepts: Option<(Option<CallContext>, Metadata)>,
-    /// An item for which the window has no room.
+    /// An item that does not fit into the window.
     next: Option<S::Item>,
-    /// Outcome of `source`, once it has ended.
+    /// Outcome of `source`, after it has ended.
     ended: Option<Result<(), SendItemsError>>,
 }
 
@@ -137,11 +137,11 @@ where
             Room::End => return Poll::Ready(this.ended.take().unwrap_or(Ok(()))),
         };
         if let Some(ended) = this.ended.take() {
-            // The items before an error were sent.
+            // The items before the error have been sent.
             return Poll::Ready(ended);
         }
         let code = || {
-            // The first item may use up the window. Whether it is the only one decides how it is sent.
+            // The first item may use up the window. How it is sent depends on whether it is the only one.
             while this.ended.is_none()
                 && (window.is_open()
                     || this.accepts.is_some() && this.next.is_none() && this.items.fits_reply())

@@ -1,20 +1,21 @@
-//! Compares the shapes of a method's types on both sides, because a codec without names could decode one type as another.
+//! Compares the shapes of a method's types on both sides of a call, because a codec without names could decode one type as
+//! another.
 //!
-//! A caller that identifies a method by hash sends a fingerprint of each type. The server compares them before it decodes the
-//! arguments, and refuses a difference with its own shape, so that the caller can report the first difference. Once the
-//! server has assigned the method a number, calls of the session are no longer compared.
+//! A caller that identifies a method by hash sends a fingerprint of each type. The server compares the fingerprints before
+//! it decodes the arguments. If they differ, the server refuses the call with its own shape, so that the caller can report
+//! the first difference. After the server has assigned a number to the method, calls of the session are no longer compared.
 
 use super::type_shape::{Fnv, TypeShape};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// Positions of fingerprints. The arguments follow.
+/// Positions of fingerprints. Those of the arguments follow.
 const RESULT: usize = 0;
 const ERROR: usize = 1;
 const ITEMS: usize = 2;
 const ARGUMENTS: usize = 3;
 
-/// The shapes of a method's types, traced on first use.
+/// The shapes of a method's types. They are traced on first use.
 pub struct MethodShapes {
     list: fn(&mut ShapeList),
     traced: OnceLock<Traced>,
@@ -50,7 +51,6 @@ impl ShapeList {
         self.error = shape;
     }
 
-    /// Returns the shape at a position.
     fn at(&self, position: usize) -> Option<&TypeShape> {
         match position {
             RESULT => self.result.as_ref(),
@@ -69,13 +69,13 @@ pub(crate) struct Traced {
 }
 
 impl MethodShapes {
-    /// Creates the shapes that `list` adds to a list.
+    /// Creates the shapes that `list` adds to a [`ShapeList`].
     #[must_use]
     pub const fn new(list: fn(&mut ShapeList)) -> Self {
         Self { list, traced: OnceLock::new() }
     }
 
-    /// Traces the shapes on the first call, and returns them.
+    /// Traces the shapes when first called, and returns them.
     pub(crate) fn trace(&self) -> &Traced {
         self.traced.get_or_init(|| {
             let mut list = ShapeList::default();
@@ -84,7 +84,7 @@ impl MethodShapes {
         })
     }
 
-    /// Returns the shapes, if they were traced and any of them is compared.
+    /// Returns the shapes if they have been traced and at least one of them is compared.
     pub(crate) fn traced(&self) -> Option<&Traced> {
         self.traced.get().filter(|traced| !traced.fingerprints.is_empty())
     }
@@ -102,18 +102,18 @@ impl Traced {
         Self { list, fingerprints, digest: digest.0 }
     }
 
-    /// Returns a number that distinguishes the shapes from other shapes of the same method.
+    /// Returns a number that distinguishes these shapes from other shapes of the same method.
     pub(crate) fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Returns the fingerprints of result, error, items of the client, and arguments; 0 for types that are not compared.
-    /// Empty if all are 0.
+    /// Returns the fingerprints of the result, the error, the client's items and the arguments. A fingerprint is 0 if the
+    /// type is not compared. Empty if all are 0.
     pub(crate) fn fingerprints(&self) -> &[u32] {
         &self.fingerprints
     }
 
-    /// Returns the position of the first difference to a caller with these fingerprints. Arguments present on one side only
+    /// Returns the position of the first difference from a caller with these fingerprints. Arguments that only one side has
     /// are not compared.
     pub(crate) fn differs_at(&self, theirs: &[u32]) -> Option<usize> {
         let common = self.fingerprints.len().min(theirs.len());
@@ -121,11 +121,12 @@ impl Traced {
             let (here, there) = (self.fingerprints[*position], theirs[*position]);
             here != 0 && there != 0 && here != there
         };
-        // Compare arguments first: if they differ, the call cannot start, and the other types do not matter.
+        // Arguments are compared first, because the call cannot start if they differ, and the other types then do not
+        // matter.
         (ARGUMENTS..common).chain([ITEMS, RESULT, ERROR]).filter(|position| *position < common).find(differs)
     }
 
-    /// Returns the name of a position in a refusal.
+    /// Returns the name of a position, for a refusal.
     fn name(position: usize) -> String {
         match position {
             RESULT => "result".to_owned(),
@@ -135,7 +136,7 @@ impl Traced {
         }
     }
 
-    /// Describes a position in the log of the server.
+    /// Describes a position, for the log of the server.
     pub(crate) fn part(&self, position: usize) -> String {
         let argument = position.checked_sub(ARGUMENTS).and_then(|argument| self.list.arguments.get(argument));
         match argument {
@@ -144,7 +145,8 @@ impl Traced {
         }
     }
 
-    /// Returns the text of a refusal because of this position: its name, followed by the lines of the shape.
+    /// Returns the text of a refusal because of a difference at this position. It consists of the position's name and the
+    /// lines of the shape.
     pub(crate) fn refusal(&self, position: usize) -> String {
         let mut text = Self::name(position);
         if let Some(shape) = self.list.at(position) {
@@ -153,7 +155,7 @@ impl Traced {
         text
     }
 
-    /// Describes the difference to a server with this text in its refusal. The text comes from a peer.
+    /// Describes the difference from a server that sent this text in its refusal. The text comes from a peer.
     pub(crate) fn difference(&self, theirs: &str) -> Option<String> {
         let mut lines = theirs.split('\n');
         let part = lines.next()?;
@@ -171,7 +173,7 @@ impl Traced {
     }
 }
 
-/// Each method has its own static.
+/// Compares addresses, because each method has its own static.
 impl PartialEq for MethodShapes {
     fn eq(&self, other: &Self) -> bool {
         ptr::eq(self, other)

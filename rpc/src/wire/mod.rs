@@ -1,4 +1,4 @@
-//! The bytes between nodes: frames, metadata, names, hashes and the shapes of types.
+//! The bytes exchanged between nodes: frames, metadata, names, hashes and the shapes of types.
 
 pub(crate) mod frame;
 pub(crate) mod metadata;

@@ -1,24 +1,24 @@
-//! Names of services and methods, with the hashes that identify them on the wire.
+//! Names of services and methods, and the hashes that identify them on the wire.
 
 use crate::wire::metadata::Metadata;
 use crate::wire::method_shapes::{MethodShapes, Traced};
 use std::borrow::Cow;
 
-/// Service of gRPC exchanges, whose path is in the metadata.
+/// Service for gRPC exchanges, whose path is in the metadata.
 const GRPC: &str = "trunkline.grpc";
-/// Metadata key of the path of a gRPC exchange.
+/// Metadata key for the path of a gRPC exchange.
 const GRPC_PATH: &str = "grpc-path";
 
-/// A service as generated stubs describe it.
+/// A service, as described by generated stubs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServiceName {
     /// Name on the wire.
     pub name: &'static str,
-    /// Version of the schema that the stubs were generated from.
+    /// Version of the schema from which the stubs were generated.
     pub version: u32,
-    /// Oldest compatible version. A client and a server need a version in common.
+    /// Oldest compatible version. A client and a server must have at least one version in common.
     pub oldest: u32,
-    /// Number of the codec. Both sides need the same codec.
+    /// Number of the codec. Both sides must use the same codec.
     pub codec: u8,
     /// Name of the codec.
     pub codec_name: &'static str,
@@ -27,13 +27,13 @@ pub struct ServiceName {
 }
 
 impl ServiceName {
-    /// Returns the schema that a client requests.
+    /// Returns the schema that a client of the service requests.
     pub(crate) fn schema(&self) -> Schema {
         let older = u8::try_from(self.version.saturating_sub(self.oldest)).unwrap_or(u8::MAX);
         Schema { version: self.version, older, codec: self.codec }
     }
 
-    /// Returns true if the service has a version in common with `schema`.
+    /// Returns true if the service and `schema` have a version in common.
     pub(crate) fn has_version_of(&self, schema: Schema) -> bool {
         let oldest = schema.version.saturating_sub(schema.older.into()).max(self.oldest);
         oldest <= schema.version.min(self.version)
@@ -53,10 +53,10 @@ impl ServiceName {
     }
 }
 
-/// The directions in which the calls of a method stream items.
+/// The directions in which the calls to a method stream items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Streams {
-    /// None: the calls are unary or one-way.
+    /// Neither side streams items, so the calls are unary or one-way.
     #[default]
     Neither,
     /// The server streams items to the client.
@@ -85,23 +85,23 @@ impl Streams {
     }
 }
 
-/// A method of a service as generated stubs describe it.
+/// A method of a service, as described by generated stubs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MethodName {
-    /// The service that the method belongs to.
+    /// The service to which the method belongs.
     pub service: &'static ServiceName,
     /// Name on the wire.
     pub name: &'static str,
-    /// 64-bit FNV-1a hash of the service's name, a zero byte, the method's name, and the payloads sent as raw
+    /// 64-bit FNV-1a hash of the service's name, a zero byte, the method's name, and the payloads that are sent as raw
     /// bytes.
     pub hash: u64,
     /// True if its calls have no reply.
     pub one_way: bool,
-    /// True if running it twice does no more than running it once, so that a balanced channel may repeat its calls.
+    /// True if running a call twice has the same effect as running it once, so that a balanced channel may repeat it.
     pub idempotent: bool,
-    /// The directions in which its calls stream items.
+    /// Directions in which its calls stream items.
     pub streams: Streams,
-    /// The shapes of the types that it sends; `None` if they are not compared.
+    /// The shapes of the types that the method sends; `None` if they are not compared.
     pub shapes: Option<&'static MethodShapes>,
 }
 
@@ -116,21 +116,21 @@ impl MethodName {
         self.shapes.and_then(MethodShapes::traced).map_or(0, Traced::digest)
     }
 
-    /// Describes the difference to a server that refused a call because of its shape, with this text.
+    /// Describes the difference from a server that refused a call because of its shape. `theirs` is the text of the refusal.
     pub(crate) fn shape_difference(&self, theirs: &str) -> String {
         let traced = self.shapes.and_then(MethodShapes::traced);
         let difference = traced.and_then(|traced| traced.difference(theirs));
         difference.unwrap_or_else(|| "its types differ from the server's".to_owned())
     }
 
-    /// Returns true if the tonic adapter serves the method, on behalf of other services.
+    /// Returns true if the method belongs to the tonic adapter, which serves it on behalf of other services.
     pub(crate) fn is_of_grpc(&self) -> bool {
         self.service.name == GRPC
     }
 
-    /// Returns the path of a call with this metadata, as `/service/method`.
+    /// Returns the path of a call with this metadata, in the form `/service/method`.
     pub(crate) fn path<'m>(&self, metadata: &'m Metadata) -> Cow<'m, str> {
-        // Callers of other services must not choose the path.
+        // Callers of other services must not be able to choose the path.
         let of_grpc = if self.is_of_grpc() { metadata.get(GRPC_PATH) } else { None };
         of_grpc.map_or_else(|| format!("/{}/{}", self.service.name, self.name).into(), Cow::Borrowed)
     }
@@ -142,14 +142,13 @@ impl std::fmt::Display for MethodName {
     }
 }
 
-/// The schema that a service's stubs were generated from.
+/// The schema from which a service's stubs were generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Schema {
     /// Version of the schema.
     pub(crate) version: u32,
     /// Number of earlier versions that are also compatible.
     pub(crate) older: u8,
-    /// Number of the codec.
     pub(crate) codec: u8,
 }
 

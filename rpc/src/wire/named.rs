@@ -1,9 +1,9 @@
-//! Checks types that the macro recognizes by name only. The macro sends a type named `Bytes` as raw bytes, treats an error
-//! named `Status` as one, and takes a type named `Result` apart.
+//! Checks types that the macro recognizes only by name. The macro sends a type named `Bytes` as raw bytes, treats an error
+//! type named `Status` as [`Status`], and splits a type named `Result` into its parameters.
 //!
-//! Generated assertions refuse other types with such a name, and [`Bytes`] under another name, because the raw arguments are
-//! part of a method's identity. As for codecs (`codec/coding.rs`), the functions of the trait let everything but the
-//! assertion compile.
+//! Generated assertions refuse other types with such a name. They also refuse [`Bytes`] under another name, because the raw
+//! arguments are part of a method's identity. As for codecs (`codec/coding.rs`), the functions of the fallback trait let
+//! everything except the assertion compile.
 
 use crate::call::context::Context;
 use crate::server::Failure;
@@ -20,7 +20,7 @@ impl Named<Bytes> {
     /// True if the type is [`Bytes`].
     pub const IS_BYTES: bool = true;
 
-    /// Returns the bytes that are sent for a value.
+    /// Returns the bytes to send for a value.
     #[inline]
     #[must_use]
     pub fn body(value: Bytes) -> Bytes {
@@ -51,7 +51,7 @@ impl Named<Option<Bytes>> {
     /// True if the type is an optional [`Bytes`].
     pub const IS_OPTIONAL_BYTES: bool = true;
 
-    /// Returns the bytes that are sent for a value.
+    /// Returns the bytes to send for a value.
     #[inline]
     #[must_use]
     pub fn optional_body(value: Option<Bytes>) -> Option<Bytes> {
@@ -82,7 +82,7 @@ impl Named<Status> {
     /// True if the type is [`Status`].
     pub const IS_STATUS: bool = true;
 
-    /// Converts a handler's status to the failure of its call.
+    /// Converts a handler's status to the failure of the call.
     #[must_use]
     pub fn failure(status: Status) -> Failure {
         Failure::Handler(status)
@@ -93,22 +93,22 @@ impl<E> Named<E>
 where
     Status: From<E>,
 {
-    /// True if the type converts to a [`Status`], such as errors of anyhow and eyre with the feature of that name.
+    /// True if the type converts to a [`Status`]. With the corresponding features, this includes errors of anyhow and eyre.
     pub const IS_REPORT: bool = true;
 
-    /// Converts a handler's error to the failure of its call.
+    /// Converts a handler's error to the failure of the call.
     pub fn report(error: E) -> Failure {
         Failure::Handler(error.into())
     }
 }
 
 impl<T: Borrowed> Named<T> {
-    /// True if the type holds references.
+    /// True if the type contains references.
     pub const IS_BORROWED: bool = true;
 }
 
-/// A type that holds references, which serde decodes only from `'static` bytes. The macro does not see references behind an
-/// alias.
+/// A type that contains references, which serde decodes only from `'static` bytes. The macro does not detect references
+/// behind an alias.
 pub trait Borrowed {}
 
 impl<T: ?Sized> Borrowed for &T {}
@@ -123,8 +123,8 @@ impl<K: Borrowed, V, S> Borrowed for HashMap<K, V, S> {}
 impl<K: Borrowed, V> Borrowed for BTreeMap<K, V> {}
 impl<A: Borrowed, B> Borrowed for (A, B) {}
 
-/// Pairs whose second element holds references. A trait cannot express that either element does, so the first is a type
-/// without references.
+/// Implements [`Borrowed`] for pairs whose second element contains references. A trait cannot express that one of two
+/// elements does, so the first element is a type without references.
 macro_rules! second_is_borrowed {
     ($($first:ty)*) => {
         $(impl<B: Borrowed> Borrowed for ($first, B) {})*
@@ -135,21 +135,21 @@ second_is_borrowed!(bool char u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isiz
 
 const REFUSED: &str = "an assertion next to the stubs refuses the type";
 
-/// Fallback of [`Named`] for other types. Programs that would call these functions do not compile.
+/// The fallback for [`Named`], implemented for all types. Programs that would call these functions do not compile.
 pub trait NotNamed<T> {
-    /// Always false for another type.
+    /// False, because the type is another one.
     const IS_BYTES: bool = false;
-    /// Always false for another type.
+    /// False, because the type is another one.
     const IS_CONTEXT: bool = false;
-    /// Always false for another type.
+    /// False, because the type is another one.
     const IS_OPTIONAL_BYTES: bool = false;
-    /// Always false for another type.
+    /// False, because the type is another one.
     const IS_RESULT: bool = false;
-    /// Always false for another type.
+    /// False, because the type is another one.
     const IS_STATUS: bool = false;
-    /// Always false for another type.
+    /// False, because the type is another one.
     const IS_REPORT: bool = false;
-    /// Always false for another type.
+    /// False, because the type is another one.
     const IS_BORROWED: bool = false;
 
     /// Placeholder for [`Named::report`].
@@ -206,7 +206,7 @@ impl<T> NotNamed<T> for Named<T> {}
 /// Asserts at compile time that `holds` is true.
 ///
 /// # Panics
-/// Panics if `holds` is false. The compiler reports the text at the call site.
+/// Panics if `holds` is false. The compiler reports `text` at the call site.
 #[track_caller]
 pub const fn require(holds: bool, text: &str) {
     assert!(holds, "{}", text);

@@ -1,12 +1,12 @@
-//! Traces the shape of a type through its `Deserialize`, without a value.
+//! Traces the shape of a type through the type's `Deserialize`, without a value.
 //!
-//! A type passes the names of fields and variants to serde before any value is decoded, but continues to the next part only
-//! after a value of the last one. The type is therefore decoded repeatedly, from made-up values. Each pass takes one new
-//! variant, element or `Some`, and the shortest path elsewhere. A leaf that refuses a value gets another one in the next
-//! pass, up to a limit; then the rest of its struct stays unknown.
+//! A type passes the names of fields and variants to serde before it decodes a value, but proceeds to the next part only
+//! after the previous part has a value. The type is therefore decoded repeatedly, from made-up values. Each pass takes one
+//! new variant, element or `Some`, and the shortest path everywhere else. A leaf that refuses a value gets another one in
+//! the next pass, up to a limit. Beyond the limit, the rest of the leaf's struct stays unknown.
 //!
-//! A recursive type is represented by a reference to the outer one. The tree of parts, the steps, the depth and the stack are
-//! limited. The result depends on the type alone, so both sides of a call trace the same shape.
+//! A recursive type is represented by a reference to the enclosing type. The number of parts, the number of steps, the depth
+//! and the stack are limited. The result depends only on the type, so both sides of a call trace the same shape.
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
@@ -17,17 +17,17 @@ use std::any::type_name;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Maximum number of parts of a type.
+/// Maximum number of parts in a type.
 const MOST_PARTS: usize = 4096;
 /// Maximum number of parts decoded in all passes.
 const MOST_STEPS: usize = 1 << 17;
 const MOST_DEPTH: usize = 64;
-/// Size of the tracer's stack, in bytes. A separate stack, so that the result does not depend on the caller's.
+/// Size of the tracer's stack, in bytes. The stack is separate, so that the result does not depend on the caller's stack.
 const STACK: usize = 8 << 20;
-/// Size of the stack that must remain after a level, in bytes.
+/// Stack that must remain after a level, in bytes.
 const MARGIN: usize = 1 << 20;
 
-/// Texts and bytes that types may accept: numbers, identifiers, addresses, dates.
+/// Texts and bytes that types may accept, such as numbers, identifiers, addresses and dates.
 const TEXTS: [&str; 8] = [
     "",
     "1",
@@ -45,17 +45,17 @@ const BYTES: [&[u8]; 5] = [&[], &[0; 16], &[0; 4], &[0; 8], &[0; 32]];
 pub(super) struct Line {
     /// The part of the type that the line describes.
     pub(super) place: String,
-    /// Description of the shape, compared by both sides. Without control characters.
+    /// Description of the shape, which both sides compare. It contains no control characters.
     pub(super) text: String,
 }
 
-/// Returns the lines of a type's shape. `None` if it has none, or exceeds a limit.
+/// Returns the lines of a type's shape, or `None` if the type has no shape or exceeds a limit.
 pub(super) fn trace<T: DeserializeOwned>() -> Option<Vec<Line>> {
     let run = || catch_unwind(AssertUnwindSafe(Tracer::run::<T>)).ok().flatten();
     stacker::grow(STACK, run)
 }
 
-/// The error that ends a pass.
+/// The error with which a pass ends.
 #[derive(Debug)]
 struct Ended;
 
@@ -78,7 +78,7 @@ type Names = &'static [&'static str];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Unknown,
-    /// A value without parts, by its name.
+    /// A value without parts, identified by a name.
     Leaf(&'static str),
     /// The fields of a unit variant.
     Nothing,
@@ -97,7 +97,7 @@ enum Kind {
         name: &'static str,
         variants: Names,
     },
-    /// The enclosing named type, by the number of named types in between.
+    /// The enclosing named type, identified by the number of named types in between.
     Outer(usize),
 }
 
@@ -105,17 +105,17 @@ enum Kind {
 #[derive(Debug)]
 struct Part {
     kind: Kind,
-    /// Known parts of the part, in order.
+    /// Known parts of this part, in order.
     parts: Vec<usize>,
-    /// True if all of its parts are known.
+    /// True if all parts of this part are known.
     is_complete: bool,
     /// True if the part has had a value.
     is_made: bool,
     /// True if passes skip the part until another part has its first value.
     is_blocked: bool,
-    /// Number of values that were refused.
+    /// Number of values that the type refused.
     refused: usize,
-    /// The first variant with a value. It does not contain the enum.
+    /// The first variant that had a value. It does not contain the enum itself.
     first_made: Option<usize>,
 }
 
@@ -126,13 +126,13 @@ struct Tracer {
     parts: Vec<Part>,
     /// Named types that are being decoded, the innermost last.
     open: Vec<(Key, usize)>,
-    /// Parts chosen by this pass because they are not complete.
+    /// Parts that this pass chose because they are not complete.
     chosen: Vec<usize>,
-    /// True if the cause of this pass's end is recorded.
+    /// True if the cause that ended this pass has been recorded.
     is_ended: bool,
     is_beyond_bounds: bool,
     steps: usize,
-    /// Number of changes of the tree, and of parts with a value.
+    /// Number of changes to the tree, and number of parts with a value.
     changes: usize,
     made: usize,
 }
@@ -200,7 +200,7 @@ impl Tracer {
         self.end()
     }
 
-    /// Ends the pass, without recording a cause.
+    /// Ends the pass without recording a cause.
     fn end(&mut self) -> Ended {
         self.is_ended = true;
         Ended
@@ -215,7 +215,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Records the kind of a part, which is the same in each pass.
+    /// Records the kind of a part. The kind must be the same in each pass.
     fn record(&mut self, part: usize, kind: Kind) -> Result<(), Ended> {
         let known = &mut self.parts[part].kind;
         if *known == kind {
@@ -238,7 +238,7 @@ impl Tracer {
         Ok(self.parts[part].parts[position])
     }
 
-    /// Records that a part has a value.
+    /// Records that a part has had a value.
     fn make(&mut self, part: usize) {
         let part = &mut self.parts[part];
         if !part.is_made {
@@ -256,14 +256,14 @@ impl Tracer {
         }
     }
 
-    /// Marks a part as complete if its parts are.
+    /// Marks a part as complete if all parts of it are complete.
     fn complete_with_parts(&mut self, part: usize) {
         if self.parts[part].parts.iter().all(|part| self.parts[*part].is_complete) {
             self.complete(part);
         }
     }
 
-    /// Records that the value of a part was refused, unless the cause is in a nested part.
+    /// Records that the value of a part was refused, unless a nested part caused the refusal.
     fn blame(&mut self, part: usize) {
         if !self.is_ended {
             self.is_ended = true;
@@ -276,7 +276,7 @@ impl Tracer {
         }
     }
 
-    /// Returns true if the pass visits an optional part, because the part is not complete.
+    /// Returns true if this pass visits an optional part, because the part is not complete.
     fn chooses(&mut self, part: usize) -> bool {
         let chosen = !self.parts[part].is_complete && !self.parts[part].is_blocked;
         if chosen {
@@ -285,7 +285,7 @@ impl Tracer {
         chosen
     }
 
-    /// Returns the enclosing part of this type, and the number of named types in between.
+    /// Returns the enclosing part with this type, and the number of named types in between.
     fn outer(&self, part: usize, key: Key) -> Option<(usize, usize)> {
         let at = self.open.iter().rposition(|(open, other)| *open == key && *other != part)?;
         let target = self.open[at].1;
@@ -295,7 +295,7 @@ impl Tracer {
         Some((target, between.len()))
     }
 
-    /// Appends the lines of a part. `owner` is the name of the variant that contains it.
+    /// Appends the lines of a part. `owner` is the name of the variant that contains the part.
     fn describe(&self, part: usize, place: &str, owner: Option<&str>, lines: &mut Vec<Line>) {
         let Part { kind, parts, .. } = &self.parts[part];
         let mut line = |place: String, text: String| lines.push(Line { place, text });
@@ -368,11 +368,11 @@ impl Tracer {
     }
 }
 
-/// The deserializer of a part.
+/// The deserializer for a part.
 struct At<'t> {
     tracer: &'t mut Tracer,
     part: usize,
-    /// True for a repeated value of a part, which adds no information.
+    /// True for a repeated value of a part, which provides no information.
     is_made_again: bool,
     depth: usize,
 }
@@ -401,7 +401,7 @@ impl At<'_> {
         visited
     }
 
-    /// Decodes a named type with parts of these names. Within itself, it refers to the enclosing part.
+    /// Decodes a named type whose parts have these names. Inside itself, the type refers to the enclosing part.
     fn named<V, T>(
         mut self,
         names: Names,
@@ -427,7 +427,7 @@ impl At<'_> {
         decoded
     }
 
-    /// Visits parts with their places.
+    /// Visits parts at their places.
     fn fields<'de, V: Visitor<'de>>(
         mut self,
         kind: Kind,
@@ -452,7 +452,7 @@ impl At<'_> {
         visited
     }
 
-    /// Visits a part with any number of parts of these kinds.
+    /// Visits a part that contains any number of parts of these kinds.
     fn repeated<V>(
         mut self,
         kind: Kind,
@@ -471,7 +471,7 @@ impl At<'_> {
         let visited = visit(self.below(part), first.is_some() || is_shorter_refused);
         match &visited {
             Ok(_) => {
-                // The type did not decode any of the offered parts.
+                // The type decoded none of the offered parts.
                 if let Some(below) = first.filter(|below| self.tracer.parts[*below].kind == Kind::Unknown) {
                     self.tracer.complete(below);
                 }
@@ -484,7 +484,7 @@ impl At<'_> {
         visited
     }
 
-    /// Visits a variant of an enum: one that is not complete, or the first with a value.
+    /// Visits a variant of an enum. Chooses a variant that is not complete, or else the first variant that had a value.
     fn variant<'de, V: Visitor<'de>>(
         mut self,
         name: &'static str,
@@ -656,9 +656,9 @@ impl<'de> Deserializer<'de> for At<'_> {
     }
 }
 
-/// The elements of a part. Elements of a map are a key and a value.
+/// The elements of a part. Each element of a map is a key and a value.
 struct Elements<'t> {
-    /// The part and its tracer.
+    /// The containing part and its tracer.
     at: At<'t>,
     taken: usize,
     length: usize,

@@ -1,35 +1,35 @@
-//! The shape of a type, which must be equal on both sides of a call for a codec without names.
+//! The shape of a type. For a codec without names, it must be equal on both sides of a call.
 //!
-//! A shape is a list of lines, one per step through the type. Lines contain the names of fields and variants, in order, and
-//! primitive types, but no names of types. The first differing line shows where two types differ.
+//! A shape is a list of lines, one for each step through the type. Lines contain the names of fields and variants, in order,
+//! and primitive types, but not the names of types. The first line that differs shows where two types differ.
 
 use super::shape_tracer::{Line, trace};
 use serde::de::DeserializeOwned;
 
-/// Maximum size of a shape as text, in bytes.
+/// Maximum length of a shape as text, in bytes.
 const MOST_TEXT: usize = 4096;
-/// The last line of a text that is cut.
+/// The last line of a truncated text.
 const CUT: &str = "...";
-/// Maximum number of characters of a line in an error message.
+/// Maximum length of a line in an error message, in characters.
 const MOST_SAID: usize = 64;
 
-/// The shape of a type of an argument, a result, an item or an error.
+/// The shape of the type of an argument, a result, an item or an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeShape {
     lines: Vec<Line>,
 }
 
 impl TypeShape {
-    /// Returns the shape of a type with serde's derives, for a codec that sends neither names nor types.
+    /// Returns the shape of a type that derives serde's traits, for a codec that sends neither names nor types.
     ///
-    /// This runs the type's `Deserialize` with made-up values. `None` if that panics or calls `deserialize_any`, or if the
-    /// type is too deep or too large.
+    /// This runs the type's `Deserialize` with made-up values. Returns `None` if the `Deserialize` panics or calls
+    /// `deserialize_any`, or if the type is too deep or too large.
     #[must_use]
     pub fn of<T: DeserializeOwned>() -> Option<Self> {
         trace::<T>().map(|lines| Self { lines })
     }
 
-    /// Returns the fingerprint, which is not 0.
+    /// Returns the fingerprint, which is never 0.
     pub(crate) fn fingerprint(&self) -> u32 {
         let mut hash = Fnv::default();
         for line in &self.lines {
@@ -40,7 +40,7 @@ impl TypeShape {
         (u32::from_le_bytes([a, b, c, d]) ^ u32::from_le_bytes([e, f, g, h])).max(1)
     }
 
-    /// Appends the lines, each after a line feed, up to a total of [`MOST_TEXT`] bytes.
+    /// Appends the lines, each preceded by a line feed, up to a total of [`MOST_TEXT`] bytes.
     pub(crate) fn write(&self, into: &mut String) {
         for line in &self.lines {
             // Leave room for `CUT`.
@@ -53,7 +53,7 @@ impl TypeShape {
         }
     }
 
-    /// Describes the first difference to the lines of another shape, which come from a peer.
+    /// Describes the first difference from the lines of another shape, which come from a peer.
     pub(crate) fn difference<'t>(&self, mut theirs: impl Iterator<Item = &'t str>) -> String {
         for line in &self.lines {
             match theirs.next() {
@@ -69,7 +69,7 @@ impl TypeShape {
     }
 }
 
-/// Describes a line in an error message.
+/// Formats a line for an error message.
 fn said(line: &str) -> String {
     let escaped = |text: &str| {
         let short = text.chars().take(MOST_SAID).collect::<String>();
@@ -104,7 +104,6 @@ impl Default for Fnv {
 }
 
 impl Fnv {
-    /// Adds bytes.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -136,7 +135,7 @@ mod tests {
         text(&shape::<T>()).trim().replace('\n', " ")
     }
 
-    /// Returns the difference reported by a client with the type `A` for a server with the type `B`.
+    /// Returns the difference that a client with the type `A` reports for a server with the type `B`.
     fn difference<A: DeserializeOwned, B: DeserializeOwned>() -> String {
         let (here, there) = (shape::<A>(), shape::<B>());
         assert_ne!(here.fingerprint(), there.fingerprint());
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn shape_has_names_and_kinds_of_all_parts() {
+    fn shape_contains_names_and_kinds_of_all_parts() {
         #[derive(Deserialize)]
         struct Order {
             net: u64,
@@ -229,7 +228,7 @@ mod tests {
             "field 1 of `Phase::Paid` is `u8` here and an `Option` at the server"
         );
         assert_eq!(difference::<u8, String>(), "it is `u8` here and `string` at the server");
-        // The names of types are not compared.
+        // Names of types are not compared.
         types! { renamed { pub(super) struct Bill { net: u64, tax: u64, state: Stage } pub(super) enum Stage { New, Paid(u8) } } }
         assert_eq!(shape::<Old>().fingerprint(), shape::<renamed::Bill>().fingerprint());
     }

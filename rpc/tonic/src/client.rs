@@ -1,4 +1,4 @@
-//! The client side: a tower service that sends a request over a stream.
+//! The client side. It is a tower service that sends each request over a stream.
 
 use crate::exchange::{ExchangeClient, MAX_PIECE, MAX_WHOLE, next_piece};
 use crate::messages::Messages;
@@ -19,26 +19,27 @@ use trunkline::stream::{Receiver, Sender, Watch};
 use trunkline::stub::PeerMemory;
 use trunkline::{CallOptions, Connect, Metadata, Node, Reason, Stream, Streaming, Target};
 
-/// Key of the path in the metadata of a request. The first value is the path, which interceptors of servers can read. Further
+/// Metadata key for the path of a request. The first value is the path, which interceptors of servers can read. Further
 /// values are the caller's own metadata.
 pub(crate) const PATH: &str = "grpc-path";
 
-/// A connection to gRPC services, for clients that tonic generates. Clones share it.
+/// A connection to gRPC services, for clients that tonic generates. Clones share the connection.
 #[derive(Clone)]
 pub struct Channel {
     client: ExchangeClient,
-    /// Maximum size of a body sent as an argument, in bytes. Lowered when a node's `max_message_bytes` refuses one.
+    /// Maximum size of a body that is sent as an argument, in bytes. Lowered when a node's `max_message_bytes` refuses a
+    /// body.
     most_whole: Arc<AtomicUsize>,
     connect: Connect,
 }
 
 impl Channel {
-    /// Creates a channel of a node to a server.
+    /// Creates a channel from a node to a server.
     pub fn new(node: &Node, to: impl Into<Target>) -> Self {
         Self::from(node.channel(to))
     }
 
-    /// Sets whether calls wait or fail when the server cannot be reached, or shuts down. See [`CallOptions::connect`].
+    /// Sets whether calls wait or fail when the server cannot be reached or shuts down. See [`CallOptions::connect`].
     ///
     /// ```
     /// use trunkline::{Connect, Node};
@@ -85,7 +86,7 @@ impl Service<http::Request<tonic::body::Body>> for Channel {
     }
 }
 
-/// Opens the stream of a request, and waits for the headers of its response.
+/// Opens a stream for a request, and waits for the headers of the response.
 async fn exchange(
     channel: &Channel,
     request: http::Request<tonic::body::Body>,
@@ -138,18 +139,18 @@ async fn exchange(
     });
     let pieces = pieces.await?;
     if let Some(bytes) = refused {
-        // The retry succeeded, so the cause was the size and not the metadata.
+        // The retry succeeded, so the size caused the failure, not the metadata.
         most_whole.fetch_min(bytes - 1, Ordering::Relaxed);
     }
     response(parts.uri, pieces, Some(failed))
 }
 
-/// Returns true if a call was refused because of a limit on the size of messages on this side.
+/// Returns true if a call was refused because of a limit on message sizes on this side.
 fn is_too_large(status: &trunkline::Status) -> bool {
     status.reason() == Some(Reason::TooLarge) && !status.may_have_run()
 }
 
-/// Returns the response of an opened call.
+/// Returns the response to an opened call.
 fn response(
     path: Uri,
     pieces: Streaming<Bytes>,
@@ -163,15 +164,15 @@ fn response(
     Ok(response)
 }
 
-/// The immediately available part of a request's body.
+/// The part of a request's body that is available immediately.
 enum Ready {
     /// The whole body.
     Whole(Bytes),
-    /// The first frames. The rest follows.
+    /// The first frames. More frames may follow.
     Begun([Bytes; 2]),
 }
 
-/// Takes the available part of a body: the whole body, if it is one frame of at most `most` bytes.
+/// Takes the available part of a body. This is the whole body if it is one frame of at most `most` bytes.
 fn take_ready(
     body: &mut tonic::body::Body,
     watch: &mut Watch,
@@ -182,7 +183,7 @@ fn take_ready(
     for at in 0..frames.len() {
         match poll_body(body, watch, task) {
             Poll::Ready(None) => {
-                // A body must not be polled after its end.
+                // A body must not be polled after it has ended.
                 *body = tonic::body::Body::empty();
                 if frames[0].len() <= most {
                     let [whole, _] = frames;
@@ -208,21 +209,21 @@ fn poll_body(
     frame.map(|frame| frame.map(|frame| frame.map_err(|status| grpc_status(&status)).and_then(|frame| frame)))
 }
 
-/// Returns the error of the request's body, if any.
+/// Returns the error of the request's body, if there is one.
 fn poll_failed(failed: &mut Receiver<Status>, task: &mut Context<'_>) -> Option<Status> {
     match failed.poll_recv(task) {
-        // The body drops its sender with or without an error.
+        // The body drops its sender whether or not there is an error.
         Poll::Ready(sent) => sent.ok().flatten(),
         Poll::Pending => None,
     }
 }
 
-/// The items of a request. Polled by Trunkline's threads, in the runtime of the call.
+/// The items of a request. Trunkline's threads poll them, in the runtime of the call.
 struct RequestBody {
     body: tonic::body::Body,
     watch: Watch,
     runtime: Option<Handle>,
-    /// The unsent parts of the last frames.
+    /// The parts of the last frames that have not been sent.
     frames: [Bytes; 2],
     errors: Sender<Status>,
     has_failed: bool,
@@ -239,7 +240,7 @@ impl Stream for RequestBody {
                 return Poll::Ready(Some(piece));
             }
             if this.has_failed {
-                // The end of the items would be a half-close. Instead, the caller cancels the call.
+                // Ending the items would look like a half-close. Instead, the caller cancels the call.
                 return Poll::Pending;
             }
             match ready!(poll_body(&mut this.body, &mut this.watch, task)) {
@@ -258,10 +259,10 @@ impl Stream for RequestBody {
 /// The body and the trailers of a response.
 struct ResponseBody {
     path: Uri,
-    /// `None` after the end.
+    /// `None` after the response has ended.
     pieces: Option<Streaming<Bytes>>,
     messages: Messages,
-    /// `None` if the request's body was sent completely.
+    /// `None` if the request's body was completely sent.
     failed: Option<Receiver<Status>>,
 }
 
@@ -280,7 +281,7 @@ impl ResponseBody {
             Some(Err(status)) => Some(Err(status)),
             None => {
                 let trailers = pieces.trailing_metadata();
-                // A response without a body has its status in the headers.
+                // A response without a body contains its status in the headers.
                 (!trailers.is_empty()).then(|| headers::from_metadata(&trailers).map(Frame::trailers))
             }
         })
@@ -297,7 +298,7 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(self.poll_piece(task));
         if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
-            // Trailers, an error, or the end: nothing follows.
+            // Nothing follows trailers, an error or the end.
             self.pieces = None;
         }
         Poll::Ready(frame)
@@ -310,7 +311,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::task::Waker;
 
-    /// A body of these frames. `None` is a frame that has not arrived yet.
+    /// A body that consists of these frames. `None` is a frame that has not arrived.
     struct Frames(VecDeque<Option<usize>>);
 
     impl Body for Frames {

@@ -1,14 +1,15 @@
-//! The service that carries exchanges, and the pieces into which bodies are cut.
+//! The service that transfers exchanges, and the pieces into which bodies are split.
 //!
-//! The items of each side are the pieces of its body, which are never empty. Headers and trailers are metadata. A request
-//! body that is complete at once, as in a unary call, is sent as an argument, without items or a task for them.
+//! The items of each side are the pieces of its body, which are never empty. Headers and trailers are sent as metadata. A
+//! request body that is complete at once, as in a unary call, is sent as an argument, which needs neither items nor a task
+//! for them.
 
 use bytes::Bytes;
 use trunkline::{Context, Status, Stream, Streaming};
 
 /// Maximum size of a piece of a body, in bytes.
 pub(crate) const MAX_PIECE: usize = 256 << 10;
-/// Maximum size of a body sent as an argument, in bytes.
+/// Maximum size of a body that is sent as an argument, in bytes.
 pub(crate) const MAX_WHOLE: usize = 4 << 20;
 
 #[trunkline::service(name = "trunkline.grpc")]
@@ -26,14 +27,15 @@ pub(crate) trait Exchange {
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 }
 
-/// Returns the part of a node's message after the name of the method; `None` if it does not begin with one.
+/// Returns the part of a node's message that follows the method's name, or `None` if the message does not begin with the
+/// name.
 pub(crate) fn unnamed(message: &str) -> Option<&str> {
     let text = message.strip_prefix("trunkline.grpc.call")?;
     let text = text.strip_prefix("_whole").unwrap_or(text);
     text.starts_with([' ', ':']).then_some(text)
 }
 
-/// Cuts the next piece off a frame of a body; `None` at the end of the frame.
+/// Splits the next piece off a frame of a body. Returns `None` at the end of the frame.
 pub(crate) fn next_piece(frame: &mut Bytes) -> Option<Bytes> {
     (!frame.is_empty()).then(|| frame.split_to(frame.len().min(MAX_PIECE)))
 }
@@ -52,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_cut_and_empty_ones_left_out() {
+    fn frames_are_split_and_empty_frames_omitted() {
         let mut frame = Bytes::from(vec![1; 2 * MAX_PIECE + 1]);
         let sizes = std::iter::from_fn(|| next_piece(&mut frame)).map(|piece| piece.len());
         assert_eq!(sizes.collect::<Vec<_>>(), [MAX_PIECE, MAX_PIECE, 1]);

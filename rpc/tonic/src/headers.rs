@@ -1,4 +1,4 @@
-//! Headers and trailers as metadata. Values of keys that end in `-bin` are sent as bytes, without base64.
+//! Converts headers and trailers to metadata and back. Values of keys that end in `-bin` are sent as bytes, without base64.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
 use trunkline::Metadata;
 
-/// Base64 encoding that writes no padding and accepts both forms, as gRPC requires.
+/// Base64 that omits padding when encoding and accepts both forms when decoding, as gRPC requires.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -16,10 +16,10 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Returns headers as metadata.
+/// Converts headers to metadata.
 ///
 /// # Errors
-/// A key or a value breaks a rule of gRPC.
+/// Returns an error if a key or a value breaks a rule of gRPC.
 pub(crate) fn to_metadata(headers: &HeaderMap) -> Result<Metadata, Status> {
     let mut metadata = Metadata::new();
     for (key, value) in headers {
@@ -31,10 +31,10 @@ pub(crate) fn to_metadata(headers: &HeaderMap) -> Result<Metadata, Status> {
     Ok(metadata)
 }
 
-/// Returns metadata as headers.
+/// Converts metadata to headers.
 ///
 /// # Errors
-/// A key or a value cannot be in a header.
+/// Returns an error if a key or a value is invalid in headers.
 pub(crate) fn from_metadata(metadata: &Metadata) -> Result<HeaderMap, Status> {
     let mut headers = HeaderMap::new();
     for (key, value) in metadata.iter() {
@@ -59,7 +59,7 @@ fn append(headers: &mut HeaderMap, key: &str, value: &[u8]) -> Result<(), Status
     Ok(())
 }
 
-/// Returns the values of a header. A binary one may hold several, separated by commas.
+/// Returns the values of a header. A binary header may contain several values, separated by commas.
 fn values(key: &str, value: &HeaderValue) -> Result<Vec<Vec<u8>>, Status> {
     if !is_binary(key) {
         return Ok(vec![value.as_bytes().to_vec()]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn values_keep_their_order_and_binary_ones_travel_as_bytes() {
+    fn values_keep_order_and_binary_values_are_sent_as_bytes() {
         let given = headers(&[
             ("tag", "blue"),
             ("tag", ""),

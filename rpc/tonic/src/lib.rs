@@ -1,9 +1,8 @@
-//! gRPC over Trunkline: clients and servers that tonic generates, without HTTP/2.
+//! gRPC over Trunkline, for clients and servers that tonic generates, without HTTP/2.
 //!
-//! An exchange of gRPC is one stream. Its call carries the path and the request's headers as metadata, and the
-//! time limit as its deadline. The response's headers and trailers are metadata too. The items are pieces of the bodies, which
-//! tonic cuts into messages. [`Channel`] takes the
-//! place of `tonic::transport::Channel`, and [`Server`] the place of
+//! A gRPC exchange is one stream. Its call contains the path and the request's headers as metadata, and the time limit as
+//! its deadline. The response's headers and trailers are metadata too. The items are pieces of the bodies, which tonic
+//! splits into messages. [`Channel`] replaces `tonic::transport::Channel`, and [`Server`] replaces
 //! `tonic::transport::Server`:
 //!
 //! ```no_run
@@ -37,10 +36,10 @@ mod timeout;
 pub use client::Channel;
 pub use server::Server;
 
-/// Returns the certificates of a request's caller, its own first, as tonic's `Request::peer_certs` does over TLS. `None` if the
-/// caller has proved no name by a certificate.
+/// Returns the certificate chain of a request's caller, which starts with the caller's own certificate. This corresponds to
+/// tonic's `Request::peer_certs` over TLS. Returns `None` if the caller has not proved a name with a certificate.
 ///
-/// The name is in the [`Peer`](trunkline::Peer) among the request's extensions, where tower layers can read it too:
+/// The [`Peer`](trunkline::Peer) in the request's extensions contains the name. Tower layers can read it there too:
 ///
 /// ```
 /// use trunkline::identity::Name;
@@ -59,17 +58,17 @@ pub fn peer_certs<T>(
     }
 }
 
-/// Converts a status of Trunkline to gRPC, with its causes in the message, and with its details and metadata. The codes have
-/// the same numbers. `status` is the source of the result.
+/// Converts a status of Trunkline to gRPC. The message includes the causes, details and metadata are kept, and the codes
+/// have the same numbers. `status` is the source of the result.
 fn grpc_status(status: &trunkline::Status) -> tonic::Status {
     named_status(status, None)
 }
 
-/// Returns the status of a client's call. If the message was written by a node, it begins with `path`, instead of the name of
-/// the method that all exchanges share.
+/// Returns the status of a client's call. A message written by a node then begins with `path` instead of the name of the
+/// method that all exchanges share.
 fn named_status(status: &trunkline::Status, path: Option<&str>) -> tonic::Status {
     let code = tonic::Code::from(i32::from(status.code().number()));
-    // Metadata that is invalid in headers must not hide the status.
+    // Metadata that is invalid in headers must not replace the status.
     let metadata = headers::from_metadata(status.metadata()).unwrap_or_default();
     let metadata = tonic::metadata::MetadataMap::from_headers(metadata);
     let shared = if status.origin() == trunkline::Origin::Handler {

@@ -1,7 +1,7 @@
-//! Limits of services and methods, by their gRPC path.
+//! Limits on services and methods, by gRPC path.
 //!
-//! A call counts from the start of its handler until the handler is dropped, which in a runtime may be after the end of the
-//! call. An interceptor refuses calls while a limit is reached, before other interceptors run.
+//! A call counts from the start of its handler until the handler is dropped. In a runtime, this may be after the call has
+//! ended. An interceptor refuses calls while a limit is reached, before other interceptors run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ struct RunningCalls {
     refused: AtomicU64,
 }
 
-/// A call that counts as running until this is dropped.
+/// A call that counts as running until this value is dropped.
 pub(crate) struct Permit(Arc<RunningCalls>);
 
-/// The permits of one call for its service and its method, if these have limits.
+/// The permits of one call for its service and its method, if they have limits.
 pub(crate) type Permits = Vec<Permit>;
 
 impl Limits {
@@ -56,7 +56,7 @@ impl Limits {
         self.0.values().any(|limit| limit.calls.is_some())
     }
 
-    /// Returns an error for an invalid limit.
+    /// Returns an error if a limit is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (path, limit) in &self.0 {
             let names = path.strip_prefix('/').map(|path| path.split('/').collect::<Vec<_>>());
@@ -72,7 +72,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Returns the limits of the service and of the method of a path.
+    /// Returns the limits on the service and the method of a path.
     fn of(&self, path: &str) -> impl Iterator<Item = &Limit> {
         // Routes select the service by the first segment of the path only.
         let end = path.match_indices('/').nth(1).map(|(end, _)| end);
@@ -84,7 +84,7 @@ impl Limits {
         self.of(path).filter_map(|limit| limit.calls.as_ref())
     }
 
-    /// Refuses a call if a limit of its path is reached.
+    /// Refuses a call if a limit for its path is reached.
     pub(crate) fn check_room(&self, path: &str) -> Result<(), Status> {
         self.calls_of(path).try_for_each(|calls| match calls.running.load(Ordering::Relaxed) < calls.most {
             true => Ok(()),
@@ -92,13 +92,13 @@ impl Limits {
         })
     }
 
-    /// Counts a call until the permits are dropped. Fails only if another poller reached the limit since
+    /// Counts a call until the permits are dropped. Fails only if another poller reached the limit after
     /// [`Self::check_room`].
     pub(crate) fn take(&self, path: &str) -> Result<Permits, Status> {
         self.calls_of(path).map(RunningCalls::take).collect()
     }
 
-    /// Returns the limits of calls, and their use.
+    /// Returns the limits on calls, and the number of calls that count towards them.
     pub(crate) fn report(&self) -> impl Iterator<Item = LimitReport> + '_ {
         self.0.values().filter_map(|limit| limit.calls.as_ref()).map(|calls| LimitReport {
             name: calls.path.clone(),
@@ -108,7 +108,7 @@ impl Limits {
         })
     }
 
-    /// Returns the maximum size of a request's messages; `None` without a limit.
+    /// Returns the maximum size of a request's messages, or `None` if there is no limit.
     pub(crate) fn message_bytes(&self, path: &str) -> Option<usize> {
         self.of(path).filter_map(|limit| limit.message_bytes).min()
     }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn call_counts_for_its_method_and_its_service() {
+    fn call_counts_towards_method_and_service() {
         let mut limits = Limits::default();
         limits.set_calls("/a.B", 2);
         limits.set_calls("/a.B/C", 1);
@@ -154,10 +154,10 @@ mod tests {
         let refused = limits.take("/a.B/C").err().unwrap();
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert_eq!(refused.message(), "the server runs 1 call of /a.B/C, which is its limit");
-        // The refused call has returned its unit of the service's limit.
+        // The refused call no longer counts towards the service's limit.
         let second = limits.take("/a.B/D").unwrap();
         assert!(limits.take("/a.B/D").err().unwrap().message().contains("2 calls of /a.B,"));
-        // Routes pass longer paths to the service too.
+        // Routes pass longer paths to the service as well.
         assert!(limits.take("/a.B/D/E").err().unwrap().message().contains("2 calls of /a.B,"));
         assert!(limits.take("/a.Bc/D").unwrap().is_empty());
         drop((first, second));

@@ -1,13 +1,13 @@
-//! Charges peers for the buffers of tonic's decoder. The decoder reserves space for a message when it has read the prefix,
-//! inflates compressed messages into a second buffer, and keeps the capacity of both until the end of the stream.
+//! Charges peers for the buffers of tonic's decoder. The decoder reserves space for a message after it has read the prefix.
+//! It inflates compressed messages into a second buffer, and keeps the capacity of both buffers until the end of the stream.
 //!
-//! The peer is charged before the bytes of a body are passed to tonic. The prefix contains the size of the first buffer. For
-//! the second one, a gzip or deflate message is kept until it is complete, and inflated once to measure it. Messages of other
-//! encodings cannot be measured: from the first such message on, the peer is charged for the largest message that tonic
-//! inflates by default.
+//! The peer is charged before the bytes of a body are passed to tonic. The prefix contains the size of the first buffer. To
+//! determine the size of the second buffer, a gzip or deflate message is kept until it is complete, and is inflated once.
+//! Messages with other encodings cannot be measured. From the first such message on, the peer is charged for the largest
+//! message that tonic inflates by default.
 //!
-//! Invariant: the charge is at least the capacity of both buffers, less the first 8 KiB. With unmeasured messages this holds
-//! only with tonic's default `max_decoding_message_size`.
+//! The charge is always at least the capacity of both buffers minus the first 8 KiB. With unmeasured messages, this is true
+//! only for tonic's default `max_decoding_message_size`.
 
 use bytes::Bytes;
 use flate2::bufread::{GzDecoder, ZlibDecoder};
@@ -17,27 +17,27 @@ use std::task::{Context, Poll, ready};
 use tonic::Status;
 use trunkline::stub::PeerMemory;
 
-/// Bytes before a message: a flag and the size.
+/// Size of the prefix of a message, in bytes: a flag and the message's size.
 const PREFIX: usize = 5;
 /// Maximum size of a message that is passed on together with others, in bytes. tonic reserves space for the whole message
-/// when it reads the prefix. A larger message follows its prefix separately, because the buffer would otherwise be twice as
-/// large.
+/// when it reads the prefix. A larger message is therefore passed on after its prefix, because the buffer would otherwise be
+/// twice as large.
 const SMALL: usize = 4096;
-/// Initial capacity of tonic's first buffer, and unit of the second one's size, in bytes.
+/// Initial capacity of tonic's first buffer, and unit of the second buffer's size, in bytes.
 const TONIC_BUFFER: usize = 8 << 10;
-/// Bytes inflated between yields to other tasks.
+/// Number of bytes inflated between two yields to other tasks.
 const TURN: usize = 256 << 10;
-/// Maximum size that tonic inflates a message to by default, in bytes.
+/// Maximum size to which tonic inflates a message by default, in bytes.
 const TONIC_MAX_INFLATED: usize = 4 << 20;
 
-/// Compression of messages with the flag set.
+/// Compression of messages whose flag is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
-    /// None: tonic refuses messages with the flag set.
+    /// No compression. tonic refuses messages whose flag is set.
     Identity,
     Gzip,
     Deflate,
-    /// Another compression, such as zstd, whose result is not measured.
+    /// Another compression, such as zstd, whose result cannot be measured.
     Unmeasured,
 }
 
@@ -45,21 +45,21 @@ enum Encoding {
 #[derive(Default)]
 struct Held {
     buffer: usize,
-    /// The compressed message kept for measuring.
+    /// The compressed message that is kept for measuring.
     compressed: usize,
     inflated: usize,
 }
 
-/// A compressed message being measured.
+/// A compressed message that is being measured.
 struct Inflating {
     message: Bytes,
     reader: Box<dyn Read + Send + Sync>,
     bytes: usize,
 }
 
-/// Cuts the pieces of a body into frames for tonic.
+/// Divides the pieces of a body into frames for tonic.
 pub(crate) struct Messages {
-    /// Maximum size of a message on the wire, in bytes; `None` without a limit.
+    /// Maximum size of a message on the wire, in bytes; `None` if there is no limit.
     most: Option<usize>,
     encoding: Encoding,
     /// `None` if the peer is this program itself.
@@ -68,21 +68,21 @@ pub(crate) struct Messages {
     /// The prefix of the current message, of which `filled` bytes have arrived.
     prefix: [u8; PREFIX],
     filled: usize,
-    /// Bytes of the current message that have not arrived.
+    /// Number of bytes of the current message that have not arrived.
     left: usize,
-    /// The uncut part of the last piece.
+    /// The part of the last piece that has not been divided.
     rest: Bytes,
     /// The current message without its prefix, if it is being measured.
     compressed: Vec<u8>,
     inflating: Option<Inflating>,
-    /// A measured message to be passed on.
+    /// A measured message that is ready to be passed on.
     measured: Bytes,
-    /// Status of a refused message. Neither this message nor later messages are passed on.
+    /// Status of a refused message. Neither this message nor any later message is passed on.
     refused: Option<Status>,
 }
 
 impl Messages {
-    /// Creates the reader of a body with these headers.
+    /// Creates the reader for a body with these headers.
     pub(crate) fn new(headers: &HeaderMap, most: Option<usize>, memory: Option<PeerMemory>) -> Self {
         let encoding = match headers.get("grpc-encoding").map(http::HeaderValue::as_bytes) {
             None | Some(b"identity") => Encoding::Identity,
@@ -106,7 +106,7 @@ impl Messages {
         }
     }
 
-    /// Returns the next frame of the body, cut from the pieces that `next` returns. Polls `next` again after its end.
+    /// Returns the next frame of the body, taken from the pieces that `next` returns. Polls `next` again after it has ended.
     pub(crate) fn poll_frame(
         &mut self,
         task: &mut Context<'_>,
@@ -142,7 +142,8 @@ impl Messages {
         self.refused.insert(status).clone()
     }
 
-    /// Takes the next frame: small messages, or a part of one message. The frame is empty if the part is kept for measuring.
+    /// Takes the next frame, which contains small messages or a part of one message. The frame is empty if the part is kept
+    /// for measuring.
     fn cut(&mut self) -> Result<Bytes, Status> {
         if !self.measured.is_empty() {
             self.held.compressed = 0;
@@ -182,7 +183,7 @@ impl Messages {
         Ok(Bytes::new())
     }
 
-    /// Returns the size of the small complete messages at the front, and the size of the largest.
+    /// Returns the total size of the small complete messages at the front, and the size of the largest one.
     fn small_messages(&self) -> Result<(usize, usize), Status> {
         let (mut bytes, mut largest) = (0, 0);
         while let Some(prefix) = self.rest[bytes..].first_chunk::<PREFIX>() {
@@ -217,7 +218,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Returns true if the message with the current prefix is kept until it is complete, to be measured.
+    /// Returns true if the message with the current prefix is kept until it is complete and then measured.
     fn is_measured(&self) -> bool {
         self.prefix[0] == 1 && matches!(self.encoding, Encoding::Gzip | Encoding::Deflate)
     }
@@ -233,14 +234,14 @@ impl Messages {
         self.inflating = Some(Inflating { message, reader, bytes: 0 });
     }
 
-    /// Measures a compressed message. Ready if there is none.
+    /// Continues measuring a compressed message. Ready if there is none.
     fn poll_inflated(&mut self, task: &Context<'_>) -> Poll<Result<(), Status>> {
         let Some(mut inflating) = self.inflating.take() else { return Poll::Ready(Ok(())) };
         let mut scratch = [0; TONIC_BUFFER];
         let mut inflated = 0;
         while inflated < TURN {
             match inflating.reader.read(&mut scratch) {
-                // On an error tonic inflates the message up to the same position and reports the error.
+                // On an error, tonic inflates the message up to the same position and reports the error.
                 Ok(0) | Err(_) => {
                     self.measured = inflating.message;
                     return Poll::Ready(Ok(()));
@@ -258,7 +259,7 @@ impl Messages {
         Poll::Pending
     }
 
-    /// Charges the peer for the buffers, except for the initial capacity that each body has.
+    /// Charges the peer for the buffers, without the initial capacity of each body.
     fn charge(&mut self) -> Result<(), Status> {
         let (Some(memory), held) = (&mut self.memory, &self.held) else { return Ok(()) };
         let bytes =
@@ -266,7 +267,7 @@ impl Messages {
         memory.resize(bytes).map_err(|status| crate::grpc_status(&status))
     }
 
-    /// Refuses a message above the limit of its method.
+    /// Returns an error if a message exceeds the limit of its method.
     fn check(&self, size: usize) -> Result<(), Status> {
         match self.most {
             Some(most) if size > most => {
@@ -278,12 +279,12 @@ impl Messages {
     }
 }
 
-/// Returns the size of the message after a prefix.
+/// Returns the size of the message that follows a prefix.
 fn size([_, size @ ..]: &[u8; PREFIX]) -> usize {
     usize::try_from(u32::from_be_bytes(*size)).unwrap_or(usize::MAX)
 }
 
-/// Grows a capacity like the buffers of tonic.
+/// Increases a capacity in the same way as tonic's buffers.
 fn grow(capacity: &mut usize, bytes: usize) {
     if bytes > *capacity {
         *capacity = bytes.max(capacity.saturating_mul(2));
@@ -310,7 +311,7 @@ mod tests {
         [&[flag][..], &u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
     }
 
-    /// Passes a body in pieces of `cut` bytes. Returns the frames.
+    /// Passes on a body in pieces of `cut` bytes. Returns the frames.
     fn pass(messages: &mut Messages, body: &[u8], cut: usize) -> Result<Vec<Bytes>, Status> {
         let mut pieces = body.chunks(cut).map(Bytes::copy_from_slice).collect::<VecDeque<_>>();
         let mut next = |_: &mut Context<'_>| Poll::Ready(pieces.pop_front().map(Ok));
@@ -334,7 +335,7 @@ mod tests {
             let frames = pass(&mut messages("identity", Some(3)), &accepted, cut).unwrap();
             assert_eq!(frames.concat(), accepted, "{cut}");
             let mut refusing = messages("identity", Some(3));
-            // A reader that continues after the error does not get any part of the message.
+            // A reader that continues after the error gets no part of the message.
             for _ in 0..2 {
                 let refused = pass(&mut refusing, &body(&[3, 0, 4]), cut).unwrap_err();
                 assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{cut}");
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn small_messages_share_frame_and_large_ones_follow_their_prefix() {
+    fn small_messages_share_frame_and_large_messages_follow_prefix() {
         let small = [message(0, &[1; 10]), message(0, &[2; SMALL])].concat();
         let body = [&small[..], &message(0, &[3; SMALL + 1]), &message(0, &[])].concat();
         let mut messages = messages("identity", None);
@@ -384,7 +385,7 @@ mod tests {
         for (encoding, flag, bytes, held) in [
             ("zstd", 0, 10, 0),
             ("zstd", 1, 10_000, TONIC_MAX_INFLATED),
-            // tonic refuses a compressed message without a compression.
+            // tonic refuses a message whose flag is set if there is no compression.
             ("identity", 1, 10, 0),
         ] {
             let body = [&plain[..], &message(flag, &vec![1; bytes]), &plain].concat();

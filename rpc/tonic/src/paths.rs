@@ -1,7 +1,7 @@
 //! Counts calls by gRPC path, for the node's report.
 //!
-//! All exchanges are calls of one method of Trunkline. A path gets a row with its first successful call, so that invented
-//! paths do not add rows. Each poller has its own rows, which the report adds up.
+//! All exchanges are calls to one method of Trunkline. A path gets a row when its first call succeeds, so that invented
+//! paths do not add rows. Each poller has its own rows, and the report adds them up.
 
 use http::{HeaderMap, Uri};
 use std::collections::BTreeMap;
@@ -14,27 +14,27 @@ use trunkline::{Code, Context};
 
 /// Maximum number of paths with rows.
 const MOST_PATHS: usize = 256;
-/// Number of the code of successful calls.
+/// Code number of successful calls.
 const OK: u8 = 0;
 
 /// Service and method.
 type Name = (&'static str, &'static str);
 
-/// The calls of a server.
+/// The calls to a server.
 #[derive(Default)]
 pub(crate) struct Paths {
     names: Mutex<BTreeMap<String, Name>>,
     pollers: Mutex<Vec<Arc<OfPoller>>>,
 }
 
-/// The calls of one poller by path.
+/// The calls on one poller, by path.
 #[derive(Default)]
 struct OfPoller(Mutex<BTreeMap<String, Row>>);
 
 struct Row {
     name: Name,
     running: u64,
-    /// Number of calls by code.
+    /// Number of calls that ended with each code.
     ended: [u64; CODES.len()],
     latency: Histogram,
 }
@@ -59,7 +59,7 @@ impl Row {
 
     fn into_report(self) -> MethodReport {
         let (service, method) = self.name;
-        // Skip the first code: it stands for errors of a method's own type, which do not exist in gRPC.
+        // The first code is skipped, because it represents errors of a method's own type, which do not exist in gRPC.
         let failed = CODES.iter().zip(self.ended).skip(1).filter(|(_, calls)| *calls > 0);
         MethodReport {
             service,
@@ -93,7 +93,8 @@ impl Paths {
         report.served.extend(rows.into_values().map(Row::into_report));
     }
 
-    /// Returns a poller's row of a path, if the path has rows, or may get them because of `adds`.
+    /// Returns a poller's row for a path. The row is added if the path has rows on other pollers, or if `adds` is true and
+    /// the limit permits it.
     fn row<'r>(&self, rows: &'r mut BTreeMap<String, Row>, path: &str, adds: bool) -> Option<&'r mut Row> {
         if !rows.contains_key(path) {
             rows.insert(path.to_owned(), Row::new(self.name(path, adds)?));
@@ -110,7 +111,7 @@ impl Paths {
             return None;
         }
         let (service, method) = path.rsplit_once('/')?;
-        // Reports need `'static` names, so at most `MOST_PATHS` of them are leaked.
+        // Reports need `'static` names, so at most `MOST_PATHS` names are leaked.
         let leak = |name: &str| -> &'static str { Box::leak(name.into()) };
         let name = (leak(service), leak(method));
         names.insert(path.to_owned(), name);
@@ -118,14 +119,14 @@ impl Paths {
     }
 }
 
-/// The calls of one poller, for its handler.
+/// The calls on one poller, used by the poller's handler.
 pub(crate) struct PollerPaths {
     of_poller: Arc<OfPoller>,
     all: Arc<Paths>,
 }
 
 impl PollerPaths {
-    /// Counts a call that begins.
+    /// Counts a call that is starting.
     pub(crate) fn began(&self, path: &Uri, cx: &Context) -> CountedCall {
         let mut rows = lock(&self.of_poller.0);
         let row = self.all.row(&mut rows, path.path(), false);
@@ -144,7 +145,7 @@ impl PollerPaths {
     }
 }
 
-/// The status of a response, as received so far in headers and trailers.
+/// The status of a response, if headers or trailers have contained it.
 #[derive(Clone)]
 pub(crate) struct ResponseStatus(Arc<AtomicU8>);
 
@@ -155,7 +156,7 @@ impl Default for ResponseStatus {
 }
 
 impl ResponseStatus {
-    /// Takes the status from headers or trailers. Returns true if they contain one.
+    /// Reads the status from headers or trailers. Returns true if they contain it.
     pub(crate) fn set_from(&self, headers: &HeaderMap) -> bool {
         let Some(value) = headers.get("grpc-status") else { return false };
         let code = value.to_str().ok().and_then(|code| code.parse().ok());
@@ -164,32 +165,32 @@ impl ResponseStatus {
     }
 }
 
-/// A call that is counted when this is dropped.
+/// A call, which is counted as ended when this value is dropped.
 pub(crate) struct CountedCall {
     of_poller: Arc<OfPoller>,
     all: Arc<Paths>,
     path: Uri,
     cx: Context,
     began: Instant,
-    /// True if the call counts as running in its path's row.
+    /// True if the call counts as running in the row of its path.
     has_row: bool,
     status: ResponseStatus,
-    /// Code of a call that has ended.
+    /// Code of the call if it has ended.
     code: Option<u8>,
 }
 
 impl CountedCall {
-    /// Returns the storage for the status of the response.
+    /// Returns the storage for the response's status.
     pub(crate) fn status(&self) -> ResponseStatus {
         self.status.clone()
     }
 
-    /// Records the end of the response.
+    /// Records that the response has ended.
     pub(crate) fn ended(&mut self) {
         self.code = Some(self.status.0.load(Ordering::Relaxed));
     }
 
-    /// Records a failure of the call.
+    /// Records that the call has failed.
     pub(crate) fn failed(&mut self, code: Code) {
         self.code = Some(code.number());
     }
@@ -198,7 +199,7 @@ impl CountedCall {
 impl Drop for CountedCall {
     fn drop(&mut self) {
         let dropped = || match self.cx.time_left() {
-            // The handler has panicked on a poller.
+            // The handler panicked on a poller.
             _ if std::thread::panicking() => Code::Internal.number(),
             Some(Duration::ZERO) => Code::DeadlineExceeded.number(),
             _ => Code::Cancelled.number(),
@@ -260,7 +261,7 @@ mod tests {
             ends(&format!("/a.B/D{other}"), None);
         }
         assert_eq!(rows(&poller).len(), MOST_PATHS);
-        // Other pollers have rows of the same paths only.
+        // Other pollers have rows for the same paths only.
         let other = poller.all.poller();
         let mut ended = call(&other, "/a.B/Late");
         ended.code = Some(OK);

@@ -1,4 +1,4 @@
-//! The server side: a Trunkline service that passes exchanges to tonic's routes.
+//! The server side. It is a Trunkline service that passes exchanges to tonic's routes.
 
 use crate::client::PATH;
 use crate::exchange::{Exchange, ExchangeServer, next_piece};
@@ -27,17 +27,17 @@ use trunkline::stream::{Receiver, Sender, Watch, channel};
 use trunkline::stub::PeerMemory;
 use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
-/// Maximum number of pieces of a response that wait for their poller.
+/// Maximum number of response pieces that wait for their poller.
 const WAITING_PIECES: usize = 4;
 
-/// Wraps routes in a layer.
+/// Adds a layer to routes.
 type AddLayer = Box<dyn FnOnce(Routes) -> Routes + Send>;
 
 /// gRPC services, for [`NodeBuilder::serve`](trunkline::NodeBuilder::serve).
 #[must_use]
 pub struct Server {
     routes: Routes,
-    /// Layers, the outermost first.
+    /// Layers, with the outermost first.
     layers: Vec<AddLayer>,
     timeout: Option<Duration>,
     limits: Limits,
@@ -45,21 +45,21 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a server that offers these services.
+    /// Creates a server that serves these services.
     pub fn new(routes: impl Into<Routes>) -> Self {
         let (routes, limits) = (routes.into(), Limits::default());
         Self { routes, layers: Vec::new(), timeout: None, limits, interceptors: Vec::new() }
     }
 
-    /// Adds a layer of tower around all services, as `tonic::transport::Server::builder().layer(layer)` does. The first layer
-    /// is the outermost.
+    /// Adds a tower layer around all services, like `tonic::transport::Server::builder().layer(layer)`. The first layer is
+    /// the outermost one.
     ///
-    /// All pollers and peers share the layered service. Its errors become statuses by [`tonic::Status::from_error`]: a layer
-    /// that sheds load ends calls as `RESOURCE_EXHAUSTED`, and unknown errors are `UNKNOWN`. tonic's own server resets the stream
-    /// of a call with an unknown error.
+    /// All pollers and peers share the layered service. [`tonic::Status::from_error`] converts its errors to statuses. A
+    /// layer that sheds load ends calls with `RESOURCE_EXHAUSTED`, and unknown errors become `UNKNOWN`. For an unknown
+    /// error, tonic's own server resets the stream of the call.
     ///
-    /// [`Self::runtime`] adds the layers within its runtime, so that they may spawn tasks there. With [`Self::on_pollers`] they
-    /// are added in the caller's runtime.
+    /// [`Self::runtime`] adds the layers inside its runtime, so that they may spawn tasks there. [`Self::on_pollers`] adds
+    /// them in the caller's runtime.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -86,24 +86,24 @@ impl Server {
         self
     }
 
-    /// Limits the time from a call's request to the start of its response, layers included, as
-    /// `tonic::transport::Server::builder().timeout(limit)` does. The call then ends as `DEADLINE_EXCEEDED`, and its handler is
-    /// dropped. With tonic's own transport it ends as `CANCELLED`. `grpc-timeout` applies as well.
+    /// Limits the time from the arrival of a request to the start of its response, including layers, like
+    /// `tonic::transport::Server::builder().timeout(limit)`. After this time, the call ends with `DEADLINE_EXCEEDED` and its
+    /// handler is dropped. With tonic's own transport, it ends with `CANCELLED`. `grpc-timeout` applies as well.
     ///
-    /// With [`Self::on_pollers`], the node needs a runtime with timers: see
+    /// With [`Self::on_pollers`], the node needs a runtime with timers, set with
     /// [`NodeBuilder::tokio`](trunkline::NodeBuilder::tokio).
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
     }
 
-    /// Limits how many calls of a service or of a method run concurrently, by the path of gRPC: `/package.Service` or
+    /// Limits how many calls to a service or a method run concurrently. `path` is the gRPC path, `/package.Service` or
     /// `/package.Service/Method`.
     ///
-    /// A call beyond the limit is refused as `RESOURCE_EXHAUSTED` before its handler starts, and before interceptors run, unless
-    /// two pollers start the last permitted call at the same time. The refused call has not run, and may be repeated after a
-    /// pause, or at another server. A cancelled call counts until its handler has been dropped. The node does not start with a
-    /// limit of 0 or a malformed path.
+    /// A call beyond the limit is refused with `RESOURCE_EXHAUSTED` before interceptors run and before its handler starts.
+    /// Interceptors may have run if two pollers start the last permitted call at the same time. The refused call has not
+    /// run. It can be repeated later, or at another server. A cancelled call counts until its handler is dropped. A limit of
+    /// 0 or a malformed path prevents the start of the node.
     ///
     /// ```no_run
     /// # fn example(routes: tonic::service::Routes, runtime: tokio::runtime::Handle) {
@@ -119,31 +119,31 @@ impl Server {
         self
     }
 
-    /// Limits the size of each message of a request, in bytes as it travels, by the path of a service or of a method. If
-    /// both have a limit, the smaller one applies.
+    /// Limits the size of each message in a request, in bytes on the wire, for the path of a service or a method. If both
+    /// have a limit, the smaller one applies.
     ///
-    /// A call with a larger message ends as `RESOURCE_EXHAUSTED`, unless its handler maps the error. The message is not kept.
-    /// The limits of tonic's generated servers, 4 MiB by default, apply as well.
+    /// A call with a larger message ends with `RESOURCE_EXHAUSTED`, unless its handler maps the error. The message is not
+    /// buffered. The limits of tonic's generated servers, 4 MiB by default, apply as well.
     pub fn message_limit(mut self, path: &str, bytes: usize) -> Self {
         self.limits.set_message_bytes(path, bytes);
         self
     }
 
-    /// Adds an interceptor of Trunkline. All exchanges are calls of one method, which the interceptor can distinguish by
-    /// [`ServerCall::path`].
+    /// Adds an interceptor of Trunkline. All exchanges are calls to one method, and the interceptor can distinguish them
+    /// with [`ServerCall::path`].
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
         self.interceptors.push(Box::new(interceptor));
         self
     }
 
-    /// Runs the services in a tokio runtime, with one task for each exchange.
+    /// Runs the services in a tokio runtime, with one task per exchange.
     #[must_use]
     pub fn runtime(self, runtime: Handle) -> trunkline::stub::Service {
         self.service(Some(runtime))
     }
 
-    /// Runs the services on the threads of the node's pollers. A call then passes to no other thread, which takes less
-    /// time than [`Self::runtime`].
+    /// Runs the services on the threads of the node's pollers. A call then stays on one thread, which is faster than with
+    /// [`Self::runtime`].
     ///
     /// Like handlers of Trunkline, these handlers must not block. They can use tokio if the node is built with
     /// [`NodeBuilder::tokio`](trunkline::NodeBuilder::tokio).
@@ -205,7 +205,7 @@ where
     Routes::default().into_axum_router().fallback_service(Infallibly(service)).into()
 }
 
-/// A service that never fails: errors become responses with a status.
+/// A service that never fails. It converts errors to responses with a status.
 #[derive(Clone)]
 struct Infallibly<S>(S);
 
@@ -222,7 +222,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Readiness is a state of one call, and may be an error.
+        // Readiness belongs to one call, and may be an error.
         Poll::Ready(Ok(()))
     }
 
@@ -283,7 +283,7 @@ impl Handler {
         }
     }
 
-    /// Starts the response of a request.
+    /// Starts the response to a request.
     async fn begin(
         &self,
         cx: &Context,
@@ -303,19 +303,18 @@ impl Handler {
         };
         let task = spawner.spawn(cx.peer().map(|peer| peer.address()), cx.scope(task))?;
         let mut response = TaskResponse { parts, task: Some(task), whole: Bytes::new() };
-        // The first part comes when the headers are set.
+        // The first part arrives after the headers are set.
         poll_fn(|task| Pin::new(&mut response).poll_part(task)).await.transpose()?;
         Ok(ResponsePieces::OfTask(response))
     }
 }
 
-/// Returns the request of a call.
 fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Request<RequestBody>, Status> {
     let malformed = || Status::invalid_argument("expected the path of a gRPC method in grpc-path");
     let metadata = cx.metadata();
     let path = metadata.get(PATH).ok_or_else(malformed)?;
     let uri = http::Uri::try_from(path).map_err(|_| malformed())?;
-    // Routes must see the same path as interceptors.
+    // Routes and interceptors must see the same path.
     if uri.path() != path {
         return Err(malformed());
     }
@@ -327,7 +326,7 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     for value in others {
         headers.append(PATH, value);
     }
-    // Remove the timeout that the peer has set in the headers; it has no effect.
+    // Removes the timeout that the peer put into the headers, because it has no effect.
     headers.remove(timeout::GRPC_TIMEOUT);
     let messages = Messages::new(&headers, most, PeerMemory::of_caller(cx));
     let mut request = http::Request::new(RequestBody { pieces: body, messages });
@@ -336,7 +335,7 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     *request.uri_mut() = uri;
     *request.headers_mut() = headers;
     if let Some(left) = cx.time_left() {
-        // The conversion succeeds: the value has only digits and a letter.
+        // The conversion always succeeds, because the value consists of digits and a letter.
         if let Ok(value) = HeaderValue::try_from(timeout::format(left)) {
             request.headers_mut().insert(timeout::GRPC_TIMEOUT, value);
         }
@@ -353,7 +352,7 @@ fn not_grpc(status: &tonic::Status) -> Status {
     Status::internal(status.message())
 }
 
-/// Passes a request to the routes, and sets the headers of its response.
+/// Passes a request to the routes, and sets the headers of the response.
 async fn respond(
     mut routes: Routes,
     timeout: Option<Duration>,
@@ -374,11 +373,11 @@ async fn respond(
         Err(never) => match never {},
     };
     let (parts, body) = response.into_parts();
-    // A response without a body has its status in the headers.
+    // A response without a body contains its status in the headers.
     let has_status = status.set_from(&parts.headers);
     let of_http = parts.status;
     if has_status || of_http == StatusCode::OK {
-        // Metadata set by an interceptor is kept.
+        // Metadata that an interceptor has set is kept.
         let mut initial = cx.initial_metadata();
         initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
         cx.set_initial_metadata(initial);
@@ -411,12 +410,12 @@ fn inferred(of_http: StatusCode) -> Status {
     Status::new(code, format!("the service answered with the HTTP status {of_http} and without grpc-status"))
 }
 
-/// The pieces of a response's body. Its trailers are set at its end.
+/// The pieces of a response body. The trailers are set when the body ends.
 struct BodyPieces {
-    /// `None` after the end of the body.
+    /// `None` after the body has ended.
     body: Option<tonic::body::Body>,
     watch: Watch,
-    /// The unsent part of the last frame.
+    /// The part of the last frame that has not been sent.
     frame: Bytes,
     cx: Context,
     status: ResponseStatus,
@@ -426,7 +425,7 @@ struct BodyPieces {
 }
 
 impl BodyPieces {
-    /// Returns the next frame of data; `None` at the end.
+    /// Returns the next data frame, or `None` at the end.
     fn poll_data(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let trailers = match ready!(self.watch.poll(|| Pin::new(body).poll_frame(context))) {
@@ -439,7 +438,7 @@ impl BodyPieces {
                     return Poll::Ready(Some(Ok(data)));
                 }
                 Ok(_) => {
-                    // Skip the data of an HTTP error page. The status may still be in the trailers.
+                    // The data of an HTTP error page is skipped, because the status may still follow in the trailers.
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -484,15 +483,16 @@ impl Stream for BodyPieces {
     }
 }
 
-/// A part of a response, sent by a task to the call.
+/// A part of a response, which a task sends to the call.
 enum Part {
     Headers,
     Piece(Bytes),
-    /// The headers are set, and this piece is the whole body. It is empty if there is no body.
+    /// The headers are set, and this is the whole body, which is empty if there is none.
     Whole(Bytes),
 }
 
-/// Sends a response to its call: the headers, and the pieces of the body, or both at once if the body is complete.
+/// Sends a response to its call. Sends the headers and the whole body together if the body is complete, and otherwise the
+/// headers followed by the pieces of the body.
 async fn forward(
     exchange: impl Future<Output = Result<BodyPieces, Status>>,
     parts: Sender<Part>,
@@ -529,7 +529,7 @@ async fn forward(
     Ok(())
 }
 
-/// Polls for the next piece, without waiting for it.
+/// Polls once for the next piece and does not wait for it.
 async fn poll_once(body: &mut BodyPieces) -> Poll<Option<Result<Bytes, Status>>> {
     poll_fn(|task| Poll::Ready(Pin::new(&mut *body).poll_next(task))).await
 }
@@ -538,7 +538,7 @@ async fn send(parts: &Sender<Part>, part: Part) -> Result<(), Status> {
     parts.send(part).await.map_err(|_| Status::cancelled("the call is over"))
 }
 
-/// The body of a response, and its call.
+/// The body of a response, and the call.
 struct Response {
     pieces: ResponsePieces,
     call: CountedCall,
@@ -570,14 +570,14 @@ impl Stream for Response {
 /// The body of a response, and the task that produces it.
 struct TaskResponse {
     parts: Receiver<Part>,
-    /// `None` after the end of the response.
+    /// `None` after the response has ended.
     task: Option<Spawned>,
-    /// The whole body, if it came with the headers.
+    /// The whole body, if it arrived with the headers.
     whole: Bytes,
 }
 
 impl TaskResponse {
-    /// Returns the next piece, empty for the headers.
+    /// Returns the next piece. It is empty for the headers.
     fn poll_part(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         let Some(task) = &mut self.task else { return Poll::Ready(None) };
         match ready!(self.parts.poll_recv(context)) {
@@ -587,7 +587,7 @@ impl TaskResponse {
                 (self.whole, self.task) = (piece, None);
                 Poll::Ready(Some(Ok(Bytes::new())))
             }
-            // The task's outcome says why it dropped its sender.
+            // The outcome of the task tells why the task dropped its sender.
             _ => {
                 let outcome = ready!(task.poll(context));
                 self.task = None;
@@ -608,7 +608,6 @@ impl Stream for TaskResponse {
     }
 }
 
-/// The body of a request.
 struct RequestBody {
     pieces: Pieces,
     messages: Messages,
@@ -616,7 +615,7 @@ struct RequestBody {
 
 enum Pieces {
     Stream(Streaming<Bytes>),
-    /// The whole body; empty after it was taken.
+    /// The whole body; empty after it has been taken.
     Whole(Bytes),
 }
 
@@ -630,8 +629,8 @@ impl Pieces {
     }
 }
 
-/// Returns the status for a request that was cut off. tonic treats `CANCELLED` as the end of a request, so a task that still
-/// reads one would not detect the error. Over HTTP/2 a lost connection is `UNKNOWN`.
+/// Returns the status for a request that was cut off. tonic treats `CANCELLED` as the end of a request, so a task that is
+/// still reading would not detect the error. With HTTP/2, a lost connection is `UNKNOWN`.
 fn cut_off(mut status: tonic::Status) -> tonic::Status {
     if status.code() == tonic::Code::Cancelled {
         status = tonic::Status::unknown(status.message());

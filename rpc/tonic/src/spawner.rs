@@ -1,15 +1,15 @@
 //! Spawns exchanges as tasks of a runtime whose thread may share a core with the poller.
 //!
-//! A spawn from another thread wakes the runtime, and the kernel often runs its thread at once: two thread switches per
-//! exchange. The exchanges of a poller's turn therefore wait for the end of the turn, and one task of the runtime spawns
-//! them.
+//! A spawn from another thread wakes the runtime, and the kernel often runs the runtime's thread at once, which costs two
+//! thread switches per exchange. Therefore all exchanges of a poller's turn wait until the end of the turn, and one task of
+//! the runtime spawns them.
 //!
-//! A runtime polls its tasks in the order in which they are spawned, so a peer with thousands of calls would delay other
-//! peers' calls. Exchanges therefore wait in a queue per peer, and peers take turns. They are spawned in batches: the runtime
-//! polls each exchange of a batch before the next batch is spawned.
+//! A runtime polls its tasks in the order in which they are spawned, so a peer with thousands of calls would delay calls
+//! from other peers. Therefore exchanges wait in one queue per peer, and peers take turns. They are spawned in batches. The
+//! runtime polls each exchange of a batch before the next batch is spawned.
 //!
-//! The end of a call returns the budget of its handler. A busy runtime may drop the exchange later, so exchanges of ended
-//! calls have a separate limit.
+//! When a call ends, its handler no longer counts towards the budget. A busy runtime may drop the exchange later, so
+//! exchanges whose calls have ended have a separate limit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -25,18 +25,18 @@ use tokio::task::{JoinError, JoinHandle, unconstrained, yield_now};
 use trunkline::stub::after_turn;
 use trunkline::{Code, Status};
 
-/// Maximum number of one poller's exchanges that outlive their calls. Beyond it, calls are refused.
+/// Maximum number of exchanges on one poller that outlive their calls. Calls beyond it are refused.
 const MOST_ENDED: usize = 16_384;
-/// Maximum number of exchanges that one poller spawns before the runtime has polled them.
+/// Maximum number of exchanges that one poller spawns before the runtime polls them.
 const BATCH: usize = 32;
 
 /// An exchange. Its response is sent separately.
 type Exchange = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
-/// Spawns exchanges of a poller in a runtime. Their number is limited by the node's limits on handlers and by [`MOST_ENDED`].
+/// Spawns a poller's exchanges in a runtime. Their number is limited by the node's limits on handlers and by [`MOST_ENDED`].
 pub(crate) struct Spawner {
     queue: UnboundedSender<Waiting>,
-    /// Shared by the exchanges that still exist.
+    /// Shared by all exchanges that exist.
     exchanges: Arc<()>,
     /// Shared by the calls that wait for an exchange.
     calls: Arc<()>,
@@ -50,7 +50,7 @@ impl Spawner {
         Self { queue, exchanges: Arc::default(), calls: Arc::default() }
     }
 
-    /// Spawns an exchange of a peer. Dropping the result aborts it.
+    /// Spawns an exchange for a peer. Dropping the result aborts the exchange.
     ///
     /// # Errors
     /// Returns a status if the runtime has ended, or if too many exchanges have outlived their calls.
@@ -70,7 +70,7 @@ impl Spawner {
             exchange.await
         };
         let _refused = self.queue.send(Waiting { peer, exchange: Box::pin(exchange), spawned });
-        // An exchange sent while the runtime ends may stay in the queue.
+        // An exchange that is sent while the runtime ends may stay in the queue.
         if self.queue.is_closed() {
             return Err(ended());
         }
@@ -95,7 +95,7 @@ struct Waiting {
 #[derive(Default)]
 struct PeerQueues {
     queues: BTreeMap<Option<SocketAddr>, VecDeque<Waiting>>,
-    /// The peers, in the order of their turns.
+    /// The peers, in the order in which they are served.
     turns: VecDeque<Option<SocketAddr>>,
 }
 
@@ -143,12 +143,12 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
             waiting => Poll::Ready(waiting),
         }
     };
-    // Shared by the exchanges that the runtime has not polled.
+    // Shared by the exchanges that the runtime has not polled yet.
     let unpolled = Arc::new(());
     let mut taken = 0;
     while let Some(Waiting { exchange, spawned, .. }) = poll_fn(&mut next).await {
         if spawned.is_closed() {
-            // The call has already ended. A panic must not end the spawner.
+            // The call has ended. A panic must not end the spawner.
             let _dropped = catch_unwind(AssertUnwindSafe(|| drop(exchange)));
         } else {
             let counted = Arc::clone(&unpolled);
@@ -156,7 +156,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
                 drop(counted);
                 exchange.await
             };
-            // If the receiver is gone, dropping the task aborts it.
+            // If the receiver was dropped, dropping the task aborts it.
             let _ended = spawned.send(Task(tokio::spawn(exchange)));
         }
         taken += 1;
@@ -170,7 +170,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
     }
 }
 
-/// An exchange in a runtime. Dropping it aborts the exchange.
+/// An exchange that runs in a runtime. Dropping this value aborts the exchange.
 pub(crate) struct Spawned {
     state: Job,
     _call: Arc<()>,
@@ -182,7 +182,7 @@ enum Job {
 }
 
 impl Spawned {
-    /// Returns the outcome, once.
+    /// Returns the outcome once.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
         loop {
             match &mut self.state {
@@ -199,7 +199,7 @@ impl Spawned {
     }
 }
 
-/// A task that is aborted when this is dropped.
+/// A task that is aborted when this value is dropped.
 struct Task(JoinHandle<Result<(), Status>>);
 
 impl Drop for Task {
@@ -208,7 +208,7 @@ impl Drop for Task {
     }
 }
 
-/// Returns the outcome of an aborted or panicked task. The poller handles the panic like a handler's.
+/// Returns the outcome of a task that was aborted or panicked. The poller handles the panic like a handler's panic.
 fn aborted(error: JoinError) -> Result<(), Status> {
     match error.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
@@ -227,7 +227,7 @@ mod tests {
     use std::sync::Mutex;
     use tokio::runtime::{Builder, Runtime};
 
-    /// Creates a runtime that runs tasks only in `block_on`.
+    /// Creates a runtime that runs tasks only inside `block_on`.
     fn stopped() -> Runtime {
         Builder::new_current_thread().build().unwrap()
     }
@@ -245,13 +245,13 @@ mod tests {
             drop(spawner.spawn(None, pending()).unwrap());
         }
         assert_eq!(spawner.spawn(None, ready(Ok(()))).err().unwrap().code(), Code::ResourceExhausted);
-        // The running exchanges keep waiting. The runtime drops the others.
+        // Running exchanges continue to wait. The runtime drops the others.
         runtime.block_on(async {
             while spawner.ended_calls() > 0 {
                 tokio::task::yield_now().await;
             }
             assert_eq!(outcome(spawner.spawn(None, ready(Ok(()))).unwrap()).await, Ok(()));
-            // A task that has been spawned counts until it has been dropped.
+            // A spawned task counts until it is dropped.
             drop(running);
             assert_eq!(spawner.ended_calls(), 10);
             while spawner.ended_calls() > 0 {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn panicking_exchange_ends_alone() {
+    fn panic_ends_only_its_exchange() {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let panics = PanicsInDrop;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_with_thousands_of_exchanges_does_not_delay_exchange_of_another() {
+    fn peer_with_thousands_of_exchanges_does_not_delay_other_peer() {
         let (runtime, order) = (stopped(), Arc::new(Mutex::new(Vec::new())));
         let spawner = Arc::new(Spawner::new(runtime.handle()));
         let [busy, other] = [1, 2].map(|port| Some(SocketAddr::from(([127, 0, 0, 1], port))));
@@ -330,7 +330,7 @@ mod tests {
                 Ok(())
             }
         };
-        // The other peer's call arrives once the runtime has begun.
+        // The call from the other peer arrives when the runtime has started.
         let (first, arriving, from) = (runs(busy), runs(other), Arc::clone(&spawner));
         let (call, arrived) = oneshot::channel();
         let begins = spawner.spawn(busy, async move {

@@ -1,14 +1,14 @@
-//! The header `grpc-timeout`: up to eight digits and a unit.
+//! The header `grpc-timeout`, which consists of up to eight digits and a unit.
 
 use http::HeaderValue;
 use std::time::Duration;
 
 /// Name of the header.
 pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
-/// Largest number of units.
+/// Maximum number of units.
 const MAX_UNITS: u128 = 99_999_999;
 
-/// Parses a value of the header; `None` if it is malformed.
+/// Parses a value of the header. Returns `None` if it is malformed.
 pub(crate) fn parse(value: &HeaderValue) -> Option<Duration> {
     let text = value.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -27,7 +27,7 @@ pub(crate) fn parse(value: &HeaderValue) -> Option<Duration> {
     })
 }
 
-/// Returns the value of the header for a time limit, in the finest unit that fits.
+/// Returns the header value for a time limit, in the finest unit for which the number is not too large.
 pub(crate) fn format(timeout: Duration) -> String {
     let units =
         [(timeout.as_micros(), 'u'), (timeout.as_millis(), 'm'), (u128::from(timeout.as_secs()), 'S')];

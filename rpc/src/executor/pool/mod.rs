@@ -1,4 +1,4 @@
-//! The worker pool of a node, which runs `#[offload]` and `#[blocking]` methods, since they must not hold a poller.
+//! The worker pool of a node. It runs `#[offload]` and `#[blocking]` methods, because these must not occupy a poller.
 //!
 //! ```text
 //!   poller                            pool                                     worker (a machine)
@@ -7,11 +7,11 @@
 //!   completes the ticket         <-------------------------------------------- passes on the handler's outcome
 //! ```
 //!
-//! The poller decodes arguments and encodes the reply; the pool only polls the handler's future. A job counts as queued until
-//! a worker begins it. Any worker may poll an offloaded future, which releases the worker between polls. A blocking future
-//! stays on its worker until it ends, even if its caller is gone.
+//! The poller decodes arguments and encodes the reply. The pool only polls the handler's future. A job counts as queued
+//! until a worker begins it. Any worker may poll an offloaded future, which releases the worker between polls. A blocking
+//! future stays on its worker until it ends, even if its caller has gone.
 //!
-//! Methods without these attributes never enter this module. Only code of the program blocks.
+//! Methods without these attributes never use this module. Only code of the program blocks.
 
 mod shared;
 mod threads;

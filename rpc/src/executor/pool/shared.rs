@@ -1,7 +1,8 @@
-//! The state shared by a pool's pollers and workers: jobs, their queue, worker stages and wake-ups.
+//! The state shared by a pool's pollers and workers, which consists of jobs, their queue, the stages of workers, and
+//! wake-ups.
 //!
-//! One lock guards all state and is never held while code of the program runs. A worker goes idle under the lock, and a
-//! thread that adds a job takes an idle worker from the list to wake it. Jobs therefore do not wait while a worker sleeps.
+//! One lock guards the state. It is never held while code of the program runs. A worker becomes idle under the lock, and a
+//! thread that adds a job marks an idle worker as woken. Jobs therefore do not wait while a worker sleeps.
 
 use super::work::{Begin, Work, drop_quietly};
 use crate::executor::runtime_guard::RuntimeGuard;
@@ -26,25 +27,25 @@ use trunkline_verbs::{Clock, Time};
 /// Name of the setting for queued jobs, used in refusals.
 const QUEUED_JOBS: &str = "queued_jobs";
 
-/// Size of a pool.
+/// Settings of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolSettings {
-    /// Number of threads; the number of CPUs by default.
+    /// Number of threads; `None` for the default.
     pub(crate) workers: Option<u16>,
-    /// Limit of queued jobs.
+    /// Limit on queued jobs.
     pub(crate) queued: Limit,
 }
 
 /// Progress of an offloaded job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The job is queued for the first poll, or queued again after a wake.
+    /// The job is queued for its first poll, or queued again after a wake-up.
     Queued,
-    /// A worker polls it.
+    /// A worker polls the job.
     Polled,
     /// A worker polls the job, and the job was woken during the poll.
     PolledAndWoken,
-    /// Waits for its waker.
+    /// The job waits for its waker.
     Waiting,
     Ended,
 }
@@ -54,14 +55,14 @@ pub(super) struct Offloaded {
     pub(super) method: &'static MethodName,
     pool: Arc<SharedPool>,
     phase: Lock<Phase>,
-    /// `None` during a poll, and after the end.
+    /// `None` during a poll, and after the job has ended.
     work: Lock<Option<Box<dyn Work + Send>>>,
     is_cancelled: AtomicBool,
 }
 
-/// Result of a poll of an offloaded job.
+/// Result of polling an offloaded job.
 pub(super) enum Polled {
-    /// The job waits for its waker, or is queued.
+    /// The job waits for its waker or is queued.
     Pending,
     /// The job has ended. The caller passes on the outcome.
     Ended(Box<dyn Work>),
@@ -91,7 +92,7 @@ impl Offloaded {
         self.wake_by_ref();
     }
 
-    /// Takes the future of a job that has not begun.
+    /// Takes the future of a job that no worker polls, and marks the job as ended.
     pub(super) fn take(&self) -> Option<Box<dyn Work + Send>> {
         *self.phase.lock() = Phase::Ended;
         self.work.lock().take()
@@ -136,7 +137,7 @@ impl Wake for Offloaded {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // A forked child does not run the job, and a thread of the parent may have held the lock.
+        // A forked child does not run the job, and a thread of the parent may hold the lock.
         if self.pool.lifecycle().is_forked() {
             return;
         }
@@ -198,16 +199,16 @@ struct Waiting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Busy,
-    /// The worker sleeps or is about to sleep, and has not been woken.
+    /// The worker sleeps or is about to sleep. It has not been woken.
     Idle,
-    /// The worker was woken, and has not yet taken work.
+    /// The worker has been woken but has not taken any work.
     Woken,
 }
 
 struct OfWorker {
     waker: Waker,
     stage: Stage,
-    /// Method that it runs.
+    /// Method that the worker runs.
     runs: Option<&'static MethodName>,
 }
 
@@ -217,9 +218,9 @@ struct PoolState {
     next: u64,
     /// Queueing times of jobs, by service and method.
     waits: BTreeMap<(&'static str, &'static str), Box<HistogramWriter>>,
-    /// Share of the budget for `queue`.
+    /// Share of the budget for queued jobs.
     share: Share,
-    /// Jobs that have begun and were woken.
+    /// Jobs that have begun and have been woken.
     woken: VecDeque<Arc<Offloaded>>,
     workers: Vec<OfWorker>,
     /// Pollers that have not ended.
@@ -228,7 +229,7 @@ struct PoolState {
     is_draining: bool,
     /// True if no more jobs arrive. Workers then end once the queues are empty.
     is_closed: bool,
-    /// True if a woken job goes before a new one. New and woken jobs take turns.
+    /// True if a woken job goes before a new job. Woken and new jobs take turns.
     turn_of_woken: bool,
 }
 
@@ -254,7 +255,7 @@ pub(crate) struct SharedPool {
 }
 
 impl SharedPool {
-    /// Creates a pool without workers, for a node with this number of pollers.
+    /// Creates a pool without workers for a node with this number of pollers.
     pub(crate) fn new(
         queued: Limit,
         pollers: u16,
@@ -293,7 +294,7 @@ impl SharedPool {
         })
     }
 
-    /// Adds a worker with its waker. Returns its index.
+    /// Adds a worker with its waker. Returns the worker's index.
     pub(super) fn add_worker(&self, waker: Waker) -> usize {
         let mut state = self.state.lock();
         self.live.fetch_add(1, Ordering::Relaxed);
@@ -314,12 +315,12 @@ impl SharedPool {
         &self.lifecycle
     }
 
-    /// Returns the timers of its jobs.
+    /// Returns the timers for jobs.
     pub(super) fn timers(&self) -> &Arc<Timers> {
         &self.timers
     }
 
-    /// Returns the queued jobs, for the node's report.
+    /// Returns the use of the budget for queued jobs, for the node's report.
     pub(crate) fn report(&self) -> BudgetReport {
         self.budget.report()
     }
@@ -333,10 +334,10 @@ impl SharedPool {
         }
     }
 
-    /// Queues a job of a peer.
+    /// Queues a job for a peer.
     ///
     /// # Errors
-    /// Returns the job, and a status with the reason for the refusal.
+    /// Returns the job, and a status with the reason why it is refused.
     pub(super) fn submit(&self, peer: PeerKey, job: Job) -> Result<JobNumber, (Status, Job)> {
         let since = self.clock.now();
         let mut state = self.state.lock();
@@ -372,7 +373,8 @@ impl SharedPool {
         Some(job)
     }
 
-    /// Queues a woken job. A forked child has no workers, and a thread of the parent may have held the lock.
+    /// Queues a woken job. Does nothing in a forked child, which has no workers, and where a thread of the parent may hold
+    /// the lock.
     pub(super) fn wake(&self, job: Arc<Offloaded>) {
         if self.lifecycle.is_forked() {
             return;
@@ -388,7 +390,7 @@ impl SharedPool {
         wake(waker);
     }
 
-    /// Wakes an idle worker, so that it sleeps at most until a newly set timer that is due first.
+    /// Wakes an idle worker, so that it does not sleep past a new timer that is due before all others.
     fn timer_was_set(&self) {
         if self.lifecycle.is_forked() {
             return;
@@ -432,7 +434,7 @@ impl SharedPool {
         Next::Begin(job)
     }
 
-    /// Marks a worker as idle unless it has work. Returns true if it may sleep.
+    /// Marks a worker as idle unless there is work. Returns true if the worker may sleep.
     pub(super) fn rest(&self, worker: usize) -> bool {
         let mut state = self.state.lock();
         let has_work = !state.queue.is_empty() || !state.woken.is_empty() || state.is_closed;
@@ -440,7 +442,7 @@ impl SharedPool {
         !has_work
     }
 
-    /// Returns true if a worker sleeps although there is work, and all other workers are asleep or busy.
+    /// Returns true if a worker sleeps although there is work, and no other worker has been woken.
     pub(super) fn is_forgotten(&self, worker: usize) -> bool {
         let state = self.state.lock();
         let is_idle = state.workers.get(worker).is_some_and(|worker| worker.stage == Stage::Idle);
@@ -462,7 +464,7 @@ impl SharedPool {
         state.is_closed = true;
         let woken = std::mem::take(&mut state.woken);
         self.refuse_all(state);
-        // The queues are empty here unless a worker panicked, or a simulation killed the process.
+        // The queues are empty unless a worker panicked or a simulation killed the process.
         woken.into_iter().for_each(|job| drop_quietly(job.take()));
     }
 
@@ -476,14 +478,14 @@ impl SharedPool {
         self.lifecycle.job_ends();
     }
 
-    /// Refuses jobs that have not begun, now and later, because the node drains.
+    /// Refuses jobs that have not begun, including later ones, because the node drains.
     pub(crate) fn drain(&self) {
         let mut state = self.state.lock();
         state.is_draining = true;
         self.refuse_all(state);
     }
 
-    /// Records the end of one of the node's pollers. The workers end after the last one.
+    /// Records that one of the node's pollers has ended. The workers end after the last poller.
     pub(crate) fn poller_ended(&self) {
         let mut state = self.state.lock();
         state.pollers = state.pollers.saturating_sub(1);
@@ -493,7 +495,7 @@ impl SharedPool {
         }
     }
 
-    /// Lets the workers end once they have finished their current jobs.
+    /// Lets the workers end when the queues are empty.
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -523,7 +525,7 @@ impl PoolState {
         }
     }
 
-    /// Removes a queued job from its peer's count, and drops the count of a peer without jobs.
+    /// Removes a queued job from the count for its peer. Drops the count if the peer has no more jobs.
     fn leaves_queue(&mut self, peer: PeerKey) {
         self.share.put_back(peer, 1);
         if self.share.used_by(peer) == 0 {
@@ -531,7 +533,7 @@ impl PoolState {
         }
     }
 
-    /// Takes an idle worker, for waking it after the lock is released.
+    /// Takes an idle worker, to be woken after the lock is released.
     fn wake_one(&mut self) -> Option<Waker> {
         let worker = self.workers.iter_mut().find(|worker| worker.stage == Stage::Idle)?;
         worker.stage = Stage::Woken;
@@ -545,7 +547,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// Returns the status of a job that a draining node refuses.
+/// Returns the status of a job refused by a draining node.
 fn draining() -> Status {
     let text = "the server is draining: it begins no jobs that wait for a worker";
     Status::not_run(Code::Unavailable, text).because(Reason::Draining)

@@ -1,4 +1,4 @@
-//! The threads of a pool, for starting and ending them with the node.
+//! The threads of a pool. They are started and ended with the node.
 
 use super::shared::{PoolSettings, SharedPool};
 use super::worker::Worker;
@@ -16,7 +16,7 @@ use trunkline_verbs::{Clock, Time};
 
 /// Maximum number of workers.
 const MOST: u16 = 1024;
-/// Number of workers in a simulation without a setting, and minimum default elsewhere.
+/// Number of workers in a simulation by default, and minimum default elsewhere.
 const FEW: usize = 2;
 
 /// A pool and its threads.
@@ -24,19 +24,19 @@ const FEW: usize = 2;
 pub(crate) struct PoolThreads {
     pool: Arc<SharedPool>,
     clock: Clock,
-    /// Sleepers and wakers of threads not yet started.
+    /// Sleepers and wakers of threads that have not started.
     parts: Lock<Vec<(Sleeper, Waker)>>,
-    /// Time at which running workers are abandoned, in ns: the earliest of all shutdowns.
+    /// Time at which running workers are abandoned, in ns. It is the earliest time set by any shutdown.
     abandon_at: AtomicU64,
-    /// Threads not joined yet, with their indices.
+    /// Threads that have not been joined, with their indices.
     running: Lock<Vec<(usize, Running)>>,
 }
 
 impl PoolThreads {
-    /// Creates the pool of a node with this number of pollers. Its threads are not started.
+    /// Creates the pool of a node with this number of pollers. The threads are not started.
     ///
     /// # Errors
-    /// Returns an error if a setting is out of range, or if the system has no descriptors left.
+    /// Returns an error if a setting is out of range, or if the system has no file descriptors left.
     pub(crate) fn new(
         settings: PoolSettings,
         pollers: u16,
@@ -54,7 +54,7 @@ impl PoolThreads {
         Ok(Self { pool, clock, parts: Lock::new(parts), abandon_at, running: Lock::default() })
     }
 
-    /// Refuses invalid settings.
+    /// Returns an error for invalid settings.
     pub(crate) fn check(settings: PoolSettings) -> Result<(), StartError> {
         if let Some(workers) = settings.workers.filter(|workers| !(1..=MOST).contains(workers)) {
             return Err(StartError::bad_option("workers", usize::from(workers), "choose 1 to 1024"));
@@ -63,12 +63,11 @@ impl PoolThreads {
         checked.map_err(StartError::from_transport)
     }
 
-    /// Returns the number of threads of a pool with these settings.
+    /// Returns the number of threads for a pool with these settings.
     pub(crate) fn workers(settings: PoolSettings, runtime: &Runtime) -> usize {
         settings.workers.map_or_else(|| by_default(runtime), usize::from)
     }
 
-    /// Returns the pool.
     pub(crate) fn pool(&self) -> &Arc<SharedPool> {
         &self.pool
     }
@@ -93,12 +92,12 @@ impl PoolThreads {
         Ok(())
     }
 
-    /// Sets the time at which running workers are abandoned, unless an earlier one is set.
+    /// Sets the time at which running workers are abandoned, unless an earlier time is set.
     pub(crate) fn abandon_at(&self, at: Time) {
         self.abandon_at.fetch_min(at.0, Ordering::Relaxed);
     }
 
-    /// Waits for the workers until the time at which they are abandoned. Workers still running are listed in the log.
+    /// Waits for the workers until the time at which they are abandoned. The log lists workers that are still running.
     pub(crate) fn end(&self) {
         self.pool.close();
         let left =
@@ -125,13 +124,13 @@ impl PoolThreads {
 }
 
 impl Drop for PoolThreads {
-    /// Closes the pool without waiting for the workers, which exit by themselves.
+    /// Closes the pool without waiting for the workers, which then end by themselves.
     fn drop(&mut self) {
         self.pool.close();
     }
 }
 
-/// Returns the default number of threads: one per CPU, within limits.
+/// Returns the default number of threads, which is one per CPU, within limits.
 fn by_default(runtime: &Runtime) -> usize {
     if runtime.is_simulated() {
         return FEW;

@@ -1,4 +1,4 @@
-//! The poller's half of a job: the handle with which generated code submits it, and a future of its outcome.
+//! The poller's half of a job. Generated code submits the job with a handle, and a future resolves to the job's outcome.
 
 use super::shared::{Job, JobNumber, Offloaded, SharedPool};
 use super::work::{Blocking, Handler};
@@ -17,12 +17,12 @@ use trunkline_machine::rings::cell::{self, Getter};
 pub struct Pool(Option<Arc<SharedPool>>);
 
 impl Pool {
-    /// Wraps a pool, which may be `None` for services created without [`Service::pooled`](crate::stub::Service::pooled).
+    /// Wraps a pool. `pool` is `None` for services created without [`Service::pooled`](crate::stub::Service::pooled).
     pub(crate) fn new(pool: Option<Arc<SharedPool>>) -> Self {
         Self(pool)
     }
 
-    /// Submits a handler's future, to be polled by any worker.
+    /// Submits a handler's future. Any worker may poll it.
     pub fn offload<F>(&self, method: &'static MethodName, context: Context, future: F) -> Ticket<F::Output>
     where
         F: Future + Send + 'static,
@@ -43,7 +43,7 @@ impl Pool {
         }
     }
 
-    /// Submits a handler's future, to be created and polled to completion by one worker.
+    /// Submits a handler's future. One worker creates it and polls it to completion.
     pub fn block<F, M>(&self, method: &'static MethodName, context: Context, make: M) -> Ticket<F::Output>
     where
         M: FnOnce() -> F + Send + 'static,
@@ -64,7 +64,7 @@ impl Pool {
     }
 }
 
-/// Returns the status of a call through a hand-written stub without a pool.
+/// Returns the status of a call when a hand-written stub has no pool.
 fn no_pool() -> Status {
     let text = "the node has no worker pool: make the service with Service::pooled";
     Status::not_run(Code::Internal, text).because(Reason::Misuse)
@@ -72,8 +72,8 @@ fn no_pool() -> Status {
 
 /// A future that resolves to the output of a job's handler, or to the status of a refused job.
 ///
-/// Dropping it takes the job out of the queue. An offloaded job that has begun is dropped at its next poll; a
-/// blocking one continues.
+/// Dropping it removes the job from the queue. If the job has begun, an offloaded job is dropped at its next poll, and a
+/// blocking job continues.
 #[must_use = "dropping it cancels the job"]
 pub struct Ticket<T>(TicketState<T>);
 
@@ -114,7 +114,7 @@ impl<T> Future for Ticket<T> {
             TicketState::Ended => None,
         };
         self.0 = TicketState::Ended;
-        // Either the worker has exited, or the future was polled after completion.
+        // Either the worker has ended, or the future was polled after completion.
         let lost = || {
             let text = "the worker that ran the handler has ended";
             Err(Status::ran(Code::Internal, text).because(Reason::Misuse))

@@ -1,4 +1,4 @@
-//! A handler's future in the pool, with its context and the ticket that waits for the outcome.
+//! A handler's future in the pool, with its context and the completion of its ticket.
 
 use crate::call::context::{Context, Scope};
 use crate::executor::runtime_guard::panicked;
@@ -13,7 +13,7 @@ pub(super) trait Work {
     /// Polls the job. Returns true if it has ended.
     fn poll(&mut self, task: &mut task::Context<'_>) -> bool;
 
-    /// Passes on the outcome of work that has ended.
+    /// Passes on the outcome of a job that has ended.
     fn finish(self: Box<Self>);
 
     /// Ends the job without running it, with this status.
@@ -29,12 +29,12 @@ pub(super) trait Begin: Send {
     fn refuse(self: Box<Self>, why: Status);
 }
 
-/// Completion that a ticket waits for.
+/// The completion for which a ticket waits.
 pub(super) type Waiter<T> = Setter<Result<T, Status>>;
 
-/// A future and its waiter.
+/// A future with its context and its waiter.
 pub(super) struct Handler<F: Future> {
-    /// `None` once the future has ended.
+    /// `None` after the future has ended.
     future: Option<Pin<Box<F>>>,
     context: Context,
     outcome: Option<Result<F::Output, Status>>,
@@ -96,7 +96,7 @@ where
 {
     fn begin(self: Box<Self>) -> Box<dyn Work> {
         let Self { make, context, waiter } = *self;
-        // `make` does not run code of the program: it only moves the arguments into the future.
+        // `make` does not run code of the program. It only moves the arguments into the future.
         Box::new(Handler::new(context, make(), waiter))
     }
 
@@ -107,7 +107,7 @@ where
     }
 }
 
-/// Drops a value of the program, which may panic.
+/// Drops a value of the program. Catches a panic of its destructor.
 pub(super) fn drop_quietly<T>(value: T) {
     let _ended = catch(|| drop(value));
 }

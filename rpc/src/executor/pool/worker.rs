@@ -1,4 +1,4 @@
-//! A worker: the machine that begins jobs, polls them, and fires the pool's timers.
+//! A worker, which is a machine that begins jobs, polls them, and fires the pool's timers.
 
 use super::shared::{Job, Next, Offloaded, Polled, SharedPool};
 use super::work::{Work, drop_quietly};
@@ -34,21 +34,20 @@ impl Wake for Bell {
     }
 }
 
-/// One worker.
 pub(super) struct Worker {
     pool: Arc<SharedPool>,
     index: usize,
     sleeper: Sleeper,
     bell: Arc<Bell>,
-    /// The blocking job that occupies the worker until it ends.
+    /// The blocking job that occupies the worker until the job ends.
     blocking: Option<Box<dyn Work>>,
-    /// A job that has ended. Its waiter is notified once the job's simulated time has passed.
+    /// A job that has ended. Its waiter is notified after the job's simulated time has passed.
     ended: Option<Box<dyn Work>>,
     is_asleep: bool,
 }
 
 impl Worker {
-    /// Creates the worker with this index, from the two halves of its sleep.
+    /// Creates the worker with this index, from the two halves of a sleep.
     pub(super) fn new(pool: Arc<SharedPool>, index: usize, sleeper: Sleeper, waker: Waker) -> Self {
         let bell = Arc::new(Bell { is_rung: AtomicBool::new(false), waker });
         Self { pool, index, sleeper, bell, blocking: None, ended: None, is_asleep: false }
@@ -111,7 +110,7 @@ impl Worker {
         Some(Turn::Again)
     }
 
-    /// Checks for work once more before sleeping. Returns true if there is none.
+    /// Checks for work again before sleeping. Returns true if there is none.
     fn may_sleep(&self) -> bool {
         if self.blocking.is_some() {
             // SYNC: blocking-job-woken

@@ -1,4 +1,4 @@
-//! Order and times of the attempts at the addresses of a server, and the ends of calls that wait for them.
+//! Order and times of connection attempts to a server's addresses, and the ends of calls that wait for them.
 
 use super::service::ECHO;
 use super::{Peer, World, poll};
@@ -23,7 +23,7 @@ pub(super) fn silent() -> SocketAddr {
     ([10, 0, 0, 200], 7471).into()
 }
 
-/// Records the requests to connect that a node sends.
+/// Records the connection requests that a node sends.
 #[derive(Debug)]
 pub(super) struct Dials {
     clock: Clock,
@@ -45,17 +45,17 @@ impl LinkObserver for Dials {
 }
 
 impl Dials {
-    /// Takes the addresses of the requests since the last call, with their times.
+    /// Takes the addresses of the requests since the last call, and the requests' times.
     fn take(&self) -> Vec<(Time, SocketAddr)> {
         std::mem::take(&mut self.sent.lock().unwrap())
     }
 
-    /// Takes the addresses without their times.
+    /// Takes the addresses of the requests since the last call.
     pub(super) fn take_addresses(&self) -> Vec<SocketAddr> {
         self.take().into_iter().map(|(_, to)| to).collect()
     }
 
-    /// Takes the times between requests to one address.
+    /// Takes the intervals between the requests to one address.
     fn take_gaps(&self, of: SocketAddr) -> Vec<Duration> {
         let times = self.take().into_iter().filter(|(_, to)| *to == of).map(|(time, _)| time);
         gaps(&times.collect::<Vec<_>>())
@@ -66,7 +66,7 @@ fn gaps(times: &[Time]) -> Vec<Duration> {
     times.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
-/// A caller whose requests to connect are recorded, and a peer.
+/// A caller whose connection requests are recorded, and a peer.
 pub(super) struct Rig {
     pub(super) world: World,
     pub(super) node: Node,
@@ -86,12 +86,12 @@ impl Rig {
         Self { world, node, dials, peer }
     }
 
-    /// Returns an address of the peer's host without a listener.
+    /// Returns an address on the peer's host at which nothing listens.
     pub(super) fn dead(&self, port: u16) -> SocketAddr {
         (self.peer.address().ip(), port).into()
     }
 
-    /// Makes a call that does not wait for another round, and returns its failure.
+    /// Makes a call that does not wait for another round. Returns the call's failure.
     fn fails(&mut self, channel: &Channel) -> Status {
         let options = options(Connect::FailFast);
         let call = channel.call(&options, ECHO, &(), Bytes::new());
@@ -118,7 +118,7 @@ fn next_address_is_tried_after_failure_or_silence() {
     assert!(at_once - patient < MS, "{dials:?}");
     drop(call);
 
-    // An address that answers late is used, although others have been tried since.
+    // An address that answers late is used, even if other addresses have been tried since.
     let late = rig.world.peer();
     late.hold(true);
     let channel = rig.node.channel([late.address(), rig.dead(9), silent()]);
@@ -153,7 +153,7 @@ fn failed_address_is_retried_within_second_only_for_waiting_call() {
     assert_eq!(rig.dials.take(), [], "no call waits");
 }
 
-/// A resolver that records its lookups, one per round.
+/// A resolver that records its lookups. There is one per round.
 #[derive(Debug)]
 struct Rounds {
     clock: Clock,
@@ -209,7 +209,7 @@ fn rounds_of_long_list_try_16_addresses_each_in_rotation() {
         assert_eq!(rig.dials.take_addresses(), expected);
         rig.world.wait(100 * MS);
     }
-    // After a session, the search begins at the first address again.
+    // After a session, the search starts at the first address again.
     all[20] = rig.peer.address();
     let channel = rig.node.channel(all.clone());
     rig.fails(&channel);
@@ -256,7 +256,7 @@ fn call_expired_while_connecting_names_connection_failure() {
 #[test]
 fn ready_of_address_list_waits_in_pause_and_fails_in_time_despite_other_dials() {
     let mut rig = Rig::new();
-    // The address of the next peer, which does not run yet.
+    // The address of the next peer, which is not running yet.
     let next = SocketAddr::from(([10, 0, 0, rig.world.hosts + 1], 7471));
     let dead = rig.dead(9);
     let list = [dead, rig.dead(8)];
@@ -287,7 +287,7 @@ fn ready_of_address_list_waits_in_pause_and_fails_in_time_despite_other_dials() 
     let waited = rig.world.now() - begun;
     assert!((9_900 * MS..12_000 * MS).contains(&waited), "others may have made no attempt: {waited:?}");
 
-    // A server that comes up ends the wait.
+    // The wait ends when a server starts.
     let channel = rig.node.channel([dead, next]);
     rig.fails(&channel);
     let mut ready = pin!(channel.ready());

@@ -1,4 +1,4 @@
-//! Servers that break the protocol of streams.
+//! Servers that violate the protocol of streams.
 
 use super::server::{Arrived, Server, error, next, success};
 use super::service::{FEED, GATHER, HANG, TALK};
@@ -29,7 +29,7 @@ fn window(bytes: u32) -> StreamPart {
     StreamPart::Window { bytes, items: 1 }
 }
 
-/// Checks that exactly this call is cancelled and its state released.
+/// Checks that exactly this call is cancelled and that its state is released.
 fn assert_cancelled(server: &mut Server, request: Arrived, what: &str) {
     assert_eq!(server.cancelled(), [request.header.call], "{what}");
     server.assert_at_rest(what);
@@ -40,7 +40,7 @@ fn protocol_error_in_stream_ends_call_and_cancels_handler() {
     let mut server = Server::new();
     let options = CallOptions::new();
 
-    // The stream was accepted.
+    // Frames after the stream was accepted.
     for steps in [
         vec![(data(3), MORE)],
         vec![(end(1), b"")],
@@ -62,7 +62,7 @@ fn protocol_error_in_stream_ends_call_and_cancels_handler() {
         assert_eq!(next(&mut items), Some(Ok(None)), "an error comes once");
     }
 
-    // The stream was not accepted.
+    // Frames before the stream was accepted.
     for (method, part, item) in [
         (FEED, data(0), MORE),
         (FEED, end(0), b""),
@@ -83,7 +83,7 @@ fn protocol_error_in_stream_ends_call_and_cancels_handler() {
         assert_eq!(status.reason(), Some(Reason::OtherProtocol), "{what}: {status}");
     }
 
-    // The call has no stream.
+    // Frames for a call without a stream.
     for part in [ACCEPT, data(0), end(0), RESET] {
         let mut call = server.call(HANG, options.clone(), Bytes::new());
         let request = server.request();
@@ -100,7 +100,7 @@ fn stream_finishes_only_with_end_and_empty_successful_reply() {
     let mut server = Server::new();
     let options = CallOptions::new();
     let metadata = MetadataBytes { initial: 0, trailing: 5 };
-    // Metadata is not a value.
+    // Metadata does not count as a value.
     for (metadata, encoded, body, is_good) in [
         (MetadataBytes::default(), &b""[..], &b""[..], true),
         (metadata, b"\x01\x01\0kv", b"", true),
@@ -139,7 +139,7 @@ fn stream_finishes_only_with_end_and_empty_successful_reply() {
 }
 
 #[test]
-fn reply_without_accept_has_only_item_of_stream() {
+fn reply_without_accept_contains_only_item_of_stream() {
     let mut server = Server::new();
     let large = [7; 40_000];
     for (metadata, encoded, body) in [
@@ -168,7 +168,7 @@ fn reply_without_accept_has_only_item_of_stream() {
 #[test]
 fn stream_cancellations_wait_for_room() {
     const STREAMS: usize = 40;
-    // More calls than the peer has granted credit for. Each is too large for a bundle.
+    // There are more calls than the peer has granted credit for. Each of them is too large for a bundle.
     const CALLS: usize = 1000;
     let limit = Limit { per_peer: 16, in_all: 64 };
     let mut server = Server::with(1, |builder| builder.queued_messages(limit));

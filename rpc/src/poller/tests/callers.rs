@@ -1,4 +1,4 @@
-//! Callers that break the rules: refused requests, reused call numbers, violations of the stream protocol, windows.
+//! Callers that break the rules: refused requests, reused call numbers, violations of the stream protocol, and windows.
 
 use super::service::{ECHO, FEED, GATHER, HANG, METHODS, TALK};
 use super::{Frame, Peer, World, frame};
@@ -21,10 +21,9 @@ use trunkline_transport::{Limit, NodeOptions, PeerKey};
 
 const HANG_UNHEARD: &MethodName = &METHODS[5];
 const KEEP_UNHEARD: &MethodName = &METHODS[6];
-/// Largest message of a node with little memory, in bytes.
+/// Maximum message size of a node with little memory, in bytes.
 const SMALL: usize = 64 << 10;
 
-/// A node, and a peer that calls it.
 struct Caller {
     world: World,
     node: Node,
@@ -65,11 +64,11 @@ impl Caller {
         self.post(0, &frame(&Header::Cancel { call }, &[], &[]));
     }
 
-    /// Waits until frames stop arriving, and returns them.
+    /// Waits until no more frames arrive. Returns the frames.
     fn frames(&mut self) -> Vec<(Header, Bytes)> {
         let mut all = Vec::new();
         loop {
-            // A sender without room tries again after a while.
+            // A sender without room retries after some time.
             self.world.wait(Duration::from_millis(50));
             let frames = self.peer.frames();
             if frames.is_empty() {
@@ -79,7 +78,7 @@ impl Caller {
         }
     }
 
-    /// Returns the replies that arrive, with their calls.
+    /// Returns the replies that arrive, with the numbers of their calls.
     fn replies(&mut self) -> Vec<(u64, u8, RepliedBy)> {
         let reply = |(header, _)| match header {
             Header::Reply { call, code, by, .. } => Some((call, code, by)),
@@ -88,7 +87,7 @@ impl Caller {
         self.frames().into_iter().filter_map(reply).collect()
     }
 
-    /// Returns the parts of streams that arrive, with the sizes of items.
+    /// Returns the parts of streams that arrive, with the sizes of their items.
     fn parts(&mut self) -> Vec<(StreamPart, usize)> {
         let part = |(header, item): (_, Bytes)| match header {
             Header::Stream(StreamHeader { part, .. }) => Some((part, item.len())),
@@ -102,7 +101,7 @@ impl Caller {
         self.parts().iter().filter(|(part, _)| matches!(part, StreamPart::Data { .. })).count()
     }
 
-    /// Returns the granted windows that arrive, in bytes and items.
+    /// Returns the window grants that arrive, in bytes and items.
     fn windows(&mut self) -> Vec<(u32, u32)> {
         let window = |(part, _)| match part {
             StreamPart::Window { bytes, items } => Some((bytes, items)),
@@ -111,13 +110,13 @@ impl Caller {
         self.parts().into_iter().filter_map(window).collect()
     }
 
-    /// Returns the used units of a budget.
+    /// Returns the number of used units of a budget.
     fn used(&self, name: &str) -> u64 {
         let report = self.node.report();
         report.budgets.iter().find(|budget| budget.name == name).expect("there is one").used
     }
 
-    /// Returns the numbers of running handlers and of charged bytes.
+    /// Returns the number of running handlers and the number of charged bytes.
     fn charged(&self) -> (u64, u64) {
         (self.used("running handlers"), self.used("bytes of decoded arguments"))
     }
@@ -126,7 +125,7 @@ impl Caller {
         self.node.report().counter(name).expect("there is one")
     }
 
-    /// Checks that a call is answered.
+    /// Checks that a call gets a reply.
     fn is_answered(&mut self) {
         self.request(request(ECHO, 99), &[]);
         let (peer, mut replies) = (&self.peer, Vec::new());
@@ -143,7 +142,7 @@ fn request(method: &MethodName, call: u64) -> RequestHeader {
     RequestHeader { call, one_way, opens, method_ref: method.into(), metadata: 0 }
 }
 
-/// Returns the number of a method, at a node that serves [`own`] first.
+/// Returns the number of a method on a node that serves [`own`] first.
 fn numbered(method: &MethodName) -> MethodRef {
     let number = METHODS.iter().position(|other| other.hash == method.hash).expect("it has one");
     MethodRef::Number(u16::try_from(2 + number).expect("there are few"))
@@ -157,12 +156,12 @@ fn data(number: u16) -> StreamPart {
     StreamPart::Data { number }
 }
 
-/// Returns the reply that ends a call whose caller has broken the protocol.
+/// Returns the reply that ends a call after its caller violated the protocol.
 fn broken(call: u64) -> (u64, u8, RepliedBy) {
     (call, Code::Internal.number(), RepliedBy::Node { reason: Some(Reason::OtherProtocol), ran: true })
 }
 
-/// A service for panics, and for counting the items that a handler produces.
+/// A service for handlers that panic, and for counting the items that a handler produces.
 static SERVICE: ServiceName =
     ServiceName { name: "own", version: 2, oldest: 2, codec: 0, codec_name: "bincode", hash: 0x5e42 };
 const METHOD: MethodName = MethodName {
@@ -175,7 +174,7 @@ const METHOD: MethodName = MethodName {
     shapes: None,
 };
 static PANIC: MethodName = METHOD;
-/// Streams items of 20,000 bytes without an end.
+/// Streams items of 20,000 bytes endlessly.
 static COUNTED: MethodName =
     MethodName { name: "counted", hash: 21, one_way: false, streams: Streams::FromServer, ..METHOD };
 
@@ -229,7 +228,7 @@ fn unserved_requests_are_refused_and_counted() {
     let mut caller =
         Caller::with(|builder| builder.handler_limit(one).serve(own(Arc::default())), |options| options);
     let bytes = |header: RequestHeader| frame(&Header::Request(header), &[], b"body");
-    // An extension after METHOD, which has 28 bytes.
+    // An extension behind METHOD, which has 28 bytes.
     let extended = |one_way, flags| {
         let mut frame = bytes(RequestHeader { one_way, ..request(ECHO, 1) });
         frame.bytes.splice(44..44, [200, flags, 1, 0, 7]);
@@ -326,7 +325,7 @@ fn reused_numbers_and_foreign_cancels_do_not_affect_other_calls() {
         |options| options.pollers(2).max_message_bytes(SMALL).rendezvous_bytes(2 * SMALL),
     );
     let other = caller.world.peer();
-    // Only the poller that has made a call can cancel it.
+    // Only the poller that made a call can cancel it.
     (0..3).for_each(|_| caller.request(request(HANG, 8), &[]));
     let cancel = frame(&Header::Cancel { call: 8 }, &[], &[]);
     let is_answered = frame(&Header::Request(request(ECHO, 99)), &[], &[]);
@@ -339,7 +338,7 @@ fn reused_numbers_and_foreign_cancels_do_not_affect_other_calls() {
     }
     caller.cancel(8);
     assert_eq!((caller.frames().len(), caller.charged().0), (0, 2), "one of equal numbers");
-    // A reused number ends the stream that has it.
+    // Reusing a number ends the stream with this number.
     let opens = |method, call, body: &[u8]| frame(&Header::Request(request(method, call)), &[], body);
     for (method, body) in [(GATHER, &[0][..]), (FEED, &[255, 1]), (TALK, &[]), (HANG, &[])] {
         caller.post(0, &opens(method, 9, body));
@@ -382,7 +381,7 @@ fn reused_numbers_and_foreign_cancels_do_not_affect_other_calls() {
     });
     replied.sort_unstable();
     assert_eq!(replied, [1, 2, 4]);
-    // All calls of a peer end with its session.
+    // All calls of a peer end when its session ends.
     assert_eq!(caller.charged().0, 2);
     caller.peer.end();
     let node = &caller.node;
@@ -423,7 +422,7 @@ fn breach_of_stream_protocol_ends_only_its_stream() {
     ];
     let mut caller = Caller::new();
     for (call, (method, steps)) in (1..).zip(cases) {
-        // The handler takes no items, or sends without an end.
+        // The handler takes no items, or sends items endlessly.
         caller.request(request(method, call), if method == FEED { &[255, 1] } else { &[0] });
         assert_eq!((caller.replies(), caller.charged().0), (vec![], 1));
         steps.iter().for_each(|(part, bytes)| caller.part(call, *part, &vec![1; *bytes]));
@@ -435,7 +434,7 @@ fn breach_of_stream_protocol_ends_only_its_stream() {
     }
 }
 
-/// Bytes that make the window the largest one, after 64 items of 100 bytes.
+/// Number of bytes that increases the window to its maximum, after 64 items of 100 bytes.
 const LARGEST_BYTES: u32 = (4 << 20) - (16 << 10) + 6400;
 
 #[test]
@@ -465,7 +464,7 @@ fn writers_stop_at_their_window() {
         |builder| builder.serve(own(Arc::clone(&made))).max_message_bytes(SMALL).queued_bytes(queued),
         |options| options,
     );
-    // A writer stops when either window is used up, in items or in bytes.
+    // A writer stops when the window is used up in either items or bytes.
     for (call, hundreds, first, window, next) in [
         (1, 1, 64, (1 << 19, 3), 3),
         (2, 100, 2, (10_000, 64), 1),
@@ -479,7 +478,7 @@ fn writers_stop_at_their_window() {
         assert_eq!(caller.items(), next, "after {window:?}");
         caller.cancel(call);
     }
-    // A held peer READs no items. The handler produces one batch more than the queue holds.
+    // A held peer does not READ items. The handler produces one batch more than the queue can hold.
     caller.request(request(&COUNTED, 5), &[]);
     assert_eq!(caller.items(), 1);
     caller.part(5, StreamPart::Window { bytes: 4 << 20, items: 4000 }, &[]);
@@ -512,7 +511,7 @@ fn readers_grant_consumed_window() {
     assert_eq!((caller.frames(), caller.charged().0), (vec![], 1), "it is stopped");
     send(&caller, 1, 160..161);
     assert_eq!((caller.replies(), caller.charged()), (vec![broken(1)], (0, 0)), "the window ends here");
-    // Windows grow to a mebibyte, or to four of the largest items.
+    // Windows grow to one mebibyte, or to four of the largest items.
     const KIB: usize = 1 << 10;
     for (call, item, most) in [
         (2, 100 * KIB, 1024),
@@ -532,7 +531,7 @@ fn readers_grant_consumed_window() {
             all.fold((0, 0), |(bytes, items), more| (bytes + more.0 as usize, items + more.1));
         assert_eq!(16 * KIB + bytes - 20 * item, most * KIB, "the window after 20 items of {item} bytes");
         assert_eq!(64 + items - 20, 4096, "items of {item} bytes");
-        // Each large item is granted again at once, however large the window is.
+        // Each large item is granted again at once, regardless of the size of the window.
         if item >= 256 * KIB {
             assert!(windows.iter().all(|windows| windows.len() == 1), "{windows:?}");
         }

@@ -1,4 +1,4 @@
-//! DRAINED, and what a server does after it.
+//! DRAINED frames, and the behaviour of a server after it has sent them.
 
 use super::poll;
 use super::server::{Server, error, success};
@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::time::Duration;
 use trunkline_transport::{Connect, EAGER_BYTES};
 
-/// Returns the refusal of a call by a server that drains.
+/// Returns the refusal of a call by a draining server.
 pub(super) fn refusal(call: u64) -> Header {
     Header::Reply {
         call,
@@ -58,7 +58,7 @@ fn only_calls_to_drained_poller_have_not_run() {
 #[test]
 fn one_way_call_to_drained_server_may_have_run() {
     let mut server = Server::new();
-    // A request that is not READ is not delivered.
+    // A request that has not been READ is not delivered.
     server.peer.lines[0].transport.borrow_mut().screen_announced();
     let mut call = server.call(&METHODS[5], CallOptions::new(), vec![0; EAGER_BYTES * 2].into());
     server.world.run();
@@ -119,7 +119,7 @@ fn draining_server_gets_calls_again_in_next_session() {
     }
 }
 
-/// Without probes, a peer that vanishes while it drains would keep its session forever.
+/// Without probes, a peer that vanishes during its drain would keep its session forever.
 #[test]
 fn draining_server_is_probed_until_session_ends() {
     for is_drained in [true, false] {

@@ -1,4 +1,4 @@
-//! DRAINED frames of a draining server: one to each peer whose calls have all been answered.
+//! DRAINED frames of a draining server, which sends one to each peer whose calls have all been answered.
 
 use super::service::{ECHO, HANG};
 use super::{Frame, Peer, World, frame, parse};
@@ -16,7 +16,7 @@ fn ask(node: &Node, peer: &Peer, method: &MethodName, call: u64, time_left: Opti
     peer.post(0, PeerKey::new(node.local_address()), None, &request);
 }
 
-/// Takes the frames of a peer. Returns the number of DRAINED frames at each of its pollers, and the number of refusals.
+/// Takes the frames of a peer. Returns the number of DRAINED frames per poller of the peer, and the number of refusals.
 fn told(peer: &Peer) -> (Vec<usize>, usize) {
     let count = |header: &Header| usize::from(*header == Header::Drained);
     let is_refusal = |header: &Header| {
@@ -33,7 +33,7 @@ fn told(peer: &Peer) -> (Vec<usize>, usize) {
 }
 
 #[test]
-fn drain_is_sent_to_peers_without_open_calls_and_to_later_ones() {
+fn drained_frame_is_sent_to_current_and_later_peers_without_open_calls() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
     let two = |world: &mut World| world.peer_with(|options| options.pollers(2));
@@ -58,7 +58,7 @@ fn drain_is_sent_to_peers_without_open_calls_and_to_later_ones() {
     world.wait(Duration::from_millis(100));
     assert_eq!(told(&late), (vec![1, 1], 1));
 
-    // The same peer in a session without such a call.
+    // The same peer, in a session without an unanswered call.
     let place = world.hosts;
     unanswered.end();
     world.wait(Duration::from_secs(2));

@@ -1,4 +1,4 @@
-//! Idle streams.
+//! Idle limits of streams.
 
 use super::server::{Arrived, Server, error, next};
 use super::service::FEED;
@@ -14,11 +14,11 @@ use std::pin::Pin;
 use std::time::Duration;
 use trunkline_transport::Connect;
 
-/// Limit of idle time.
+/// Maximum idle time.
 const IDLE: Duration = Duration::from_secs(1);
 /// Time for frames in flight, and the precision of timers.
 const MARGIN: Duration = Duration::from_millis(10);
-/// Items of the first window.
+/// Number of items in the first window.
 const WINDOW: u16 = 64;
 
 fn options() -> CallOptions {
@@ -42,7 +42,7 @@ fn take_window(items: &mut Streaming<Bytes>) {
 fn idle_timeout_runs_only_while_server_may_send() {
     let mut server = Server::new();
 
-    // An arrival starts the time again.
+    // An arriving item restarts the idle time.
     let (request, mut items) = server.accepted(FEED, &options());
     for number in 0..3 {
         server.world.wait(IDLE - MARGIN);
@@ -60,7 +60,8 @@ fn idle_timeout_runs_only_while_server_may_send() {
     assert_eq!(server.cancelled(), [request.header.call]);
     server.assert_at_rest("an idle stream");
 
-    // A server whose window is full cannot send. The idle time begins when the reader makes room, even just before the timer.
+    // A server whose window is used up cannot send. The idle time starts when the reader makes room, even just before the
+    // timer fires.
     let (_request, mut items) = filled(&mut server);
     server.world.wait(IDLE * 10 - MARGIN);
     take_window(&mut items);
@@ -69,7 +70,7 @@ fn idle_timeout_runs_only_while_server_may_send() {
     server.world.wait(MARGIN * 2);
     assert_eq!(error(&mut items).code(), Code::DeadlineExceeded);
 
-    // A server that has ended its items owes a reply, however full the window was.
+    // A server that has ended its items must send a reply, even if the window was used up.
     let (request, mut items) = filled(&mut server);
     server.stream(request, StreamPart::End { items: WINDOW.into() }, &[]);
     server.world.run();
@@ -80,10 +81,10 @@ fn idle_timeout_runs_only_while_server_may_send() {
 }
 
 #[test]
-fn idle_time_does_not_begin_before_request_has_left() {
+fn idle_time_does_not_begin_before_request_is_sent() {
     let mut world = World::new();
     let node = world.node(|builder| builder);
-    // The first host is the node's host.
+    // The first host belongs to the node.
     let address = SocketAddr::from(([10, 0, 0, 2], 7471));
     let channel = node.channel(address);
     let (mut wait, _opened) =

@@ -6,7 +6,7 @@ use trunkline_transport::{
     Destination, MessageHeader, PeerEvent, PeerKey, PollerIndex, Report, SessionNumber, Small, Transport,
 };
 
-/// Kind of the messages, which receivers here ignore.
+/// Kind of the messages. The receivers in this test ignore it.
 const HEADER: MessageHeader = MessageHeader { kind: 0xf0, ..UNSET };
 const FIRST: Destination = Destination::Poller(PollerIndex(0));
 
@@ -15,7 +15,7 @@ impl Peer {
         self.lines[0].transport.borrow_mut()
     }
 
-    /// Returns the session that came up last.
+    /// Returns the most recent session.
     fn session(&self) -> SessionNumber {
         let up = self.events().into_iter().rev().find_map(|(_, event)| match event {
             PeerEvent::Up { session, .. } => Some(session),
@@ -52,7 +52,7 @@ impl Peer {
         transport.send(&super::Outgoing { peer, ..message }).expect("it is taken");
     }
 
-    /// Returns true if a message to a peer joins what is staged.
+    /// Returns true if a message to a peer joins a staged message.
     fn joins(&self, peer: &Self, destination: Destination, session: Option<SessionNumber>) -> bool {
         let parts = [&[2; 32][..], &[3; 31], &[4]];
         let message = Small {

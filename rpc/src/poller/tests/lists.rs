@@ -1,4 +1,4 @@
-//! Lists of servers, one of which drains while another is slow to answer.
+//! Lists of servers, in which one server drains while another one is slow to answer.
 
 use super::drained::refusal;
 use super::service::ECHO;

@@ -1,4 +1,4 @@
-//! Lookups of the addresses of a server: when they begin, and what their results change.
+//! Lookups of a server's addresses: when they start, and how their results are used.
 
 use super::addresses::{Rig, options, silent};
 use super::service::ECHO;
@@ -18,13 +18,13 @@ use trunkline_verbs::Time;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A resolver whose results the test chooses.
+/// A resolver whose results the test determines.
 #[derive(Debug, Default)]
 struct Slow(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of lookups that have begun.
+    /// Number of lookups that have started.
     begun: usize,
     result: Option<Vec<SocketAddr>>,
     waker: Option<Waker>,
@@ -47,7 +47,7 @@ impl Slow {
         assert!(self.state().result.is_none(), "it is taken");
     }
 
-    /// Reports a change of the addresses. Returns the number of lookups that have begun.
+    /// Reports that the addresses have changed. Returns the number of lookups that have started.
     fn notify(&self, world: &mut World) -> usize {
         let watcher = self.state().watcher.clone();
         watcher.expect("a channel").notify();
@@ -144,7 +144,7 @@ fn empty_lookup_keeps_known_servers() {
     }
 }
 
-/// A resolver whose addresses the test changes. It reports changes only if it keeps the watcher.
+/// A resolver whose addresses the test changes. It reports changes only if it stores the watcher.
 #[derive(Debug, Default)]
 struct Changing {
     keeps_watcher: bool,

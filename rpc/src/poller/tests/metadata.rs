@@ -1,4 +1,4 @@
-//! Metadata of requests from a peer that breaks its rules or its limit, and the charge for it.
+//! Metadata in requests from a peer that breaks the rules or exceeds the limit, and the charge for it.
 
 use super::service::{FEED, GATHER, HANG, TALK};
 use super::{Peer, World};
@@ -12,13 +12,13 @@ use crate::wire::name::MethodName;
 use std::time::Duration;
 use trunkline_transport::Limit;
 
-/// Default limit of a call's metadata, in bytes.
+/// Default limit on a call's metadata, in bytes.
 const MOST: usize = 8192;
 const TOO_LARGE: Refusal = Some((Code::ResourceExhausted, Reason::TooLarge));
 const OVERLOADED: Refusal = Some((Code::ResourceExhausted, Reason::Overloaded));
 const MALFORMED: Refusal = Some((Code::InvalidArgument, Reason::BadArguments));
 
-/// The refusal of a call whose handler has not run; `None` if it runs.
+/// The refusal of a call whose handler did not run; `None` if it runs.
 type Refusal = Option<(Code, Reason)>;
 
 /// Returns metadata of this size, in bytes.
@@ -29,7 +29,7 @@ pub(super) fn metadata(size: usize) -> Metadata {
     metadata
 }
 
-/// Returns metadata of this size, followed by the longest trace.
+/// Returns metadata of this size, followed by a trace of maximum size.
 fn traced(size: usize) -> Metadata {
     let mut metadata = metadata(size);
     let trace = TraceContext::new(1, 2, true).unwrap();
@@ -37,7 +37,7 @@ fn traced(size: usize) -> Metadata {
     metadata
 }
 
-/// Makes a call with this metadata. Returns its refusal.
+/// Makes a call with this metadata. Returns the refusal of the call.
 fn ask(world: &mut World, node: &Node, peer: &Peer, method: &'static MethodName, block: &[u8]) -> Refusal {
     let header = RequestHeader {
         call: world.now().0,
@@ -57,7 +57,7 @@ fn ask(world: &mut World, node: &Node, peer: &Peer, method: &'static MethodName,
     }
 }
 
-/// Returns the number of running handlers, and the charged bytes of their metadata.
+/// Returns the number of running handlers, and the number of bytes charged for their metadata.
 fn running(world: &World, node: &Node) -> (usize, usize) {
     let driver = world.ledger(node).driver;
     let budget = driver.budgets.into_iter().find(|budget| budget.name == ARGUMENTS).expect("it is kept");
@@ -72,7 +72,8 @@ fn metadata_of_request_is_limited_checked_and_charged() {
     let peer = world.peer();
     let (full, beyond) = (metadata(MOST), metadata(MOST + 1));
     let traces = [MOST, MOST - 69, MOST + 1].map(traced);
-    // Method, metadata, refusal, bytes charged. A trace that does not fit is left out, its state first.
+    // The columns are method, metadata, refusal and charged bytes. If a trace does not fit, its state is dropped first, and
+    // then the rest.
     let mut calls = vec![
         (HANG, full.block(), None, MOST),
         (HANG, beyond.block(), TOO_LARGE, 0),
@@ -83,7 +84,7 @@ fn metadata_of_request_is_limited_checked_and_charged() {
         (HANG, b"\x01\x01\0k\n", MALFORMED, 0),
         (HANG, b"\x01\xff\0k1", MALFORMED, 0),
         (HANG, b"\x01", MALFORMED, 0),
-        // Streams leave no charge either.
+        // Streams do not leave a charge either.
         (FEED, &[0; 3], MALFORMED, 0),
         (GATHER, &[0; 3], MALFORMED, 0),
         (TALK, &[0; 3], MALFORMED, 0),

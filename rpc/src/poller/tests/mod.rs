@@ -1,7 +1,8 @@
-//! Pollers whose peers do things that nodes do not. A test steps every machine in one thread and in virtual time.
+//! Pollers whose peers behave in ways in which nodes never behave. A test steps every machine in one thread and in virtual
+//! time.
 //!
-//! The node under test is complete. A [`Peer`] is a transport that a test drives: it sends any frames, and exposes the
-//! received frames.
+//! The node under test is complete. A [`Peer`] is a transport that a test controls. It sends arbitrary frames, and exposes
+//! the frames that it has received.
 
 pub(crate) mod service;
 
@@ -40,7 +41,7 @@ pub(crate) struct World {
     clock: Arc<VirtualClock>,
     hub: Arc<Hub>,
     stepped: Arc<Stepped>,
-    /// All machines; machines of peers with their state.
+    /// All machines. Those of peers have a state.
     tasks: Vec<(Task, Option<Line>)>,
     hosts: u8,
 }
@@ -52,17 +53,16 @@ impl World {
         Self { clock, hub: Hub::new(), stepped: Stepped::new(1), tasks: Vec::new(), hosts: 0 }
     }
 
-    /// Returns the time.
     pub(crate) fn now(&self) -> Time {
         Clock::simulated(Arc::clone(&self.clock)).now()
     }
 
-    /// Returns the transport's options of a node on a separate host.
+    /// Returns the transport options for a node on a separate host.
     pub(crate) fn options(&mut self) -> NodeOptions {
         self.options_with(|device| device)
     }
 
-    /// Like [`Self::options`], with device options changed by `set`.
+    /// Like [`Self::options`], but `set` changes the device options.
     pub(crate) fn options_with(&mut self, set: impl FnOnce(SoftOptions) -> SoftOptions) -> NodeOptions {
         self.hosts += 1;
         let address = Ipv4Addr::new(10, 0, 0, self.hosts);
@@ -82,7 +82,7 @@ impl World {
             .listen((address, 7471).into())
     }
 
-    /// Starts a node that serves [`service`]. `set` changes its settings.
+    /// Starts a node that serves [`service`]. `set` changes the node's settings.
     pub(crate) fn node(&mut self, set: impl FnOnce(crate::NodeBuilder) -> crate::NodeBuilder) -> Node {
         let options = self.options();
         let node = set(Node::builder().transport(options)).serve(service()).start().expect("it starts");
@@ -95,7 +95,7 @@ impl World {
         self.peer_with(|options| options)
     }
 
-    /// Starts a peer with other options.
+    /// Starts a peer whose options are changed by `set`.
     pub(crate) fn peer_with(&mut self, set: impl FnOnce(NodeOptions) -> NodeOptions) -> Peer {
         let options = set(self.options());
         let node = trunkline_transport::Node::start(options, |transport| {
@@ -109,7 +109,7 @@ impl World {
         Peer { lines, node }
     }
 
-    /// Creates the requested machines.
+    /// Creates the machines that have been requested.
     fn make(&mut self) {
         for (_, make) in self.stepped.take() {
             let task = Task::new(make).expect("it is made");
@@ -118,7 +118,8 @@ impl World {
         }
     }
 
-    /// Gives each machine that is awake a turn. If all sleep, moves time to the next deadline, at most to `until`.
+    /// Gives a turn to each machine that is awake. If all machines sleep, advances the time to the next deadline, at most to
+    /// `until`.
     fn step(&mut self, until: Time) {
         self.make();
         let now = self.now();
@@ -136,14 +137,14 @@ impl World {
         self.clock.set(if any { now.plus_ns(STEP_NS) } else { next.max(now.plus_ns(STEP_NS)) });
     }
 
-    /// Returns the open work of a node's first poller, and its charges.
+    /// Returns the open work of a node's first poller, and the poller's charges.
     pub(crate) fn ledger(&self, node: &Node) -> PollerLedger {
         let mut all =
             self.tasks.iter().filter_map(|(task, _)| task.machine.inspect()?.downcast::<PollerLedger>().ok());
         *all.find(|ledger| ledger.node == node.local_address()).expect("it runs")
     }
 
-    /// Lets this time pass.
+    /// Advances the time by `time`.
     pub(crate) fn wait(&mut self, time: Duration) {
         let until = self.now() + time;
         while self.now() < until {
@@ -151,12 +152,12 @@ impl World {
         }
     }
 
-    /// Runs all work that needs no passage of time.
+    /// Runs all work that does not depend on the passage of time.
     pub(crate) fn run(&mut self) {
         self.wait(Duration::from_millis(2));
     }
 
-    /// Waits for what `get` returns.
+    /// Waits until `get` returns a value, and returns it.
     pub(crate) fn until<T>(&mut self, what: &str, mut get: impl FnMut() -> Option<T>) -> T {
         let end = self.now() + LIMIT;
         loop {
@@ -183,7 +184,7 @@ pub(crate) fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output
     }
 }
 
-/// A poller of a peer: its transport, and the messages that have reached it.
+/// A poller of a peer, with its transport and the messages that have reached it.
 #[derive(Clone)]
 struct Line {
     transport: Rc<RefCell<Transport>>,
@@ -192,13 +193,13 @@ struct Line {
 
 #[derive(Default)]
 struct Arrived {
-    /// True if the poller is not given turns: it does not take frames, grant credit or READ.
+    /// True if the poller gets no turns, so that it does not take frames, grant credit or READ.
     is_held: bool,
     frames: VecDeque<(Origin, Message)>,
     events: Vec<(PeerKey, PeerEvent)>,
 }
 
-/// A peer that a test controls. Its pollers are named by their index.
+/// A peer that a test controls. Its pollers are identified by their index.
 pub(crate) struct Peer {
     lines: Vec<Line>,
     node: trunkline_transport::Node,
@@ -219,8 +220,7 @@ impl Peer {
         self.post(0, PeerKey::new(to), None, &frame(header, encoded, body));
     }
 
-    /// Sends a frame from one of the peer's pollers to the poller that sent another frame, through the same
-    /// session.
+    /// Sends a frame from one of the peer's pollers to the poller that sent another frame, through the same session.
     pub(crate) fn answer(&self, by: usize, to: Origin, header: &Header, encoded: &[u8], body: &[u8]) {
         self.post(by, to.peer, Some(to), &frame(header, encoded, body));
     }
@@ -245,7 +245,7 @@ impl Peer {
             leaves: Leaves::Nothing,
         };
         transport.send(&message).expect("it is taken");
-        // A held poller takes no turn, so the flush is explicit for others.
+        // Flushes explicitly, because a held poller gets no turn.
         transport.flush();
         self.node.poller_handles()[by].wake();
     }
@@ -268,18 +268,18 @@ impl Peer {
         self.lines.iter().flat_map(|line| std::mem::take(&mut line.arrived.borrow_mut().events)).collect()
     }
 
-    /// Ends the peer in an orderly way.
+    /// Shuts the peer down in an orderly way.
     pub(crate) fn end(&self) {
         self.node.begin_shutdown(Duration::ZERO);
     }
 }
 
-/// A message of a peer.
+/// A message from a peer.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
     pub(crate) header: MessageHeader,
     pub(crate) bytes: Vec<u8>,
-    /// Time left, as the message states it.
+    /// Remaining time, as stated in the message.
     pub(crate) time_left: Option<Duration>,
 }
 
@@ -301,7 +301,7 @@ pub(crate) fn with_metadata(header: &Header, metadata: &[u8], encoded: &[u8], bo
     Frame { header, bytes: [&bytes, metadata, encoded, body].concat(), time_left: None }
 }
 
-/// Returns the header of a node's message, and the range of its encoded part.
+/// Returns the header of a node's message and the range of the encoded part.
 pub(crate) fn parse(message: &Message) -> (Header, Range<usize>) {
     Header::parse(message.header(), message.as_slice()).expect("a node sends valid frames")
 }

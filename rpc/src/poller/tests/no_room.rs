@@ -1,4 +1,4 @@
-//! A peer that does not receive: it neither grants credit nor READs large replies.
+//! A peer that does not receive. It neither grants credit nor READs large replies.
 
 use super::service::{ECHO, GATHER, HANG, METHODS, TALK};
 use super::{Peer, World};
@@ -23,9 +23,9 @@ static SIZED: MethodName = MethodName {
     streams: Streams::Neither,
     shapes: None,
 };
-/// A one-way method that does not end.
+/// A one-way method that never ends.
 const HANG_UNHEARD: &MethodName = &METHODS[5];
-/// Maximum charge of a reply and its line beyond the bytes of the reply.
+/// Maximum charge for a reply and its line in addition to the bytes of the reply.
 const OVERHEAD: usize = 4 << 10;
 const WAITING: &str = "bytes of replies that wait";
 
@@ -40,7 +40,7 @@ fn sizes() -> Service {
     })
 }
 
-/// Sends a request, and lets it arrive.
+/// Sends a request and lets it arrive.
 fn ask(world: &mut World, node: &Node, peer: &Peer, method: &MethodName, call: u64, body: &[u8]) {
     let (one_way, opens, method_ref) = (method.one_way, method.streams.any(), method.into());
     let header = RequestHeader { call, one_way, opens, method_ref, metadata: 0 };
@@ -48,7 +48,7 @@ fn ask(world: &mut World, node: &Node, peer: &Peer, method: &MethodName, call: u
     world.wait(Duration::from_micros(100));
 }
 
-/// Sends a frame of a stream.
+/// Sends a stream frame.
 fn send(world: &mut World, node: &Node, peer: &Peer, call: u64, part: StreamPart) {
     let header = Header::Stream(StreamHeader { call, from_caller: true, part });
     let item: &[u8] = if matches!(part, StreamPart::Data { .. }) { b"item" } else { &[] };
@@ -56,7 +56,7 @@ fn send(world: &mut World, node: &Node, peer: &Peer, call: u64, part: StreamPart
     world.wait(Duration::from_micros(100));
 }
 
-/// Returns the used units of a budget.
+/// Returns the number of used units of a budget.
 fn used(world: &World, node: &Node, name: &str) -> usize {
     let ledger = world.ledger(node);
     let budget = ledger.budgets.into_iter().chain(ledger.driver.budgets).find(|budget| budget.name == name);
@@ -65,7 +65,8 @@ fn used(world: &World, node: &Node, name: &str) -> usize {
     budget.used.into_values().sum()
 }
 
-/// Returns the calls of the replies that have arrived, and the reasons of refusals with whether the handler ran.
+/// Returns the call of each reply that has arrived. For a refusal, also returns the reason, and true if the handler may have
+/// run.
 fn replied(peer: &Peer) -> Vec<(u64, Option<(Reason, bool)>)> {
     let replies = peer.frames().into_iter().filter_map(|(_, header, _)| match header {
         Header::Reply { call, by: RepliedBy::Node { reason: Some(reason), ran }, .. } => {
@@ -81,7 +82,7 @@ fn replied(peer: &Peer) -> Vec<(u64, Option<(Reason, bool)>)> {
 fn large_replies_wait_in_order_within_limit() {
     let mut world = World::new();
     let queued = Limit { per_peer: 256 << 10, in_all: 2 << 20 };
-    // The peer READs one at a time.
+    // The peer READs one reply at a time.
     let large = Limit { per_peer: 1, in_all: 8 };
     let node = world.node(|builder| {
         builder.serve(sizes()).max_message_bytes(128 << 10).queued_bytes(queued).large_messages(large)
@@ -92,7 +93,8 @@ fn large_replies_wait_in_order_within_limit() {
     assert_eq!(replied(&peer), [(1, None)]);
 
     peer.hold(true);
-    // Two replies fill the queue of messages. Two wait; the second would have room, but is behind the first.
+    // Two replies fill the message queue, and two replies wait. The second waiting reply would have room, but is behind the
+    // first.
     let mut charges = [0; 6];
     for (call, kib) in [(2, 100), (3, 100), (4, 120), (5, 40)] {
         ask(&mut world, &node, &peer, &SIZED, call, &[kib]);
@@ -106,7 +108,7 @@ fn large_replies_wait_in_order_within_limit() {
     let waiting = |world: &World| (world.ledger(&node).driver.handlers, used(world, &node, WAITING));
     assert_eq!(waiting(&world), (2, charges[4] + charges[5]));
 
-    // The peer READs one reply, which makes room for the next one.
+    // The peer READs one reply, so that there is room for the next reply.
     peer.hold(false);
     world.until("a large reply", || (peer.lines[0].arrived.borrow().frames.len() == 3).then_some(()));
     peer.hold(true);

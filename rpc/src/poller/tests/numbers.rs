@@ -1,4 +1,4 @@
-//! Numbers of methods from a server.
+//! Numbers that a server assigns to methods.
 
 use super::server::{Arrived, Server, number};
 use super::service::{ECHO, METHODS};
@@ -9,19 +9,19 @@ use crate::wire::frame::{Header, MethodRef, Number, RepliedBy};
 use crate::wire::metadata::MetadataBytes;
 use bytes::Bytes;
 
-/// Makes a call of `ECHO` and drops it. Returns the name of the method in its request.
+/// Calls `ECHO` and drops the call. Returns the method identification in the request.
 fn method_ref(server: &mut Server) -> MethodRef {
     let _call = server.call(ECHO, CallOptions::new(), Bytes::new());
     server.request().header.method_ref
 }
 
-/// Sends a number that no call waits for.
+/// Sends a number for which no call waits.
 fn tell(server: &mut Server, number: Number) {
     server.peer.send(server.node.local_address(), &Header::Number { call: 1, number }, &[], &[]);
     server.world.run();
 }
 
-/// Refuses a request: the server has no such method.
+/// Refuses a request, because the server does not have the method.
 fn refuse(server: &Server, request: Arrived) {
     let refusal = Header::Reply {
         call: request.header.call,
@@ -54,7 +54,7 @@ fn requested_number_is_used_until_request_by_number_is_refused() {
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::NoMethod), false), "{status}");
     assert_eq!(method_ref(&mut server), by_hash, "after the refusal of a call");
 
-    // The refusal of a one-way call comes after its end.
+    // The refusal of a one-way call arrives after the call has ended.
     tell(&mut server, right);
     assert_eq!(method_ref(&mut server), by_number);
     let call = server.call(&METHODS[5], CallOptions::new(), Bytes::new());

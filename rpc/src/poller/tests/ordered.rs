@@ -8,7 +8,7 @@ use crate::{Limit, NodeBuilder};
 use bytes::Bytes;
 use trunkline_transport::Connect;
 
-/// Leaves room for one call of the test. The other units are reserved for calls of handlers.
+/// Leaves room for one call of the test. The other units are reserved for calls from handlers.
 fn with_room_for_one(builder: NodeBuilder) -> NodeBuilder {
     builder.call_limit(Limit { per_peer: 2, in_all: 2 })
 }
@@ -49,7 +49,7 @@ fn queued_ordered_calls_end_as_aborted_with_session() {
         let (options, body) = (options(Connect::FailFast), Bytes::from(vec![7; 100]));
         let calls = (0..100).map(|_| channel.call(&options, ECHO, &(), body.clone())).collect::<Vec<_>>();
         world.run();
-        // The host of the peer dies.
+        // The host of the peer fails.
         world.tasks.truncate(before);
         let ended = calls.into_iter().map(|call| world.block_on(call).unwrap_err()).collect::<Vec<_>>();
         let (left, queued) = ended.iter().partition::<Vec<_>, _>(|status| status.may_have_run());

@@ -1,4 +1,4 @@
-//! Servers of a balanced channel that fail or lag: which are left out, for how long, and which stay.
+//! Servers of a balanced channel that fail or are slow: which are left out, for how long, and which stay.
 
 use super::addresses::{options, silent};
 use super::servers::HEDGED;
@@ -22,16 +22,16 @@ const MS: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Success,
-    /// A success after a while.
+    /// A success after this time.
     Slow(Duration),
     Failure(Code, RepliedBy),
-    /// The call ends by its time limit.
+    /// No answer, so that the call reaches its time limit.
     Never,
 }
 
 const UNAVAILABLE: Answer = Answer::Failure(Code::Unavailable, RepliedBy::Handler);
 
-/// A reply that a server has not sent yet.
+/// A reply that a server has not sent.
 struct Reply {
     due: Time,
     server: usize,
@@ -41,7 +41,7 @@ struct Reply {
     by: RepliedBy,
 }
 
-/// A node with a balanced channel to connected servers that the test answers for.
+/// A node with a balanced channel to connected servers, for which the test answers.
 struct Rig {
     world: World,
     node: Node,
@@ -63,13 +63,13 @@ impl Rig {
         Self { world, node, servers, channel, replies: Vec::new() }
     }
 
-    /// Makes a call. Returns its first server, and true if it succeeds.
+    /// Makes a call. Returns its first server, and true if the call succeeds.
     fn call(&mut self, answer: &mut dyn FnMut(usize) -> Answer) -> (usize, bool) {
         let (servers, outcome) = self.call_of(ECHO, answer);
         (servers[0], outcome.is_ok())
     }
 
-    /// Makes a call of a method. Returns the servers that get it.
+    /// Calls a method. Returns the servers that get the call.
     fn call_of(
         &mut self,
         method: &'static MethodName,
@@ -95,8 +95,8 @@ impl Rig {
         }
     }
 
-    /// Takes the requests that have arrived, sends the replies that are due, and lets some time pass. Adds the server of each
-    /// request.
+    /// Takes the requests that have arrived, sends the replies that are due, and advances the time. Appends the server of
+    /// each request to `servers`.
     fn serve(&mut self, answer: &mut dyn FnMut(usize) -> Answer, servers: &mut Vec<usize>) {
         let now = self.world.now();
         for (server, peer) in self.servers.iter().enumerate() {
@@ -126,7 +126,7 @@ impl Rig {
         self.world.step(until.unwrap_or(now + 10 * MS));
     }
 
-    /// Makes calls for a while. Returns the number at each server.
+    /// Makes calls for this time. Returns the number of calls at each server.
     fn calls(&mut self, time: Duration, mut answer: impl FnMut(usize) -> Answer) -> Vec<usize> {
         let mut calls = vec![0; self.servers.len()];
         let end = self.world.now() + time;
@@ -146,7 +146,7 @@ impl Rig {
     }
 }
 
-/// Takes the next request at a server.
+/// Takes the next request that has reached a server.
 fn arrived(server: &Peer) -> Option<(Origin, u64)> {
     while let Some((from, header, _)) = server.frame() {
         if let Header::Request(RequestHeader { call, .. }) = header {
@@ -208,7 +208,7 @@ fn slow_server_is_left_out_until_call_after_pause() {
     assert_eq!(rig.states(), ["up"; 4], "another one did not");
     rig.calls(3000 * MS, |_| Answer::Success);
     assert_eq!(rig.left_out(), 1, "the calls before the pause count no more");
-    // The server lags again soon after its return, so its next pause is longer.
+    // The server becomes slow soon after its return, so its next pause is longer.
     assert_eq!(lags(&mut rig, 5 * MS), (out, 2));
     assert_eq!(rig.calls(650 * MS, slow(5 * MS))[0], 0);
     let all_lag = |at| Answer::Slow(if at == 0 { 8 * MS } else { 2 * MS });
@@ -251,7 +251,7 @@ fn server_failing_half_of_calls_is_left_out_at_end_of_period() {
 fn few_calls_do_not_leave_server_out() {
     let mut rig = Rig::new(2, Policy::RoundRobin.into());
     for turn in 0..40 {
-        // Four failures in a row, and less than ten calls in two periods.
+        // There are four failures in a row, and fewer than ten calls in two periods.
         let mut answer = |at| if at == 0 && turn % 10 != 0 { UNAVAILABLE } else { Answer::Success };
         rig.call(&mut answer);
         rig.world.wait(250 * MS);
@@ -285,7 +285,7 @@ fn servers_stay_if_all_fail_or_channel_leaves_out_none() {
     assert_eq!((rig.states(), rig.left_out()), (vec!["up"; 2], 0));
 }
 
-/// Origin of an error that the server's node reports after the handler has begun.
+/// Origin of an error that the server's node reports after the handler has started.
 fn by_node(reason: Reason) -> RepliedBy {
     RepliedBy::Node { reason: Some(reason), ran: true }
 }
@@ -330,8 +330,8 @@ fn server_with_all_calls_hedged_is_left_out_as_slow() {
     assert!((0..20).all(|_| hedged(&mut rig) > 0));
 }
 
-/// Makes 1,000 calls, one at a time, to four servers of which one takes 50 ms and the others 1 ms. Returns the number of
-/// requests and the 99th percentile of the time of a call.
+/// Makes 1,000 calls, one at a time, to four servers. One of them takes 50 ms, the others 1 ms. Returns the number of
+/// requests and the 99th percentile of the call time.
 fn beside_a_slow_server(balance: Balance) -> (usize, Duration) {
     let mut rig = Rig::new(4, balance.leave_out_failing(false));
     let (mut requests, mut times) = (0, Vec::new());
@@ -356,7 +356,7 @@ fn hedges_halve_tail_beside_slow_server_and_are_few() {
     assert!(with <= without / 2, "{with:?}, {without:?} without hedging");
 }
 
-/// Error of a handler.
+/// An error returned by a handler.
 fn error(code: Code) -> Answer {
     Answer::Failure(code, RepliedBy::Handler)
 }
@@ -421,7 +421,7 @@ fn only_server_failures_are_retried_and_only_if_safe() {
         (&HEDGED, Answer::Failure(Code::PermissionDenied, unauthorised), 1),
         (&HEDGED, Answer::Failure(Code::InvalidArgument, by_node(Reason::BadArguments)), 1),
         (ECHO, error(Code::Unavailable), 1),
-        // The failure of a call whose authorizing code panics.
+        // The failure of a call whose authorizer panics.
         (ECHO, Answer::Failure(Code::Internal, RepliedBy::Node { reason: None, ran: false }), 2),
     ] {
         let mut rig = Rig::new(3, Policy::RoundRobin.into());

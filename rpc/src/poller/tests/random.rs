@@ -1,5 +1,5 @@
-//! A peer that sends any frames in any order, and mutations of valid ones, while calls and streams are in flight in both
-//! directions.
+//! A peer that sends arbitrary frames in any order, including mutations of valid frames, while calls and streams are in
+//! flight in both directions.
 
 use super::server::{Arrived, Server, next};
 use super::service::{ECHO, FEED, GATHER, HANG, METHODS, TALK};
@@ -28,17 +28,17 @@ const OF_DRIVER: u8 = 0xf1;
 struct Run {
     server: Server,
     random: Random,
-    /// Requests that the node has sent.
+    /// Requests sent by the node.
     asked: Vec<Arrived>,
     made: Vec<super::server::Made>,
     opening: Vec<(Call<StreamWait>, Opened)>,
     streams: Vec<Streaming<Bytes>>,
     senders: Vec<Sender<Bytes>>,
-    /// Frames sent, for mutations: kind, flags, word and contents.
+    /// Frames that were sent, for mutations, with kind, flags, word and contents.
     valid: Vec<Vec<u8>>,
-    /// Requests less replies, by the number of the call.
+    /// Number of requests minus number of replies, by call number.
     unanswered: BTreeMap<u64, usize>,
-    /// Number of requests, and of requests without a reply.
+    /// Number of requests, and number of requests without a reply.
     requests: (usize, usize),
 }
 
@@ -95,7 +95,7 @@ impl Run {
         assert!(work.calls <= waited_for, "a call is kept that nobody waits for");
     }
 
-    /// Counts what the node has sent.
+    /// Counts the frames that the node has sent.
     fn receive(&mut self) {
         while let Some((line, from, header)) = self.server.arrived() {
             match header {
@@ -116,7 +116,7 @@ impl Run {
         bytes
     }
 
-    /// Sends a frame with any content.
+    /// Sends a frame with random content.
     fn send(&mut self, header: &Header) {
         let mut bytes = Vec::new();
         let encoded = if self.random.one_in(2) { self.bytes() } else { Vec::new() };
@@ -138,7 +138,7 @@ impl Run {
         self.post(bytes);
     }
 
-    /// Sends kind, flags, word and contents of a frame.
+    /// Sends a frame with this kind, these flags, this word and these contents.
     fn post(&mut self, mut bytes: Vec<u8>) {
         let word = u16::from_le_bytes([bytes[2], bytes[3]]);
         let header = MessageHeader { kind: bytes[0], flags: bytes[1] & OF_DRIVER, word };
@@ -167,7 +167,7 @@ impl Run {
         self.send(&Header::Request(RequestHeader { one_way: header.one_way && !header.opens, ..header }));
     }
 
-    /// Returns the number of a call of the node, or any.
+    /// Returns the number of a call from the node, or a random number.
     fn call_of_node(&mut self) -> u64 {
         match self.asked.last() {
             Some(_) if !self.random.one_in(8) => {
@@ -179,7 +179,7 @@ impl Run {
         }
     }
 
-    /// Sends a frame of a stream in either direction.
+    /// Sends a stream frame in either direction.
     fn stream(&mut self) {
         let from_caller = self.random.one_in(2);
         let call = if from_caller { self.random.below(8) as u64 } else { self.call_of_node() };
@@ -215,7 +215,7 @@ impl Run {
         self.random.one_in(2).then_some(number)
     }
 
-    /// Sends a frame again with some changes.
+    /// Sends an earlier frame with some changes.
     fn mutation(&mut self) {
         let mut bytes = self.random.pick(&self.valid).clone();
         for _ in 0..=self.random.below(3) {
@@ -234,7 +234,7 @@ impl Run {
             }
         }
         bytes.resize(bytes.len().max(4), 0);
-        // The transport does not send frames of transport kinds for a driver.
+        // The transport does not accept frames of its own kinds from a driver.
         if bytes[0] < 0x10 {
             bytes[0] |= 0x10;
         }
@@ -267,7 +267,7 @@ impl Run {
         self.senders.push(sender);
     }
 
-    /// Takes the outcomes and items that have arrived, and feeds streams further items.
+    /// Takes the outcomes and items that have arrived, and sends further items to streams.
     fn take(&mut self) {
         self.made.retain_mut(|call| poll(Pin::new(call)).is_none());
         for (mut wait, opened) in std::mem::take(&mut self.opening) {
@@ -298,7 +298,7 @@ impl Run {
         }
     }
 
-    /// Ends the session. Checks that every caller has an outcome, and that all state is released.
+    /// Ends the session. Checks that every caller gets an outcome and that all state is released.
     fn end(mut self) {
         if self.random.one_in(2) {
             self.send(&Header::Drained);

@@ -1,4 +1,4 @@
-//! Replies of a server that breaks the protocol.
+//! Replies from a server that violates the protocol.
 
 use super::metadata::metadata;
 use super::service::ECHO;
@@ -19,7 +19,7 @@ fn call(channel: &Channel) -> impl Future<Output = Outcome> {
     channel.call(&DEFAULT_OPTIONS, ECHO, &(), Bytes::new())
 }
 
-/// Takes a request at its server. Returns the index of the poller that received it, the sender and the call's number.
+/// Takes a request at its server. Returns the index of the poller that received it, the sender, and the number of the call.
 fn asked(world: &mut World, peer: &Peer) -> (usize, Origin, u64) {
     let has_frame = |line: &super::Line| !line.arrived.borrow().frames.is_empty();
     let at = world.until("the request", || peer.lines.iter().position(has_frame));
@@ -70,7 +70,7 @@ fn unreadable_reply_ends_call() {
     let mut pending = pin!(call(&channel));
     let (_, from, number) = asked(&mut world, &server);
     let mut bytes = frame(&reply(number, 0, 0), &[], b"answer");
-    // A critical extension that no version has.
+    // A critical extension that no version defines.
     bytes.bytes.splice(16..16, [200, 1, 0, 0]);
     bytes.bytes[12] = 4;
     other.post(0, PeerKey::new(node.local_address()), None, &bytes);
@@ -89,7 +89,7 @@ fn unreadable_reply_ends_call() {
         for code in [0, Code::NotFound.number()] {
             let pending = pin!(call(&channel));
             let (_, from, number) = asked(&mut world, &server);
-            // The texts of a status, all empty.
+            // The texts of a status, all of which are empty.
             let answer = with_metadata(&reply(number, code, block.len()), block, &[0; 5], &[]);
             server.post(0, from.peer, Some(from), &answer);
             match (world.block_on(pending), expected) {

@@ -1,4 +1,4 @@
-//! A server that a test plays, and the node that calls it.
+//! A server that a test simulates, and the node that calls it.
 
 use super::service::METHODS;
 use super::{Line, Peer, Task, World, parse, poll};
@@ -15,25 +15,25 @@ use std::pin::Pin;
 use trunkline_transport::Origin;
 use trunkline_transport::ledger::{BudgetLedger, DriverLedger, PollerLedger};
 
-/// A call that was made.
+/// A call that has been made.
 pub(super) type Made = Pin<Box<dyn Future<Output = Outcome>>>;
 
 /// A request that has reached the server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrived {
-    /// Poller of the server.
+    /// The server's poller that received the request.
     pub(super) line: usize,
     pub(super) from: Origin,
     pub(super) header: RequestHeader,
 }
 
-/// A server that a test plays, and a node with a channel to it.
+/// A server that a test simulates, and a node with a channel to it.
 pub(super) struct Server {
     pub(super) world: World,
     pub(super) node: Node,
     pub(super) peer: Peer,
     pub(super) channel: Channel,
-    /// Number of machines of the node, which precede the server's machines.
+    /// Number of machines of the node. They precede the server's machines.
     machines: usize,
 }
 
@@ -65,7 +65,7 @@ impl Server {
         made
     }
 
-    /// Makes a call that streams items, and sends none.
+    /// Makes a call that streams items. Sends no items.
     pub(super) fn open(
         &self,
         method: &'static MethodName,
@@ -74,7 +74,7 @@ impl Server {
         self.channel.open(options, method, &(), Bytes::new(), no_items())
     }
 
-    /// Makes a call of a method that streams items to the client, and accepts it.
+    /// Calls a method that streams items to the client, and accepts the call.
     pub(super) fn accepted(
         &mut self,
         method: &'static MethodName,
@@ -87,7 +87,7 @@ impl Server {
         (request, opened.bytes(|bytes| bytes))
     }
 
-    /// Takes the next frame that has arrived, and the poller that it has reached.
+    /// Takes the next frame that has arrived, with the poller that received it.
     pub(super) fn arrived(&self) -> Option<(usize, Origin, Header)> {
         let lines = self.peer.lines.iter().enumerate();
         let mut frames =
@@ -96,7 +96,7 @@ impl Server {
         Some((line, from, parse(&message).0))
     }
 
-    /// Waits for the next request. Drops other frames.
+    /// Waits for the next request and drops other frames.
     pub(super) fn request(&mut self) -> Arrived {
         loop {
             let Self { world, peer, .. } = self;
@@ -116,13 +116,13 @@ impl Server {
         self.peer.answer(to.line, to.from, header, encoded, body);
     }
 
-    /// Sends a frame of the stream that a request has opened.
+    /// Sends a frame of the stream that a request opened.
     pub(super) fn stream(&self, to: Arrived, part: StreamPart, item: &[u8]) {
         let header = StreamHeader { call: to.header.call, from_caller: false, part };
         self.answer(to, &Header::Stream(header), &[], item);
     }
 
-    /// Returns the number of cancellations of each call that have arrived, in order of arrival. Drops other frames.
+    /// Returns the calls whose cancellations have arrived, in order of arrival. Drops other frames.
     pub(super) fn cancelled(&mut self) -> Vec<u64> {
         self.world.run();
         let frames = std::iter::from_fn(|| self.arrived());
@@ -133,18 +133,17 @@ impl Server {
         cancelled.collect()
     }
 
-    /// Stops all machines of the server, its device included, until the returned machines are put back.
+    /// Stops all machines of the server, including its device, until the returned machines are put back.
     pub(super) fn silence(&mut self) -> Vec<(Task, Option<Line>)> {
         self.world.tasks.split_off(self.machines)
     }
 
-    /// Waits for the end of the node's session with the server.
+    /// Waits until the node's session with the server has ended.
     pub(super) fn until_lost(&mut self) {
         let Self { world, channel, .. } = self;
         world.until("the end of the session", || (!channel.is_connected()).then_some(()));
     }
 
-    /// Returns the open work of the node.
     pub(super) fn open_work(&self) -> DriverLedger {
         let machines = self.world.tasks.iter();
         let ledgers =
@@ -162,12 +161,12 @@ impl Server {
     }
 }
 
-/// Returns the next item or the end, if it has come.
+/// Returns the next item, or the end, if it has arrived.
 pub(super) fn next<T>(items: &mut Streaming<T>) -> Option<Result<Option<T>, Status>> {
     poll(std::pin::pin!(items.message()))
 }
 
-/// Returns the error that ends a stream, after the items before it.
+/// Returns the error that ends a stream. Skips the items before it.
 pub(super) fn error<T: std::fmt::Debug>(items: &mut Streaming<T>) -> Status {
     loop {
         match next(items) {
@@ -178,13 +177,13 @@ pub(super) fn error<T: std::fmt::Debug>(items: &mut Streaming<T>) -> Status {
     }
 }
 
-/// Returns the header of a handler's successful reply.
+/// Returns the header of a successful reply by a handler.
 pub(super) fn success(request: Arrived) -> Header {
     let (call, metadata) = (request.header.call, MetadataBytes::default());
     Header::Reply { call, code: 0, by: RepliedBy::Handler, number: None, metadata }
 }
 
-/// Returns the number of a method at a server of the service, whose methods are added in this order.
+/// Returns the number of a method on a server. The server's methods are added in the order of [`METHODS`].
 pub(super) fn number(method: &MethodName) -> Number {
     let number = METHODS.iter().position(|other| other == method).expect("it is served");
     let (schema, method) = (method.service.schema(), method.hash);

@@ -1,4 +1,4 @@
-//! Servers of a balanced channel: which are kept connected, which delay others, and which get hedged calls.
+//! Servers of a balanced channel: which stay connected, which delay others, and which get hedged calls.
 
 use super::addresses::{Rig, options, silent};
 use super::service::{ECHO, FEED, METHODS};
@@ -63,7 +63,7 @@ fn silent_servers_do_not_delay_calls_to_other_servers() {
     let _call = channel.call(&options, ECHO, &(), Bytes::new());
     rig.world.until("the request", || rig.peer.frame());
     assert!(rig.world.now() - begun < 600 * MS);
-    // A round over all addresses takes no longer than a round over two.
+    // A round over all addresses takes no longer than a round over two addresses.
     let channel = rig.node.channel(silent).balanced(Policy::RoundRobin);
     let begun = rig.world.now();
     let call = channel.call(&options, ECHO, &(), Bytes::new());
@@ -91,7 +91,7 @@ fn unsent_streams_survive_death_of_server() {
         world.run();
         assert!(other.frame().is_none());
         world.tasks.truncate(before);
-        // More calls arrive before and after the node detects the death.
+        // Further calls arrive before and after the node detects the failure.
         while other.lines[0].arrived.borrow().frames.is_empty() {
             streams.push(open());
             world.step(Time(u64::MAX));
@@ -113,8 +113,8 @@ pub(super) static HEDGED: MethodName =
 pub(super) static HEDGED_ONE_WAY: MethodName =
     MethodName { name: "hedged", hash: 31, idempotent: true, one_way: true, ..METHODS[0] };
 
-/// A node with a channel that hedges calls after 10 ms, and two servers that the test answers for. The first one gets each
-/// call.
+/// A node with a channel that hedges calls after 10 ms, and two servers for which the test answers. The first server gets
+/// each call.
 struct Hedging {
     world: World,
     node: Node,
@@ -145,7 +145,7 @@ impl Hedging {
         (from, call)
     }
 
-    /// Returns the two requests of a call that is polled.
+    /// Polls a call and returns its two requests.
     fn hedge<T>(&mut self, mut call: Pin<&mut impl Future<Output = T>>) -> [(Origin, u64); 2] {
         let first = self.request(0);
         self.world.wait(11 * MS);
@@ -201,7 +201,7 @@ fn hedged_call_returns_first_answer_and_cancels_other_attempt() {
 }
 
 #[test]
-fn hedges_use_retry_budget_and_only_idempotent_methods_have_any() {
+fn hedges_use_retry_budget_and_require_idempotent_method() {
     let mut rig = Hedging::new(2);
     let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
     let calls = [ECHO, ECHO, ECHO, &HEDGED, &HEDGED, &HEDGED, &HEDGED];
@@ -251,7 +251,7 @@ fn hedged_call_outlives_failure_of_one_attempt_and_ends_with_answer_of_handler()
     let refused = Some((refusal, overloaded));
     let failure = Some((Code::Internal.number(), RepliedBy::Handler));
     for (failed, answer) in [(0, None), (1, None), (0, refused), (1, refused), (0, failure), (1, failure)] {
-        // The hedge uses the budget up.
+        // The hedge uses up the budget.
         let mut rig = Hedging::new(1);
         let (channel, options) = (rig.channel.clone(), options(Connect::FailFast));
         let mut call = Box::pin(channel.call(&options, &HEDGED, &(), Bytes::new()));

@@ -10,7 +10,7 @@ use futures_core::Stream;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A service whose methods each do one thing.
+/// A service whose methods each have one behaviour.
 static SERVICE: ServiceName =
     ServiceName { name: "fake", version: 2, oldest: 2, codec: 0, codec_name: "bincode", hash: 0x5e41 };
 /// A method with a reply and without streams.
@@ -23,7 +23,7 @@ const METHOD: MethodName = MethodName {
     streams: Streams::Neither,
     shapes: None,
 };
-/// Methods of the fake service, and one method that the service does not have.
+/// Methods of the fake service, and one method that the service does not contain.
 pub(crate) static METHODS: [MethodName; 12] = [
     MethodName { name: "echo", hash: 1, ..METHOD },
     MethodName { name: "hang", hash: 2, ..METHOD },
@@ -40,13 +40,13 @@ pub(crate) static METHODS: [MethodName; 12] = [
 ];
 pub(crate) const ECHO: &MethodName = &METHODS[0];
 pub(crate) const HANG: &MethodName = &METHODS[1];
-/// Streams items. The first byte of the body is their number, or 255 for a stream without an end; the second byte is their
-/// size in hundreds of bytes.
+/// Streams items. The first byte of the body is the number of items, or 255 for an endless stream. The second byte is the
+/// size of each item in hundreds of bytes.
 pub(crate) const FEED: &MethodName = &METHODS[8];
-/// Takes items and replies with their number. If there is a body, takes only the number of items that it
-/// states, and waits.
+/// Takes items and replies with their number. If there is a body, takes only the number of items in its first byte, and then
+/// waits.
 pub(crate) const GATHER: &MethodName = &METHODS[9];
-/// Streams the items that it takes.
+/// Streams the items that it receives.
 pub(crate) const TALK: &MethodName = &METHODS[10];
 
 pub(crate) fn service() -> Service {

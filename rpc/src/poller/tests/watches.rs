@@ -1,4 +1,4 @@
-//! The health that servers of a balanced channel report: which servers get calls, and how often a server is queried.
+//! Health reported by servers of a balanced channel: which servers get calls, and how often a server is queried.
 
 use super::addresses::{Rig, options};
 use super::service::ECHO;
@@ -13,19 +13,19 @@ use std::time::Duration;
 use trunkline_transport::{Connect, Limit, Origin};
 
 const MS: Duration = Duration::from_millis(1);
-/// Items of a watch, as the codec writes them.
+/// Items of a watch, as encoded by the codec.
 const SERVING: &[u8] = &[0];
 const NOT_SERVING: &[u8] = &[1];
 const UNKNOWN: &[u8] = &[2];
 
-/// A watch at a peer that has arrived.
+/// A watch that has arrived at a peer.
 #[derive(Debug, Clone, Copy)]
 struct Arrived {
     from: Origin,
     call: u64,
 }
 
-/// Takes the frames at a peer. Returns the watches that begin, and the number of other calls.
+/// Takes the frames at a peer. Returns the watches that start, and the number of other calls.
 fn arrived(peer: &Peer) -> (Vec<Arrived>, usize) {
     let requests = peer.frames().into_iter().filter_map(|(from, header, _)| match header {
         Header::Request(RequestHeader { call, opens, .. }) => Some((opens, Arrived { from, call })),
@@ -48,16 +48,15 @@ fn report(peer: &Peer, watch: Arrived, statuses: &[&[u8]]) {
     }
 }
 
-/// Ends a watch.
 fn end(peer: &Peer, watch: Arrived, code: u8) {
     let (by, metadata) = (RepliedBy::Handler, MetadataBytes::default());
     let header = Header::Reply { call: watch.call, code, by, number: None, metadata };
-    // A status without a text and causes.
+    // A status without text or causes.
     let encoded: &[u8] = if code == 0 { &[] } else { &[0; 5] };
     peer.answer(0, watch.from, &header, encoded, &[]);
 }
 
-/// Makes calls and drops them. Returns their numbers at each peer.
+/// Makes calls and drops them. Returns the number of calls at each peer.
 fn calls<const N: usize>(world: &mut World, channel: &Channel, peers: [&Peer; N]) -> [usize; N] {
     let options = options(Connect::FailFast);
     let calls = [(); 20].map(|()| channel.call(&options, ECHO, &(), Bytes::new()));
@@ -66,7 +65,7 @@ fn calls<const N: usize>(world: &mut World, channel: &Channel, peers: [&Peer; N]
     peers.map(|peer| arrived(peer).1)
 }
 
-/// Starts a node with a channel to connected peers. Returns their watches too.
+/// Starts a node with a channel to connected peers. Also returns the peers' watches.
 fn watched<const N: usize>(
     world: &mut World,
     balance: impl Into<Balance>,

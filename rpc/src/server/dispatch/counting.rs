@@ -1,4 +1,4 @@
-//! The counters of requests, by method.
+//! Counters of requests per method.
 
 use super::Dispatch;
 use crate::executor::TaskId;
@@ -12,7 +12,7 @@ use crate::wire::frame::MethodRef;
 use trunkline_transport::{LogLimit, PeerKey, SendError, Transport};
 use trunkline_verbs::Time;
 
-/// Rate limits of log lines about failed calls. Panics have a separate limit from errors of handlers.
+/// Rate limits for log lines about failed calls. Panics have a separate limit from errors of handlers.
 #[derive(Debug, Default)]
 pub(super) struct FailureLog {
     pub(super) one_way: LogLimit,
@@ -21,12 +21,11 @@ pub(super) struct FailureLog {
 }
 
 impl Dispatch {
-    /// Returns the counters of a method.
     pub(super) fn counters(&self, table: u32) -> &MethodCounters {
         self.served(table).map_or(&self.others, |served| &served.counters)
     }
 
-    /// Returns the index of the method of a refused request.
+    /// Returns the index of the method named in a refused request.
     #[cold]
     pub(super) fn refused_method(&self, method_ref: MethodRef) -> u32 {
         let table = match method_ref {
@@ -36,7 +35,7 @@ impl Dispatch {
         table.unwrap_or(NOT_SERVED)
     }
 
-    /// Replies to a call whose handler was not started.
+    /// Replies to a call whose handler has not started.
     #[cold]
     #[inline(never)]
     pub(super) fn refuse_call(&mut self, transport: &mut Transport, caller: Caller, status: Status) {
@@ -47,8 +46,8 @@ impl Dispatch {
         self.reply(transport, caller, Err(failure), None);
     }
 
-    /// Counts the failure of a call, and logs failures of its handler. A request refused by a draining node is not counted as
-    /// a call of its method: the caller may send it elsewhere.
+    /// Counts the failure of a call, and logs it if the handler failed. A request refused by a draining node does not count
+    /// as a call to its method, because the caller may send it elsewhere.
     #[cold]
     pub(super) fn failed(&mut self, now: Time, caller: &Caller, failure: &Failure) {
         let (peer, table) = (caller.key.peer, caller.table);
@@ -102,7 +101,7 @@ impl Dispatch {
         self.inbox.recorder().failed(counters, peer, failure, None);
     }
 
-    /// Counts and records a call that fails before it begins.
+    /// Counts and records a call that failed before its handler started.
     #[cold]
     pub(super) fn count_refused(&self, table: u32, peer: PeerKey, status: &Status) {
         let counters = self.counters(table);
@@ -111,7 +110,7 @@ impl Dispatch {
         self.inbox.recorder().refused(counters, peer, status.into());
     }
 
-    /// Counts a call that ended in its first turn.
+    /// Counts a call whose handler ended in its first poll.
     #[inline]
     pub(super) fn count_ended_at_once(&self, table: u32, peer: PeerKey) {
         let counters = self.counters(table);
@@ -120,7 +119,7 @@ impl Dispatch {
         }
     }
 
-    /// Drops a handler whose caller gets no reply.
+    /// Drops a handler without a reply to its caller, and counts the call.
     pub(super) fn drop_counted(&mut self, now: Time, task: TaskId, code: Code) {
         let peer = self.running.get(&task).map(|running| running.caller.key.peer);
         if let Some(peer) = peer

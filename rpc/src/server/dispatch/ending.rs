@@ -1,8 +1,8 @@
-//! Ends calls that are cancelled or expired, or whose peer or node is lost.
+//! Ends calls that were cancelled or have expired, and calls whose peer or node is lost.
 //!
-//! When the grace period of the node ends, a running call, or a call whose reply waits for room, ends with a small reply
-//! while the session is still open, so that the caller gets the reason. Handlers of one-way calls end at the same time,
-//! without a reply.
+//! When the grace period of the node ends, running calls and calls whose reply waits for room end with a small reply. The
+//! session is still open then, so the caller gets the reason. Handlers of one-way calls end at the same time, without a
+//! reply.
 
 use super::Dispatch;
 use crate::executor::TaskId;
@@ -18,11 +18,11 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{Leaves, Origin, PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Maximum number of handlers of lost peers dropped in one turn, so that other peers' calls are not delayed.
+/// Maximum number of handlers for lost peers that one turn drops, so that calls from other peers are not delayed.
 const TURN: usize = 64;
 
 impl Dispatch {
-    /// Drops the handler of a call cancelled by its caller.
+    /// Drops the handler of a call that its caller cancelled.
     pub(crate) fn cancel(&mut self, now: Time, from: Origin, call: u64) {
         let first = || self.running.keys().next().copied().filter(|_| mutant!(cancel_ends_another_call));
         if let Some(task) = first().or_else(|| self.by_key.get(&Key::new(from, call)).copied()) {
@@ -33,7 +33,7 @@ impl Dispatch {
         }
     }
 
-    /// Drops the handlers whose deadline has passed. Returns true if it dropped any.
+    /// Drops handlers whose deadline has passed. Returns true if it dropped any.
     pub(crate) fn expire(&mut self, transport: &mut Transport) -> bool {
         let mut any = false;
         while let Some(task) = self.deadlines.due(transport.now()) {
@@ -62,7 +62,7 @@ impl Dispatch {
         any
     }
 
-    /// Ends the calls of a lost peer. Their handlers are dropped in this turn and the following ones.
+    /// Ends the calls from a lost peer. Their handlers are dropped in this turn and later ones.
     pub(crate) fn down(&mut self, now: Time, peer: PeerKey) {
         if mutant!(handlers_outlive_their_peer) {
             return;
@@ -78,12 +78,12 @@ impl Dispatch {
         self.unanswered.remove(&peer);
     }
 
-    /// Returns true if handlers of lost peers are to be dropped.
+    /// Returns true if handlers of lost peers remain to be dropped.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Drops handlers of lost peers, up to the limit of a turn. Returns true if it dropped any.
+    /// Drops handlers of lost peers, at most [`TURN`]. Returns true if there were any.
     pub(crate) fn end_lost(&mut self, now: Time) -> bool {
         let count = self.lost.len().min(TURN);
         for (task, key) in self.lost.drain(..count).collect::<Vec<_>>() {
@@ -95,7 +95,7 @@ impl Dispatch {
         count > 0
     }
 
-    /// Drops all handlers one by one: a panic in one destructor does not prevent the others.
+    /// Drops all handlers one by one, so that a panic in one destructor does not affect the others.
     pub(crate) fn close(&mut self) {
         for task in self.running.keys().copied().collect::<Vec<_>>() {
             // The time is unknown here, so the report counts a duration of zero.
@@ -104,21 +104,21 @@ impl Dispatch {
         self.replies.close();
     }
 
-    /// Drops the services of an ending poller, after all of its handlers have ended.
+    /// Drops the services of an ending poller. All of its handlers have ended.
     pub(crate) fn drop_services(&mut self) {
         for served in self.methods.drain(..) {
-            // Dropping the last method of a service drops the service, which may panic.
+            // Dropping the last method of a service drops the service's handler, which may panic.
             let _ended = catch(|| drop(served));
         }
     }
 
-    /// Ends all calls because the grace period of this node is over. Returns true if any of them had a reply.
+    /// Ends all calls because the node's grace period has ended. Returns true if any of them got a reply.
     #[cold]
     pub(crate) fn end_all(&mut self, transport: &mut Transport) -> bool {
         let waiting = self.replies.take_all();
         let mut has_told = !waiting.is_empty();
         for reply in waiting {
-            // Otherwise the reply would wait for items that the peer does not accept.
+            // Otherwise the reply would wait behind items that the peer does not accept.
             let caller = Caller { overtakes: true, ..reply.caller };
             self.reply(transport, caller, Err(Failure::Node(outlasted("its reply was taken"))), None);
         }
@@ -134,7 +134,7 @@ impl Dispatch {
         has_told
     }
 
-    /// Drops a handler. Returns false if it is not running.
+    /// Drops a handler. Returns false if the handler is not running.
     pub(super) fn drop_task(&mut self, now: Time, task: TaskId) -> bool {
         if self.forget(now, task, true).is_none() {
             return false;
@@ -147,8 +147,8 @@ impl Dispatch {
         true
     }
 
-    /// Removes an ended handler. Returns its caller and the metadata of its response. If `has_run` is false, the call is not
-    /// counted.
+    /// Removes a handler that has ended. Returns its caller and the response metadata. If `has_run` is false, the call is
+    /// not counted.
     pub(super) fn forget(
         &mut self,
         now: Time,
@@ -170,7 +170,7 @@ impl Dispatch {
         if let Some(stream) = &running.stream {
             self.arguments.put_back(running.caller.key.peer, stream.close());
         }
-        // A later call may have reused the number.
+        // The entry may belong to a later call that reused the number.
         if let Entry::Occupied(entry) = self.by_key.entry(running.caller.key)
             && *entry.get() == task
         {
@@ -181,7 +181,7 @@ impl Dispatch {
         Some((running.caller, metadata))
     }
 
-    /// Releases the charge of an ended call.
+    /// Releases the charges of a call that has ended.
     #[inline]
     pub(super) fn ended(&mut self, peer: PeerKey, table: u32) {
         self.budget.put_back_one(peer, Leaves::Nothing);
@@ -189,7 +189,7 @@ impl Dispatch {
     }
 }
 
-/// Returns the status of a call that outlasted the grace period of this node.
+/// Returns the status of a call that outlasted this node's grace period.
 fn outlasted(what: &str) -> Status {
     let text = format!("the server shuts down, and its grace period ended before {what}");
     Status::ran(Code::Unavailable, text).because(Reason::Draining)

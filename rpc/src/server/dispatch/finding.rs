@@ -1,4 +1,4 @@
-//! Finds the method of a request by name or number, and compares it with the caller's expectation.
+//! Finds the method of a request by hash or number, and compares it with the caller's expectation.
 
 use super::{Dispatch, Served};
 use crate::status::reason::Reason;
@@ -8,10 +8,10 @@ use crate::wire::name::{ServiceName, Streams};
 use trunkline_machine::mutant;
 
 impl Dispatch {
-    /// Returns the requested method, if it is of the request's kind: unary, one-way or streaming.
+    /// Returns the requested method if its kind (unary, one-way or streaming) matches the request's.
     ///
-    /// A one-way call to a unary method would have a handler that outlives its session. A unary call to a one-way method
-    /// would treat the handler's end as success.
+    /// Otherwise, the handler of a one-way call to a unary method would outlive its session, and a unary call to a one-way
+    /// method would treat the end of the handler as success.
     pub(super) fn find(&self, header: &RequestHeader) -> Result<u32, Status> {
         let RequestHeader { method_ref, one_way, opens, .. } = *header;
         let is_asked = |streams: Streams| match method_ref {
@@ -36,8 +36,8 @@ impl Dispatch {
             .ok_or_else(|| self.not_found(method_ref, table))
     }
 
-    /// Compares the shapes of a method's types with the caller's, if both have the same version of the schema. The author is
-    /// responsible for differing versions. A refusal does not include the number of the method.
+    /// Compares the shapes of a method's types with the caller's shapes if both sides have the same schema version. For
+    /// different versions, the author is responsible. A refusal does not contain the method's number.
     pub(super) fn compare(&self, header: &RequestHeader, table: u32, message: &[u8]) -> Result<u32, Status> {
         let MethodRef::Method(method) = header.method_ref else { return Ok(table) };
         let compared = if mutant!(shapes_of_another_method_are_compared) { 0 } else { table };
@@ -52,7 +52,7 @@ impl Dispatch {
         }
     }
 
-    /// Returns the status of a request whose method does not exist or is of another kind.
+    /// Returns the status of a request whose method does not exist or has another kind.
     #[cold]
     pub(super) fn not_found(&self, method_ref: MethodRef, other: Option<u32>) -> Status {
         let no_method = |text: String| Status::not_run(Code::Unimplemented, text).because(Reason::NoMethod);
@@ -76,7 +76,7 @@ impl Dispatch {
     }
 }
 
-/// Returns the status of a request whose types have another shape.
+/// Returns the status of a request whose types have other shapes.
 #[cold]
 fn other_shape(text: String) -> Status {
     Status::not_run(Code::FailedPrecondition, text).because(Reason::OtherShape)

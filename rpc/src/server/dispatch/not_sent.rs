@@ -1,4 +1,4 @@
-//! Handles replies and items that were queued but could not be sent: their callers get a small reply.
+//! Handles replies and items that were queued but could not be sent. Their callers get a small reply instead.
 
 use super::Dispatch;
 use crate::server::Failure;
@@ -8,7 +8,7 @@ use crate::wire::name::Streams;
 use trunkline_transport::{Origin, PeerDown, Transport};
 
 impl Dispatch {
-    /// Replaces a reply of an ended handler.
+    /// Replaces the reply of a handler that has ended.
     #[cold]
     pub(crate) fn reply_not_sent(
         &mut self,
@@ -21,8 +21,8 @@ impl Dispatch {
         self.reply(transport, of_ended(Key::new(to, call)), Err(failure), None);
     }
 
-    /// Ends the stream of a handler, which may have ended after it sent the item. The reply overtakes the frames after the
-    /// item, because the caller would treat the gap as a breach of the protocol.
+    /// Ends a handler's stream. The handler may have ended after it sent the item. The reply overtakes the frames behind the
+    /// item, because the caller would treat the gap as a protocol violation.
     #[cold]
     pub(crate) fn item_not_sent(
         &mut self,
@@ -44,7 +44,7 @@ impl Dispatch {
     }
 }
 
-/// Returns the caller of an ended call that may have had a stream.
+/// Returns the caller of a call that has ended and may have had a stream.
 fn of_ended(key: Key) -> Caller {
     Caller { one_way: false, streams: Streams::Both, ..Caller::of_one_way(key) }
 }

@@ -1,4 +1,4 @@
-//! Sends replies, queues them until there is room, or replaces them by a refusal.
+//! Sends replies, queues them until there is room, or replaces them with a refusal.
 
 use super::Dispatch;
 use crate::node::budgets::check_metadata;
@@ -113,7 +113,7 @@ impl Dispatch {
         Some(metadata)
     }
 
-    /// Sends a reply that may wait for room, or queues it.
+    /// Sends a reply. Queues it if there is no room and it may wait.
     #[inline(never)]
     fn send_or_wait(
         &mut self,
@@ -133,7 +133,7 @@ impl Dispatch {
         self.replies.add(reply, transport.now()).map_err(SendError::QueueFull)
     }
 
-    /// Sends waiting replies while there is room, up to the limit of a turn. Returns true if it began a turn.
+    /// Sends waiting replies while there is room, up to the limit of a turn. Returns true if a turn began.
     pub(crate) fn send_waiting(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
         if !self.replies.begin_turn(now) {
@@ -173,14 +173,14 @@ impl Dispatch {
             FrameError::MethodKind(_) => (Code::Unimplemented, Reason::NoMethod),
             _ => (Code::InvalidArgument, Reason::BadArguments),
         };
-        // Logged at debug level, because a peer could fill the log.
+        // The level is debug, because a peer could otherwise fill the log.
         tracing::debug!(peer = %from.peer, one_way, %error, "malformed request refused");
         let caller = Caller { one_way, ..Caller::of_one_way(Key::new(from, call)) };
         let status = Status::not_run(code, error.to_string()).because(reason);
         self.refuse_call(transport, caller, status);
     }
 
-    /// Refuses a request of a method that this node does not serve at all, or not at present.
+    /// Refuses a request to a method that this node does not serve, at all or for now.
     pub(super) fn refuse_unfound(
         &mut self,
         transport: &mut Transport,
@@ -196,8 +196,9 @@ impl Dispatch {
         }
     }
 
-    /// Drops a one-way request of a method that this node does not serve. Counts it, logs each such service and method once,
-    /// and notifies the caller's node for its counter, unless that node accepts too few frames.
+    /// Drops a one-way request to a method that this node does not serve. Counts the request, logs each such service and
+    /// method once, and notifies the caller's node, which counts it too. The notification is omitted if that node accepts
+    /// too few frames.
     #[cold]
     fn not_served(&mut self, transport: &mut Transport, key: Key, method_ref: MethodRef, status: &Status) {
         let lifecycle = self.inbox.lifecycle();
@@ -232,12 +233,12 @@ impl Dispatch {
             number: None,
             metadata: MetadataBytes::default(),
         };
-        // If the frame is lost, the caller's counter is too low by one.
+        // If the frame is lost, the caller's count is too low by one.
         let _ =
             self.send(transport, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
     }
 
-    /// Reports the number of a one-way call's method to its caller, unless the caller accepts too few frames.
+    /// Reports the number of a one-way call's method to the caller, unless the caller accepts too few frames.
     pub(super) fn report(&mut self, transport: &mut Transport, key: Key, number: Number) {
         if transport.has_reply_room(key.peer).is_err() {
             return;
@@ -248,8 +249,8 @@ impl Dispatch {
             self.send(transport, &Caller::of_one_way(key), &header, &mut (Encoded::default(), Body::new()));
     }
 
-    /// Counts and logs the failure of a one-way call, which has no reply. Requests refused by a draining node have a separate
-    /// counter.
+    /// Counts and logs the failure of a one-way call, which has no reply. Requests refused by a draining node have a
+    /// separate counter.
     fn one_way_ended(&mut self, now: Time, peer: PeerKey, outcome: Outcome) {
         let Err(failure) = outcome else { return };
         if !failure.is_of_drain() {
@@ -277,7 +278,7 @@ impl Dispatch {
             SendError::QueueFull(exhausted) => {
                 (Reason::Overloaded, format!("the caller takes too few replies: {exhausted}"))
             }
-            // The caller's node is lost.
+            // The peer is lost.
             _ => {
                 self.unanswered.insert(caller.key.peer);
                 return;
@@ -299,7 +300,7 @@ impl Dispatch {
         }
     }
 
-    /// Sends a frame to the poller that sent a request. On failure the parts are unchanged.
+    /// Sends a frame to the poller that sent the request. On an error, the parts are unchanged.
     #[inline(never)]
     fn send(
         &mut self,
@@ -316,7 +317,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Bundles a reply with the last frame, if possible. Returns true if the reply was bundled.
+    /// Bundles a reply with the last frame, if possible. Returns true on success.
     #[inline]
     fn join(
         &mut self,
@@ -360,7 +361,7 @@ fn address(caller: &Caller) -> Joined {
         peer: key.peer,
         destination: Destination::Poller(key.poller),
         session: Some(key.session),
-        // The reply that ends a stream must follow its items.
+        // The reply that ends a stream must follow the stream's items.
         ordered: caller.streams.any() && !caller.overtakes,
         token: NOBODY,
         report: Report::Never,
@@ -368,7 +369,7 @@ fn address(caller: &Caller) -> Joined {
     }
 }
 
-/// Returns true if a reply may wait for room in the message queue: it is large, or ends a stream without a deadline.
+/// Returns true if a reply may wait for room in the message queue, because it is large or ends a stream without a deadline.
 #[inline]
 fn waits_for_room(caller: &Caller, parts: &Parts) -> bool {
     is_large(parts) || (caller.streams.any() && caller.deadline.is_none())

@@ -1,4 +1,4 @@
-//! Runs the handler of a request, from the arrival of the request to its last poll.
+//! Runs the handler of a request, from the arrival of the request to the handler's last poll.
 
 use super::counting::is_of_drain;
 use super::{Dispatch, Running};
@@ -22,7 +22,7 @@ use trunkline_verbs::Time;
 const NS_PER_US: u64 = 1000;
 
 impl Dispatch {
-    /// Like [`Self::request`], for rare requests, such as the first one of a method.
+    /// Like [`Self::request`], but for rare requests, such as the first request to a method.
     #[inline(never)]
     pub(crate) fn request_by_name(
         &mut self,
@@ -47,7 +47,7 @@ impl Dispatch {
         encoded: Range<usize>,
         ready: &Arc<Ready>,
     ) {
-        // All calls take this path, so a service without authorizers costs one branch only.
+        // All calls take this path, so a node without authorizers pays only for one branch.
         if self.has_authorizers() && !message.is_accepted() {
             let head = message.as_slice().get(..encoded.start).unwrap_or_default();
             if self.screen(transport, from, &header, head) == Screening::Refused {
@@ -71,7 +71,7 @@ impl Dispatch {
         }
     }
 
-    /// Returns the caller of a request, if the method is of the request's kind.
+    /// Returns the caller of a request if the method's kind matches the request's.
     #[inline]
     fn caller(
         &self,
@@ -97,7 +97,7 @@ impl Dispatch {
         })
     }
 
-    /// Starts the handler of a request with the method's hash, or refuses the request.
+    /// Starts the handler of a request that contains the method's hash, or refuses the request.
     #[inline(never)]
     fn look_up(
         &mut self,
@@ -123,7 +123,7 @@ impl Dispatch {
         let (key, streams) = (Key::new(from, header.call), streams.unwrap_or_default());
         let table = found.as_ref().map_or_else(|_| self.refused_method(method_ref), |table| *table);
         let caller = Caller { key, deadline, one_way, metadata, table, streams, number, overtakes: false };
-        // A draining node waits for its outgoing frames, and its sessions are about to end.
+        // Omitted while draining: the node waits for its outgoing frames, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
             self.report(transport, caller.key, number);
         }
@@ -133,7 +133,7 @@ impl Dispatch {
         }
     }
 
-    /// Starts a method's handler, if there is room. A handler that ends in its first poll needs no further state.
+    /// Starts a method's handler, if it is admitted. A handler that ends in its first poll needs no further state.
     #[inline]
     fn start(
         &mut self,
@@ -178,7 +178,8 @@ impl Dispatch {
                 let timer = deadline.map(|deadline| self.deadlines.add(started, deadline, task));
                 self.counters(table).began();
                 self.running.insert(task, Running { caller, started, timer, decoded, context, stream });
-                // A peer that reuses a number only affects its own cancellations, but its earlier stream must be ended.
+                // If a peer reuses a number, only the peer's own cancellations are affected, but the earlier stream must be
+                // ended.
                 if let Some(earlier) = self.by_key.insert(key, task) {
                     self.end_replaced(transport, earlier);
                 }
@@ -207,7 +208,7 @@ impl Dispatch {
         }
     }
 
-    /// Checks the metadata of a request, charges it to the peer and creates the context of its handler.
+    /// Checks the metadata of a request, charges it to the peer and creates the handler's context.
     #[cold]
     #[inline(never)]
     fn take_metadata(&self, caller: &Caller, message: &[u8], encoded: usize) -> Result<(), Status> {
@@ -217,7 +218,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Checks the metadata of a request, which has this size and ends at `encoded`.
+    /// Checks and parses the metadata of a request, which has this size and ends at `encoded`.
     pub(super) fn parse_metadata(
         &self,
         size: u32,
@@ -229,7 +230,7 @@ impl Dispatch {
         parse_metadata(block, self.most_metadata)
     }
 
-    /// Returns an error if the node refuses requests.
+    /// Returns an error if the node refuses requests in its current phase.
     pub(super) fn check_phase(&self) -> Result<(), Status> {
         let lifecycle = self.inbox.lifecycle();
         if lifecycle.is_draining() && !mutant!(draining_starts_handlers) {
@@ -240,8 +241,8 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Charges a peer with a handler, or refuses the request. Also refuses if too many replies wait for the peer, or if a
-    /// limit of the method is reached.
+    /// Charges a handler to a peer, or refuses the request. Also refuses the request if too many replies wait for the peer,
+    /// or if a limit of the method is reached.
     #[inline]
     fn admit(&mut self, transport: &mut Transport, caller: &Caller, table: u32) -> Result<(), Status> {
         let peer = caller.key.peer;
@@ -257,11 +258,11 @@ impl Dispatch {
         })
     }
 
-    /// Polls a woken handler, and replies if it has ended.
+    /// Polls a handler after a wake-up, and replies if the handler has ended.
     pub(crate) fn poll(&mut self, transport: &mut Transport, task: TaskId) {
         let Some(served) = self.methods.get_mut(task.table as usize) else { return };
         self.inbox.running().handler(task.table);
-        // A wake-up for an earlier call may find the slot without a handler.
+        // The slot can be without a handler after a wake-up for an earlier call.
         let mut running = self.running.get_mut(&task);
         if let Some(running) = &mut running {
             let Caller { key, deadline, .. } = running.caller;
@@ -285,7 +286,7 @@ impl Dispatch {
     }
 }
 
-/// Adds the only item of a handler's stream to its reply, unless it was sent before.
+/// Adds the only item of a handler's stream to the reply, unless the item was already sent.
 #[inline(never)]
 fn add_answer(stream: &CallStream, outcome: &mut Outcome) {
     if let Ok(reply) = outcome

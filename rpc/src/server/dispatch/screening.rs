@@ -1,4 +1,4 @@
-//! Authorizes requests: large ones when they are announced, others when they arrive.
+//! Authorizes requests. Large requests are authorised when they are announced, others when they arrive.
 
 use super::Dispatch;
 use crate::server::authorize::{Authorizers, IncomingCall, RefusalLog};
@@ -21,8 +21,8 @@ impl Dispatch {
         self.authorizers.is_some()
     }
 
-    /// Authorizes a request, and replies if it is refused. `head` contains all bytes before the encoded part. A method that
-    /// this node does not serve is refused as without authorizers.
+    /// Authorizes a request, and replies if it is refused. `head` contains all bytes before the encoded part. A request to a
+    /// method that this node does not serve is refused as it would be without authorizers.
     #[cold]
     #[inline(never)]
     pub(crate) fn screen(
@@ -33,7 +33,7 @@ impl Dispatch {
         head: &[u8],
     ) -> Screening {
         let RequestHeader { method_ref, one_way, metadata, call, .. } = *header;
-        // Version and codec are ignored here: a refused caller must not get information about them.
+        // Version and codec are ignored, so that a refused caller gets no information about them.
         let table = match method_ref {
             MethodRef::Number(number) => self.by_number.get(usize::from(number)).copied().flatten(),
             MethodRef::Method(method) => self.index.get(&method.method).map(|(table, _)| *table),

@@ -1,4 +1,4 @@
-//! The streams of running calls: charges them to their peer, and passes frames of the caller to them.
+//! Streams of running calls. Charges streams to their peer, and passes frames from the caller to them.
 
 use super::Dispatch;
 use crate::executor::TaskId;
@@ -15,13 +15,13 @@ use trunkline_transport::{Destination, Origin, PeerKey, Transport};
 use trunkline_verbs::Time;
 
 impl Dispatch {
-    /// Returns the callers of the running handlers: the peer, and true if the call streams items.
+    /// Returns the caller's peer for each running handler, and true if the call streams items.
     pub(crate) fn callers(&self) -> impl Iterator<Item = (PeerKey, bool)> {
         let callers = self.running.values().map(|running| &running.caller);
         callers.map(|caller| (caller.key.peer, caller.streams.has_client_items()))
     }
 
-    /// Charges a peer with the stream of its call, if any.
+    /// Charges the stream of a call, if any, to the call's peer.
     #[inline]
     pub(super) fn admit_stream(&mut self, now: Time, caller: &Caller) -> Result<(), Status> {
         if caller.streams.any() { self.charge_stream(now, caller) } else { Ok(()) }
@@ -30,7 +30,7 @@ impl Dispatch {
     #[cold]
     fn charge_stream(&mut self, now: Time, caller: &Caller) -> Result<(), Status> {
         if let Some(earlier) = self.by_key.get(&caller.key).copied() {
-            // Both calls have the same number, and end with one reply.
+            // Both calls have the same number and end with one reply.
             self.ended(caller.key.peer, caller.table);
             self.drop_counted(now, earlier, Code::Aborted);
             return Err(Misuse::SAME_NUMBER.status());
@@ -55,7 +55,7 @@ impl Dispatch {
         CallStream::of_server(Arc::clone(&self.inbox) as _, caller.streams, address, charged)
     }
 
-    /// Handles a frame of a stream from its caller.
+    /// Handles a frame that a caller sent for its stream.
     pub(crate) fn stream_frame(
         &mut self,
         transport: &mut Transport,
@@ -76,7 +76,7 @@ impl Dispatch {
         }
     }
 
-    /// Ends a caller's stream after this node had no memory in time for a large item.
+    /// Ends a caller's stream because this node had no memory for a large item in time.
     pub(crate) fn stream_gap(&mut self, transport: &mut Transport, from: Origin, call: u64, bytes: usize) {
         let Some(task) = self.by_key.get(&Key::new(from, call)).copied() else { return };
         if self.running.get(&task).is_some_and(|running| running.stream.is_some()) {
@@ -89,7 +89,7 @@ impl Dispatch {
         }
     }
 
-    /// Ends a running stream whose number the caller reused for another call.
+    /// Ends the stream of a running call whose number the caller reused for another call.
     #[cold]
     pub(super) fn end_replaced(&mut self, transport: &mut Transport, earlier: TaskId) {
         if self.running.get(&earlier).is_some_and(|running| running.stream.is_some()) {
@@ -106,7 +106,7 @@ impl Dispatch {
         }
     }
 
-    /// Returns the memory that streams are charged to.
+    /// Returns the memory budget to which streams are charged.
     pub(crate) fn memory(&self) -> &Rc<ArgumentMemory> {
         &self.arguments
     }

@@ -1,5 +1,5 @@
-//! A policy in a file, in force at a node. Pollers only read the parsed policy. Another thread calls
-//! [`PolicyFile::reload`], so no poller waits for the disk. A file that cannot be used leaves the earlier policy in force.
+//! A node's policy, read from a file. Pollers only access the parsed policy. Another thread calls [`PolicyFile::reload`], so
+//! that pollers do not wait for the disk. If the file is invalid, the earlier policy stays in force.
 
 use super::{AccessPolicy, MAX_BYTES, PolicyDecision, PolicyError, PolicyPeer};
 use crate::call::context::Peer;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 #[cfg(feature = "identity")]
 use trunkline_transport::{PeerIdentity, identity::Name};
 
-/// Error of reading a policy from a file.
+/// Error when a policy is read from a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyFileError {
@@ -31,16 +31,16 @@ pub enum PolicyFileError {
     Invalid {
         /// Path of the file.
         path: PathBuf,
-        /// Line, problem and remedy.
+        /// The line, the problem and the remedy.
         cause: PolicyError,
     },
 }
 
 impl AccessPolicy {
-    /// Reads and parses a file.
+    /// Reads a policy from a file.
     ///
     /// # Errors
-    /// The file cannot be read, or is invalid.
+    /// Returns an error if the file cannot be read or is invalid.
     pub fn read(path: &Path) -> Result<Self, PolicyFileError> {
         let text = read(path).map_err(|cause| PolicyFileError::Read { path: path.into(), cause })?;
         Self::parse(&text).map_err(|cause| PolicyFileError::Invalid { path: path.into(), cause })
@@ -62,7 +62,7 @@ pub(crate) fn open_bounded(path: &Path) -> io::Result<Take<File>> {
     Ok(File::open(path)?.take(MAX_BYTES as u64 + 1))
 }
 
-/// Version of the file at a path: device, inode, size, and times of modification and of status change.
+/// Version of a file, identified by its device, inode, size, and times of last modification and status change.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stamp([u64; 3], [i64; 4]);
 
@@ -77,9 +77,9 @@ impl Stamp {
     }
 }
 
-/// The policy of a node, from a file. Clones share it.
+/// A node's policy, read from a file. Clones share the policy.
 ///
-/// Replace the file by `rename`: half of a file that is written in place can be a valid policy.
+/// Replace the file with `rename`, because half of a file that is written in place can be a valid policy.
 #[derive(Debug, Clone)]
 pub struct PolicyFile(Arc<Loaded>);
 
@@ -87,25 +87,25 @@ pub struct PolicyFile(Arc<Loaded>);
 struct Loaded {
     path: PathBuf,
     policy: RwLock<AccessPolicy>,
-    /// Version that was read last, valid or not.
+    /// Version that was last read, valid or not.
     seen: Mutex<Result<Stamp, io::ErrorKind>>,
 }
 
 impl PolicyFile {
-    /// Reads a policy.
+    /// Reads a policy from a file.
     ///
     /// # Errors
-    /// The file cannot be read, or is invalid.
+    /// Returns an error if the file cannot be read or is invalid.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, PolicyFileError> {
         let path = path.into();
-        // The next `reload` reads changes made after this line.
+        // A file that changes after this line is read again by the next `reload`.
         let seen = Mutex::new(Stamp::of(&path));
         let policy = RwLock::new(AccessPolicy::read(&path)?);
         Ok(Self(Arc::new(Loaded { path, policy, seen })))
     }
 
-    /// Reads the file again if it has changed. Returns true if another policy is in force now. Otherwise the earlier policy
-    /// stays, and the cause is logged, once per change. Blocks, so no poller may call it.
+    /// Reads the file again if it has changed. Returns true if a new policy is now in force. Otherwise the earlier policy
+    /// stays in force, and the cause is logged once per change. This blocks, so pollers must not call it.
     pub fn reload(&self) -> bool {
         let Loaded { path, policy, seen } = &*self.0;
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ impl PolicyFile {
         match AccessPolicy::read(path) {
             Ok(read) => {
                 tracing::info!(path = %path.display(), rules = read.rules().len(), "policy file reloaded, new calls use it");
-                // The earlier policy is freed after pollers can read the new one.
+                // The earlier policy is freed after the lock is released, so that pollers do not wait for it.
                 let earlier =
                     mem::replace(&mut *policy.write().unwrap_or_else(PoisonError::into_inner), read);
                 drop(earlier);
@@ -145,7 +145,7 @@ impl Authorize for PolicyFile {
     }
 }
 
-/// Returns the names of a caller, its principal first.
+/// Returns the names of a caller, with its principal first.
 #[cfg(feature = "identity")]
 fn names(peer: &Peer) -> impl Iterator<Item = PolicyPeer<'_>> {
     let (proven, other) = match peer.identity() {

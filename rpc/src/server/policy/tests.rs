@@ -21,7 +21,7 @@ peers = ["local"]
 calls = ["*"]
 "#;
 
-/// Returns the line of the deciding rule, negative for a denial, 0 without a rule.
+/// Returns the line of the deciding rule: negative for a denial, and 0 if there is none.
 fn line(decision: &PolicyDecision<'_>) -> isize {
     match *decision {
         PolicyDecision::Allowed(rule) => rule.line.cast_signed(),
@@ -153,7 +153,7 @@ fn shadowed_rules_are_found() {
     assert_eq!(found.collect::<Vec<(_, Vec<_>)>>(), [(22, vec![7]), (1, vec![4, 7]), (16, vec![13])]);
 }
 
-/// A rule: true for a denial, its peers and calls.
+/// A rule: true if it is a denial, its peers, and its calls.
 type Written = (bool, BTreeSet<String>, BTreeSet<String>);
 
 fn written(rules: &[Written]) -> String {
@@ -165,7 +165,7 @@ fn written(rules: &[Written]) -> String {
     rules.iter().map(rule).collect()
 }
 
-/// Decides rule by rule, by the text of patterns.
+/// Decides rule by rule, by comparing the text of patterns.
 fn oracle(rules: &[Written], peers: &[&str], path: &str) -> isize {
     let is_peer = |pattern: &str, peer: &str| match (pattern.strip_suffix("/*"), pattern.strip_prefix("*.")) {
         (Some(parent), _) => peer.strip_prefix(parent).is_some_and(|rest| rest.starts_with('/')),

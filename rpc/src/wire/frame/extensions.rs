@@ -1,10 +1,10 @@
-//! Extensions: optional fields between the header of a frame and its encoded part.
+//! Extensions, which are optional fields between the header of a frame and its encoded part.
 //!
 //! ```text
 //! 0 type (1)  1 flags (1): 1 if it is critical  2 length of the value (2)  4 value
 //! ```
 //!
-//! The bytes come from a peer: every length is checked, and parsing never panics.
+//! The bytes come from a peer, so every length is checked, and parsing never panics.
 
 use super::{FrameError, array};
 use crate::wire::metadata::MetadataBytes;
@@ -12,49 +12,48 @@ use crate::wire::method_shapes::{MethodShapes, Traced};
 use crate::wire::name::Schema;
 use crate::wire::name::Streams;
 
-/// Maximum size of all extensions of a frame, in bytes. Header and extensions are sent before the other bytes of a large
-/// message.
+/// Maximum size of all extensions of a frame, in bytes. Header and extensions are sent before the rest of a large message.
 pub(super) const MOST_BYTES: usize = 960;
-/// Maximum number of extensions of a frame.
+/// Maximum number of extensions in a frame.
 const MOST: usize = 16;
-/// Bytes before the value.
+/// Number of bytes before the value.
 const PREFIX: usize = 4;
 /// Flag of an extension that a receiver must not ignore.
 const CRITICAL: u8 = 1;
 
 /// Types of extensions. Unused types are reserved.
 mod types {
-    /// The method, by its hash.
+    /// The method, identified by its hash.
     pub(super) const METHOD: u8 = 1;
     /// The number that the server assigned to the method.
     pub(super) const NUMBER: u8 = 2;
-    /// The sizes of the metadata that precedes the encoded part.
+    /// The sizes of the metadata, which precedes the encoded part.
     pub(super) const METADATA: u8 = 3;
     // Types 4 (TRACE), 5 (ORDER), 6 (RESEND) and 7 (COMPRESSION) are reserved.
     /// Fingerprints of the types that the method sends.
     pub(super) const SHAPES: u8 = 8;
 }
 
-/// A method by its hash, for a server that has not assigned it a number.
+/// A method identified by its hash, for a server that has not assigned a number to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Method {
-    /// Hash of the service's and the method's name.
+    /// Hash of the names of service and method.
     pub(crate) method: u64,
     /// Hash of the service's name.
     pub(crate) service: u64,
-    /// Schema that the stubs were generated from.
+    /// Schema from which the stubs were generated.
     pub(crate) schema: Schema,
-    /// The directions in which the call streams items.
+    /// Directions in which the call streams items.
     pub(crate) streams: Streams,
-    /// Shapes of the method's types in an outgoing request. The shapes of a received request are in the message: see
-    /// [`Header::shapes`](super::Header::shapes).
+    /// Shapes of the method's types in an outgoing request. [`Header::shapes`](super::Header::shapes) returns those of a
+    /// received request.
     pub(crate) shapes: Option<&'static MethodShapes>,
 }
 
 /// 8 method, 8 service, 4 version, 1 kind (0 unary, 1 one-way, 2 to 4 streams), 1 codec, 1 older versions, 1 zero.
 const METHOD_BYTES: usize = 24;
 
-/// Returns the number of a kind of methods.
+/// Returns the number of a method kind.
 fn kind_of(one_way: bool, streams: Streams) -> u8 {
     match streams {
         Streams::Neither => u8::from(one_way),
@@ -92,7 +91,7 @@ impl Method {
             4 => Streams::Both,
             _ => Streams::Neither,
         };
-        // Compared with the frame's kind where the header is parsed.
+        // The parser of the header also compares the kind with the frame's.
         if kind != kind_of(one_way, streams) {
             return Err(FrameError::MethodKind(kind));
         }
@@ -102,14 +101,14 @@ impl Method {
     }
 }
 
-/// The number of a method at a server, in this session.
+/// The number that a server has assigned to a method in this session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Number {
     /// The number.
     pub(crate) number: u16,
-    /// Schema with which the method was requested.
+    /// Schema that the request for the method contained.
     pub(crate) schema: Schema,
-    /// Hash of the service's and the method's name.
+    /// Hash of the names of service and method.
     pub(crate) method: u64,
 }
 
@@ -134,10 +133,10 @@ impl Number {
     }
 }
 
-/// Bytes of one fingerprint.
+/// Size of one fingerprint, in bytes.
 const FINGERPRINT: usize = 4;
 
-/// Returns the fingerprints in extensions that were parsed without an error. Empty if there are none.
+/// Returns the fingerprints in extensions that were already parsed without an error. Empty if there are none.
 pub(super) fn shapes(mut extensions: &[u8]) -> Vec<u32> {
     while let Some((&[kind, _, low, high], rest)) = extensions.split_first_chunk::<PREFIX>() {
         let Some((value, rest)) = rest.split_at_checked(usize::from(u16::from_le_bytes([low, high]))) else {
@@ -155,8 +154,8 @@ pub(super) fn shapes(mut extensions: &[u8]) -> Vec<u32> {
 /// 4 initial, 4 trailing.
 const METADATA_BYTES: usize = 8;
 
-/// Appends the sizes of metadata, unless there is none. A receiver without this extension would read the metadata as the
-/// encoded part.
+/// Appends the sizes of the metadata, unless there is no metadata. A receiver that ignored this extension would read the
+/// metadata as the encoded part.
 pub(super) fn emit_metadata(bytes: MetadataBytes, into: &mut Vec<u8>) {
     if !bytes.is_empty() {
         begin(types::METADATA, CRITICAL, METADATA_BYTES, into);
@@ -172,7 +171,7 @@ fn parse_metadata(value: &[u8]) -> Result<MetadataBytes, FrameError> {
     if bytes.is_empty() { Err(FrameError::Extensions) } else { Ok(bytes) }
 }
 
-/// Appends the prefix of a value: type, flags and length.
+/// Appends the prefix of an extension: type, flags and length.
 fn begin(kind: u8, flags: u8, bytes: usize, into: &mut Vec<u8>) {
     into.extend([kind, flags]);
     into.extend(u16::try_from(bytes).unwrap_or_default().to_le_bytes());
@@ -190,7 +189,8 @@ impl Extensions {
     /// Parses the bytes between the header and the encoded part of a frame. Skips unknown extensions.
     ///
     /// # Errors
-    /// Returns an error if there are too many, or if one has a wrong length, appears twice, or is critical and unknown.
+    /// Returns an error if there are too many extensions, or if an extension has a wrong length, appears twice, or is
+    /// critical but unknown.
     pub(super) fn parse(mut bytes: &[u8], one_way: bool) -> Result<Self, FrameError> {
         if bytes.len() > MOST_BYTES {
             return Err(FrameError::Extensions);

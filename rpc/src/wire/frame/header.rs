@@ -1,4 +1,4 @@
-//! The contents of messages, little-endian. Kind, flags, word and time left are in the transport's header.
+//! The contents of messages, little-endian. The transport's header contains kind, flags, word and time left.
 //!
 //! ```text
 //!          word                        contents
@@ -13,7 +13,7 @@
 //! followed by  the extensions, the metadata, the encoded part, then the body up to the end of the message
 //! ```
 //!
-//! Parsing checks the bytes and returns a plain value; it never panics.
+//! Parsing checks the bytes, returns a plain value and never panics.
 
 use super::extensions::{self, Extensions, Method, Number, emit_metadata};
 use super::streams::{self, StreamHeader};
@@ -35,47 +35,47 @@ pub(crate) const REQUEST: u8 = 0x40;
 const ONE_WAY: u8 = 0x41;
 const OPEN: u8 = 0x42;
 
-/// The flag of a message that must not be ignored.
+/// The flag of a message that a receiver must not ignore.
 const CRITICAL: u8 = 0x01;
-/// The flags that each kind may define. All are unused.
+/// The flags that each kind may define. None is in use.
 const RESERVED: u8 = 0xf0;
-/// Size of the number of a call, in bytes.
+/// Size of a call's number, in bytes.
 const CALL: usize = 8;
-/// Offset of the length of the extensions of a request or reply.
+/// Offset of the length of the extensions in a request or reply.
 const EXTENSIONS: usize = 12;
-/// Stands for a missing method number.
+/// Marks a missing method number.
 const UNASSIGNED: u16 = 0xffff;
 
-/// The contents of a message before its metadata.
+/// The contents of a message that precede its metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Header {
     /// Run a method.
     Request(RequestHeader),
     /// The reply to a request.
     Reply {
-        /// The number that the caller gave the call.
+        /// The caller's number for the call.
         call: u64,
-        /// 0 for success, otherwise a status code, with the status message as the encoded part.
+        /// 0 for success, otherwise a status code. The encoded part is then the status message.
         code: u8,
         /// The side that replied.
         by: RepliedBy,
-        /// The number of the method, if the request identified it by hash.
+        /// The number of the method if the request identified the method by hash.
         number: Option<Number>,
         /// Sizes of the metadata, which precedes the encoded part.
         metadata: MetadataBytes,
     },
-    /// The number of the method of a one-way call, which has no reply.
+    /// The number assigned to the method of a one-way call, which has no reply.
     Number {
-        /// The number that the caller gave the call.
+        /// The caller's number for the call.
         call: u64,
         number: Number,
     },
     /// The caller no longer waits.
     Cancel {
-        /// The number that the caller gave the call.
+        /// The caller's number for the call.
         call: u64,
     },
-    /// The poller has answered all calls of the receiver, and runs no further calls from it.
+    /// The poller has answered all calls from the receiver of this frame, and accepts no further calls from it.
     Drained,
     /// A frame of a stream.
     Stream(StreamHeader),
@@ -84,22 +84,21 @@ pub(crate) enum Header {
 /// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestHeader {
-    /// The number that the caller gave the call.
+    /// The caller's number for the call.
     pub(crate) call: u64,
     /// True if the call has no reply.
     pub(crate) one_way: bool,
     /// True if the call streams items.
     pub(crate) opens: bool,
-    /// The method.
     pub(crate) method_ref: MethodRef,
-    /// Size of the metadata, which precedes the encoded part, in bytes.
+    /// Size in bytes of the metadata, which precedes the encoded part.
     pub(crate) metadata: u32,
 }
 
-/// Reference to a method in a request.
+/// Identifies the method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MethodRef {
-    /// Number assigned by the server, known in this session.
+    /// Number assigned by the server in this session.
     Number(u16),
     /// Hash.
     Method(Method),
@@ -117,25 +116,25 @@ impl From<&MethodName> for MethodRef {
     }
 }
 
-/// A frame that cannot be parsed, and whose sender waits for an answer.
+/// A frame that cannot be parsed and whose sender waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unparsed {
     /// A request, or a frame of an unknown kind that must not be ignored.
     Request {
-        /// The number that the caller gave the call.
+        /// The caller's number for the call.
         call: u64,
         /// True if the call has no reply.
         one_way: bool,
     },
     /// The reply to a call.
     Reply {
-        /// The number that the caller gave the call.
+        /// The caller's number for the call.
         call: u64,
     },
 }
 
-/// The side that replied, in one byte: 0 for the handler. For the node, bit 7 is set if the handler may have run, and the
-/// other bits are the number of the reason, or 0x7f.
+/// The side that replied, encoded in one byte. The byte is 0 for the handler. For the node, bit 7 is set if the handler may
+/// have run, and the other bits contain the number of the reason, or 0x7f.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RepliedBy {
     /// The handler.
@@ -189,42 +188,42 @@ impl Short {
         Self { header: MessageHeader { kind: REPLY, flags: 0, word }, call }
     }
 
-    /// Returns the bytes before the encoded part, which has this size.
+    /// Returns the bytes before the encoded part, whose size is `encoded` bytes.
     #[inline]
     pub(super) fn fixed(self, encoded: u32) -> [u8; FIXED] {
         fixed(self.call, encoded)
     }
 }
 
-/// Returns the beginning of the contents of a request or a reply.
+/// Returns the first bytes of the contents of a request or reply.
 #[inline]
 fn fixed(call: u64, encoded: u32) -> [u8; FIXED] {
     (u128::from(call) | u128::from(encoded) << 64).to_le_bytes()
 }
 
 impl RequestHeader {
-    /// Returns the header, unless it has extensions.
+    /// Returns the header if it has no extensions.
     #[inline]
     pub(crate) fn short(&self) -> Option<Short> {
         let has_number = matches!(self.method_ref, MethodRef::Number(_));
         (has_number && self.metadata == 0).then(|| self.fixed())
     }
 
-    /// Returns the part of the header common to all requests.
+    /// Returns the part of the header that all requests have.
     #[inline]
     fn fixed(&self) -> Short {
         let Self { call, one_way, opens, method_ref, .. } = *self;
         let word = if let MethodRef::Number(number) = method_ref { number } else { UNASSIGNED };
         let kind = if one_way { ONE_WAY } else { REQUEST };
-        // A node without support for streams refuses the call.
+        // A node that does not support streams must refuse the call.
         let (kind, flags) = if opens { (OPEN, CRITICAL) } else { (kind, 0) };
         Short { header: MessageHeader { kind, flags, word }, call }
     }
 }
 
 impl Header {
-    /// Appends the bytes before the metadata of a message whose encoded part has `encoded` bytes. Returns the message's
-    /// header.
+    /// Appends the bytes that precede the metadata of a message whose encoded part has `encoded` bytes. Returns the
+    /// message's header.
     pub(crate) fn emit(&self, encoded: u32, into: &mut Vec<u8>) -> MessageHeader {
         let at = into.len();
         match *self {
@@ -263,7 +262,7 @@ impl Header {
         }
     }
 
-    /// Returns the header of a message without extensions, which may have an encoded part.
+    /// Returns the header of a message that has no extensions and may have an encoded part.
     pub(crate) fn short(&self) -> Option<Short> {
         match *self {
             Self::Request(request) => request.short(),
@@ -274,7 +273,7 @@ impl Header {
         }
     }
 
-    /// Returns the size of the metadata that precedes the encoded part, in bytes.
+    /// Returns the size in bytes of the metadata, which precedes the encoded part.
     pub(crate) fn metadata_bytes(&self) -> usize {
         match *self {
             Self::Request(request) => MetadataBytes::of_request(request.metadata).sum(),
@@ -283,11 +282,11 @@ impl Header {
         }
     }
 
-    /// Returns the parsed header of a message, and the range of the encoded part in its contents. The body follows the
-    /// encoded part.
+    /// Parses the header of a message. Returns the header and the range of the encoded part in the contents. The body
+    /// follows the encoded part.
     ///
     /// # Errors
-    /// Returns the first check that failed.
+    /// Returns the error of the first check that failed.
     pub(crate) fn parse(header: MessageHeader, contents: &[u8]) -> Result<(Self, Range<usize>), FrameError> {
         let short = || FrameError::Short(contents.len());
         let call = || contents.first_chunk().copied().map(u64::from_le_bytes).ok_or_else(short);
@@ -320,12 +319,13 @@ impl Header {
         }
     }
 
-    /// Returns the header of an announced request of which only `part` has arrived, with the bytes up to the end of its
-    /// metadata. `None` for any other message, a malformed one, or one whose metadata has not arrived.
+    /// Parses the header of an announced request of which only `part` has arrived. Returns the header and the bytes up to
+    /// the end of the metadata. Returns `None` if the message is of another kind or malformed, or if its metadata has not
+    /// arrived.
     pub(crate) fn parse_announced(header: MessageHeader, part: &[u8]) -> Option<(RequestHeader, Vec<u8>)> {
         let mut head = part.to_vec();
         let fixed = head.first_chunk_mut::<FIXED>()?;
-        // Set the length of the arguments to zero, because they have not arrived.
+        // Sets the length of the arguments to zero, because they have not arrived.
         fixed[8..12].fill(0);
         match Self::parse(header, &head) {
             Ok((Self::Request(request), arguments)) => {
@@ -374,8 +374,8 @@ impl Header {
         Ok((Self::Reply { call, code, by: RepliedBy::from_number(by), number, metadata }, encoded))
     }
 
-    /// Fast path for a message of kind [`REPLY`]: returns the call and the range of the encoded part of a handler's
-    /// successful reply without extensions. `None` for any other message; use [`Header::parse`] then.
+    /// Fast path for a message of kind [`REPLY`]. Returns the call and the range of the encoded part if a handler replied
+    /// with success and there are no extensions. Returns `None` for any other message, which needs [`Header::parse`].
     #[inline]
     pub(crate) fn parse_success(header: MessageHeader, contents: &[u8]) -> Option<(u64, Range<usize>)> {
         let (call, encoded, extensions) = fields(contents.first_chunk()?);
@@ -384,8 +384,8 @@ impl Header {
         (is_plain && encoded <= contents.len() - FIXED).then_some((call, FIXED..FIXED + encoded))
     }
 
-    /// Fast path for a message of kind [`REQUEST`] with a method number and without extensions. `None` for any other message;
-    /// use [`Header::parse`] then.
+    /// Fast path for a message of kind [`REQUEST`] with a method number and without extensions. Returns `None` for any other
+    /// message, which needs [`Header::parse`].
     #[inline]
     pub(crate) fn parse_numbered(
         header: MessageHeader,
@@ -402,7 +402,7 @@ impl Header {
         Some((request, FIXED..FIXED + encoded))
     }
 
-    /// Returns the fingerprints of a request's types, after [`Header::parse`] has checked them. Empty if there are none.
+    /// Returns the fingerprints of the types in a request that [`Header::parse`] has checked. Empty if there are none.
     #[cold]
     pub(crate) fn shapes(contents: &[u8]) -> Vec<u32> {
         let Some(fixed) = contents.first_chunk() else { return Vec::new() };
@@ -410,7 +410,8 @@ impl Header {
         contents.get(FIXED..FIXED + usize::from(extensions)).map(extensions::shapes).unwrap_or_default()
     }
 
-    /// Returns the caller that waits for an answer to a message refused by [`Header::parse`], if the message identifies it.
+    /// Returns the call that waits for an answer to a message refused by [`Header::parse`], if the message identifies the
+    /// call.
     pub(crate) fn unparsed(header: MessageHeader, contents: &[u8]) -> Option<Unparsed> {
         let call = u64::from_le_bytes(*contents.first_chunk()?);
         match header.kind {
@@ -423,27 +424,27 @@ impl Header {
     }
 }
 
-/// Returns the call, the length of the encoded part, and the length of the extensions.
+/// Returns the call, the length of the encoded part and the length of the extensions.
 #[inline]
 fn fields(fixed: &[u8; FIXED]) -> (u64, u32, u16) {
     let call = u64::from_le_bytes(array(fixed, 0));
     (call, u32::from_le_bytes(array(fixed, 8)), u16::from_le_bytes(array(fixed, EXTENSIONS)))
 }
 
-/// Writes the length of the extensions of the request or reply that begins at `start` and ends here.
+/// Sets the length of the extensions in a request or reply that begins at `start` and ends here.
 fn set_extensions(start: usize, into: &mut [u8]) {
     let bytes = u16::try_from(into.len() - start - FIXED).unwrap_or_default();
     into[start + EXTENSIONS..start + EXTENSIONS + 2].copy_from_slice(&bytes.to_le_bytes());
 }
 
-/// Refuses flags that no kind has.
+/// Returns an error for flags that no kind defines.
 #[inline]
 fn check_flags(flags: u8) -> Result<(), FrameError> {
     if flags & RESERVED == 0 { Ok(()) } else { Err(FrameError::Flags(flags & RESERVED)) }
 }
 
-/// Returns the extensions after the first `length` bytes of the contents, and the range of the encoded part, which follows
-/// the metadata.
+/// Returns the extensions, which follow the first `length` bytes of the contents, and the range of the encoded part, which
+/// follows the metadata.
 #[inline]
 fn parts(
     contents: &[u8],
@@ -578,7 +579,7 @@ mod tests {
             assert_eq!(Header::parse_success(received, &message), None);
             assert_eq!(Header::parse_numbered(received, &message), None);
         }
-        // A request has nothing for the end, and a NUMBER no metadata.
+        // A request cannot contain metadata for the end, and a NUMBER cannot contain any metadata.
         let (received, mut bytes) = emitted(&request, 0);
         bytes[24] = 1;
         bytes.extend(b"iiit");
@@ -594,7 +595,7 @@ mod tests {
         assert_eq!(Header::parse(received, &bytes), Err(FrameError::Length));
     }
 
-    /// The RPC layer's examples of `docs/book/src/why/wire.md`, parsed and emitted.
+    /// Parses and emits the examples for the RPC layer in `docs/book/src/why/wire.md`.
     #[test]
     fn examples_of_wire_document_parse_and_re_emit() {
         let (mut seen, mut shapes) = (Vec::new(), 0);
@@ -603,7 +604,7 @@ mod tests {
         {
             let ([kind, flags, low, high], contents) = trunkline_testkit::message_in(&frame);
             let received = MessageHeader { kind, flags, word: u16::from_le_bytes([low, high]) };
-            // The frame of a large message lacks the part that is READ.
+            // The example of a large message omits the part that is READ.
             let missing = if frame[1] & 2 == 0 { 0 } else { 20 };
             let contents = [contents, &vec![0; missing]].concat();
             let (header, encoded) =
@@ -676,7 +677,7 @@ mod tests {
         assert_eq!(Header::unparsed(request, &bytes[..7]), None);
     }
 
-    /// The shortcuts for most messages must accept none that [`Header::parse`] refuses or reads otherwise.
+    /// The shortcuts for frequent messages must not accept messages that [`Header::parse`] refuses or parses differently.
     #[test]
     fn shortcuts_agree_with_full_parser() {
         let method_ref = MethodRef::Number(7);

@@ -1,4 +1,4 @@
-//! Frames of the RPC protocol: headers, extensions, encoded parts, and sending.
+//! Frames of the RPC protocol: headers, extensions, encoded parts, and functions that send them.
 
 mod encoded;
 mod extensions;
@@ -14,29 +14,29 @@ pub(crate) use outgoing::{Joined, NOBODY, UNSET, join, send, without_call};
 pub(crate) use status_body::HANDLER_ERROR;
 pub(crate) use streams::{DATA, DATA_BYTES, StreamHeader, StreamPart};
 
-/// The error of parsing a frame.
+/// The error when a frame cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum FrameError {
-    /// There are fewer bytes than the header needs.
+    /// The frame has fewer bytes than its header requires.
     #[error("a frame of {0} bytes is too short")]
     Short(usize),
     /// The kind is not assigned.
     #[error("frame kind {0} is unknown")]
     Kind(u8),
-    /// Flags are set that the kind does not define.
+    /// Flags are set that the frame's kind does not define.
     #[error("the flags {0:#04x} are unknown")]
     Flags(u8),
-    /// The extensions or the encoded part would extend beyond the end of the message.
+    /// The extensions or the encoded part would exceed the message.
     #[error("the extensions or the encoded part do not fit the message")]
     Length,
-    /// The extensions are too many or too long, their lengths do not fit, or there are two of one type.
+    /// There are too many extensions, they are too long, their lengths do not match the message, or two have the same type.
     #[error("the extensions are malformed")]
     Extensions,
     /// A critical extension is unknown.
     #[error("extension {0} is unknown and critical")]
     UnknownExtension(u8),
-    /// The request identifies no method, or two.
+    /// The request identifies no method, or identifies it twice.
     #[error("the request names no method, or two")]
     Method,
     /// The method's kind is unknown, or does not match the frame.
@@ -44,7 +44,7 @@ pub(crate) enum FrameError {
     MethodKind(u8),
 }
 
-/// Returns bytes of a header whose length was checked.
+/// Returns bytes of a header whose length has been checked.
 #[inline]
 fn array<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];

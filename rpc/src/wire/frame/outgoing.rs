@@ -1,4 +1,4 @@
-//! Outgoing frames.
+//! Sends frames.
 
 use super::Encoded;
 use super::header::{FIXED, Header, Short};
@@ -9,17 +9,17 @@ use trunkline_transport::{
 };
 use trunkline_verbs::Time;
 
-/// Largest encoded part, in bytes, that is copied to follow the header; a larger one is passed on as the body.
+/// Maximum size of an encoded part, in bytes, that is copied behind the header. A larger part is passed on as the body.
 const COPIED: usize = 4096;
-/// Largest head, in bytes, that is sent with the announcement of a large message.
+/// Maximum size of a head, in bytes, that is sent with the announcement of a large message.
 const ANNOUNCED: usize = 4096;
-/// Placeholder of a header, which [`send`] sets.
+/// Placeholder for a header, which [`send`] sets.
 pub(crate) const UNSET: MessageHeader = MessageHeader { kind: 0, flags: 0, word: 0 };
 
 /// The token of messages without a waiting call.
 pub(crate) const NOBODY: Token = Token(u64::MAX);
 
-/// Destination and properties of a message that may be bundled with the last one.
+/// Destination and properties of a message that may be bundled with the last message.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) peer: PeerKey,
@@ -53,7 +53,7 @@ impl Joined {
     }
 }
 
-/// Returns a frame without a body and without a waiting call.
+/// Returns a frame that has no body and no waiting call.
 #[inline]
 pub(crate) fn without_call(
     peer: PeerKey,
@@ -78,8 +78,8 @@ pub(crate) fn without_call(
     }
 }
 
-/// Bundles a message without extensions with the last one, if possible; see [`Transport::join`]. The encoded part and the
-/// body are copied. Returns `None` if it is not possible: use [`send`] then.
+/// Bundles a message without extensions with the last message, if possible, as [`Transport::join`] describes. The encoded
+/// part and the body are copied. Returns `None` if bundling is not possible; use [`send`] then.
 #[inline]
 pub(crate) fn join(
     transport: &mut Transport,
@@ -95,8 +95,8 @@ pub(crate) fn join(
     transport.join(peer, destination, session, &Small { header, parts, ordered, token, report, deadline })
 }
 
-/// Passes a frame to the transport. `out` has all of the frame but the head: its body follows the encoded part. On success
-/// the memory of a large encoded part is moved to the transport.
+/// Passes a frame to the transport. `out` contains the whole frame except the head; its body follows the encoded part. On
+/// success, the memory of a large encoded part is moved to the transport.
 ///
 /// # Errors
 /// Returns the transport's error. The body and the encoded part are then unchanged.
@@ -118,7 +118,7 @@ pub(crate) fn send<'a>(
     send_long(transport, header, encoded, scratch, out)
 }
 
-/// Sends a frame with extensions or with a large encoded part.
+/// Sends a frame that has extensions or a large encoded part.
 #[inline(never)]
 fn send_long<'a>(
     transport: &mut Transport,
@@ -131,7 +131,7 @@ fn send_long<'a>(
         let bytes = encoded.len().saturating_add(out.body.len());
         return Err(SendError::TooLarge { bytes, limit: transport.max_message_bytes() });
     };
-    // The receiver joins head and body, wherever they are divided.
+    // The receiver joins head and body, so they may be divided anywhere.
     if out.body.is_empty() && encoded.len() > COPIED {
         return send_as_body(transport, header, encoded, length, scratch, out);
     }
@@ -148,15 +148,16 @@ fn send_long<'a>(
     transport.send(out)
 }
 
-/// Returns the size of the metadata sent with the announcement of a large message, after `before` bytes: all metadata, or 0
-/// if it does not fit. The receiver can then decide about a request before it READs the arguments.
+/// Returns the size of the metadata that is sent with the announcement of a large message, behind `before` bytes. It is the
+/// size of all metadata, or 0 if the metadata does not fit. With the metadata, the receiver can decide about a request
+/// before it READs the arguments.
 fn announced_metadata(header: &Header, before: usize) -> usize {
     Some(header.metadata_bytes())
         .filter(|metadata| before.saturating_add(*metadata) <= ANNOUNCED)
         .unwrap_or(0)
 }
 
-/// Sends a large encoded part without a copy. `length` bytes follow the metadata.
+/// Sends a large encoded part without copying it. `length` bytes follow the metadata.
 fn send_as_body<'a>(
     transport: &mut Transport,
     header: &Header,

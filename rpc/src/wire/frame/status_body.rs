@@ -1,11 +1,11 @@
-//! Texts of a status: the encoded part of a reply that carries one. Code, reason and origin are in the header, and the
-//! details are the body.
+//! The texts of a status, which are the encoded part of a reply that contains a status. The header contains the code, the
+//! reason and the origin, and the body contains the details.
 //!
 //! ```text
 //! 0 bytes of the message (4)   the message   causes (1)   then, for each: bytes of its text (2)   its text
 //! ```
 //!
-//! Texts are UTF-8; invalid sequences are replaced. The bytes come from a peer: limits are checked before anything is
+//! Texts are UTF-8, and invalid sequences are replaced. The bytes come from a peer, so limits are checked before anything is
 //! allocated.
 
 use crate::status::{MOST_CAUSE_BYTES, MOST_CAUSES, MOST_DETAILS, MOST_MESSAGE_BYTES, Status, cut};
@@ -14,12 +14,12 @@ use std::borrow::Cow;
 /// The code of a reply whose encoded part is an error of the method's own type.
 pub(crate) const HANDLER_ERROR: u8 = 0xff;
 
-/// Appends the texts of a status, with the message cut to the receiver's limit.
+/// Appends the texts of a status. The message is truncated to the receiver's limit.
 pub(crate) fn emit(status: &Status, into: &mut Vec<u8>) {
     let message = cut(status.message(), MOST_MESSAGE_BYTES);
     into.extend(u32::try_from(message.len()).unwrap_or_default().to_le_bytes());
     into.extend_from_slice(message.as_bytes());
-    // The texts of a status are within its limits.
+    // Causes in a status never exceed their limits.
     let causes = &status.causes()[..status.causes().len().min(MOST_CAUSES)];
     into.push(u8::try_from(causes.len()).unwrap_or_default());
     for cause in causes {
@@ -36,7 +36,7 @@ pub(crate) struct StatusTexts<'m> {
     pub(crate) causes: Vec<String>,
 }
 
-/// Parses the texts in `encoded`, if the texts and `details` bytes of details are within the limits of a status.
+/// Parses the texts in `encoded`. Returns `None` if the texts, or `details` bytes of details, exceed the limits on a status.
 pub(crate) fn parse(encoded: &[u8], details: usize) -> Option<StatusTexts<'_>> {
     let (length, rest) = encoded.split_first_chunk()?;
     let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(parse(b"\x01\0\0\0\xff\0", 0).unwrap().message, "\u{fffd}");
     }
 
-    /// The statuses in the examples of `docs/book/src/why/wire.md`.
+    /// Parses and emits the statuses in the examples of `docs/book/src/why/wire.md`.
     #[test]
     fn examples_of_wire_document_parse_and_re_emit() {
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! The frames of a stream, little-endian. Their kind, flags and word are in the transport's header; flag 0x10 is set if the
+//! The frames of a stream, little-endian. The transport's header contains kind, flags and word. Flag 0x10 is set if the
 //! caller sends the frame.
 //!
 //! ```text
@@ -19,41 +19,41 @@ pub(super) const ACCEPT: u8 = 0x31;
 pub(super) const WINDOW: u8 = 0x32;
 pub(super) const END: u8 = 0x33;
 
-/// Size of the bytes before the item of DATA.
+/// Number of bytes before the item in a DATA frame.
 pub(crate) const DATA_BYTES: usize = 8;
 
-/// The flag of a frame that the caller sends.
+/// The flag of frames that the caller sends.
 const FROM_CALLER: u8 = 0x10;
-/// Flags that are invalid in frames of a stream.
+/// Flags that are invalid in stream frames.
 const RESERVED: u8 = 0xe0;
 
-/// The header of a frame of a stream.
+/// The header of a stream frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StreamHeader {
-    /// The number that the caller gave the call.
+    /// The caller's number for the call.
     pub(crate) call: u64,
-    /// True if the caller sends it.
+    /// True if the caller sends the frame.
     pub(crate) from_caller: bool,
     pub(crate) part: StreamPart,
 }
 
-/// Content of a frame of a stream.
+/// Content of a stream frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamPart {
     /// An item follows.
     Data {
-        /// The number of the item, from 0, modulo 2^16.
+        /// The number of the item, counted from 0, modulo 2^16.
         number: u16,
     },
-    /// The sender of this frame accepts no more items.
+    /// The sender of this frame does not accept more items.
     Reset,
     /// The handler has returned its stream. The metadata for the start of the response follows.
     Accept,
-    /// The receiver of this frame may send more.
+    /// The receiver of this frame may send more items.
     Window {
-        /// Bytes.
+        /// Number of additional bytes.
         bytes: u32,
-        /// Items.
+        /// Number of additional items.
         items: u32,
     },
     /// The sender of this frame has no more items.
@@ -64,10 +64,10 @@ pub(crate) enum StreamPart {
 }
 
 impl StreamHeader {
-    /// Returns the parsed header and its length. An item or metadata follows up to the end of the message.
+    /// Parses the header and returns it with its length. An item or metadata follows, up to the end of the message.
     ///
     /// # Errors
-    /// Returns an error if the message is too short, of another kind, or has a reserved flag.
+    /// Returns an error if the message is too short, has another kind, or has a reserved flag.
     pub(super) fn parse(header: MessageHeader, contents: &[u8]) -> Result<(Self, usize), FrameError> {
         let short = || FrameError::Short(contents.len());
         let (call, rest) = contents.split_first_chunk::<DATA_BYTES>().ok_or_else(short)?;
@@ -91,7 +91,7 @@ impl StreamHeader {
         Ok((Self { call: u64::from_le_bytes(*call), from_caller, part }, DATA_BYTES + length))
     }
 
-    /// Fast path for a message of kind [`DATA`]: returns its header and item. `None` for a malformed one, which
+    /// Fast path for a message of kind [`DATA`]. Returns its header and item, or `None` for a malformed message, which
     /// [`Header::parse`](super::header::Header::parse) refuses.
     #[inline]
     pub(crate) fn parse_data(header: MessageHeader, contents: &[u8]) -> Option<(Self, &[u8])> {
@@ -103,7 +103,7 @@ impl StreamHeader {
         Some((Self { call: u64::from_le_bytes(*call), from_caller, part }, item))
     }
 
-    /// Appends the bytes before an item or metadata. Returns the message's header.
+    /// Appends the bytes that precede an item or metadata. Returns the message's header.
     pub(super) fn emit(&self, into: &mut Vec<u8>) -> MessageHeader {
         let (kind, word, rest) = match self.part {
             StreamPart::Data { number } => (DATA, number, None),
@@ -119,7 +119,7 @@ impl StreamHeader {
         header(kind, self.from_caller, word)
     }
 
-    /// Writes the bytes before an item to `room`. Returns the message's header.
+    /// Writes the bytes that precede an item to `room`. Returns the message's header.
     #[inline]
     pub(crate) fn emit_data(
         call: u64,

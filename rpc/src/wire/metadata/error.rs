@@ -1,6 +1,6 @@
-//! Errors of metadata. They name the key and the rule, never the value.
+//! Errors of metadata. They contain the key and the rule, but never the value.
 
-/// The reason why an entry cannot be metadata.
+/// The reason why an entry is not valid metadata.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
@@ -10,12 +10,12 @@ pub enum MetadataError {
         /// Length of the key, in bytes.
         bytes: usize,
     },
-    /// The key contains a character that keys cannot have.
+    /// The key contains a character that is not allowed in keys.
     #[error("key {key:?} contains {found:?}: expected lower-case ASCII letters, digits, '-', '_' and '.'")]
     KeyCharacter {
         /// The key.
         key: String,
-        /// The first such character.
+        /// The first character that is not allowed.
         found: char,
     },
     /// The key is reserved for Trunkline and its adapters.
@@ -26,13 +26,13 @@ pub enum MetadataError {
         /// The reserved prefix.
         prefix: &'static str,
     },
-    /// A text was given for a key of binary values.
+    /// A text was passed for a key with binary values.
     #[error("key {key:?} ends in -bin and takes bytes: expected insert_bin or append_bin")]
     BinaryKey {
         /// The key.
         key: String,
     },
-    /// Bytes were given for a key of text values.
+    /// Bytes were passed for a key with text values.
     #[error("key {key:?} takes text: expected one that ends in -bin")]
     TextKey {
         /// The key.
@@ -46,17 +46,17 @@ pub enum MetadataError {
         /// Length of the value, in bytes.
         bytes: usize,
     },
-    /// The value of a text key contains a byte that text values cannot have.
+    /// The value of a text key contains a byte that is not allowed in text values.
     #[error(
         "the value of key {key:?} has a byte at {at} that is not printable ASCII: use a key that ends in -bin"
     )]
     ValueCharacter {
         /// The key.
         key: String,
-        /// Position of the first such byte.
+        /// Position of the first byte that is not allowed.
         at: usize,
     },
-    /// The entries that a peer has sent do not fit their lengths.
+    /// The lengths in entries from a peer do not match the entries.
     #[error("the entries are malformed")]
     Malformed,
 }

@@ -1,8 +1,8 @@
-//! Values beside the arguments of a call, such as a token or a tenant, by key.
+//! Values that accompany the arguments of a call, such as a token or a tenant, identified by keys.
 //!
-//! [`Metadata`] stores its entries in wire format, so encoding copies one slice, and decoding checks and copies one.
-//! Lookups are linear, which the limit of a call's metadata bounds. The bytes come from a peer: every length is
-//! checked, and parsing never panics. Nothing here formats a value, since values may be secrets.
+//! [`Metadata`] stores its entries in wire format, so encoding copies one slice, and decoding checks and copies one slice.
+//! Lookups are linear, and their time is bounded by the limit on a call's metadata. The bytes come from a peer, so every
+//! length is checked, and parsing never panics. This module never formats a value, because values may be secrets.
 //!
 //! ```text
 //! each entry: 0 length of the key (1)  1 length of the value (2)  3 the key  then the value
@@ -20,21 +20,22 @@ pub use trace::TraceContext;
 
 use std::fmt;
 
-/// Bytes of an entry before its key.
+/// Number of bytes before the key of an entry.
 const PREFIX: usize = 3;
-/// Suffix of the keys of binary values.
+/// Suffix of keys with binary values.
 const BINARY: &str = "-bin";
 /// Prefixes of keys that programs cannot set.
 const RESERVED: [&str; 2] = ["grpc-", "trunkline-"];
 
-/// The metadata of a call: values by key, next to its arguments or its result.
+/// The metadata of a call, which consists of keys and values in addition to the arguments or the result.
 ///
-/// The rules are gRPC's. A key consists of lower-case ASCII letters, digits, `-`, `_` and `.`. Values are printable
-/// ASCII, or any bytes if the key ends in `-bin`. A key may have several values, which keep their order. Keys that
-/// begin with `grpc-` or `trunkline-` can be read but not set. Text from a client or server of gRPC may also have tabs and the
+/// The rules are those of gRPC. A key consists of lower-case ASCII letters, digits, `-`, `_` and `.`. Values are printable
+/// ASCII, or any bytes if the key ends in `-bin`. A key may have several values, which keep their order. Keys that begin
+/// with `grpc-` or `trunkline-` can be read but not set. Text from a gRPC client or server may also contain tabs and the
 /// bytes 0x80 to 0xff.
 ///
-/// Metadata is encrypted only in encrypted sessions, like arguments. The `Debug` output has the keys and the sizes of the values, never the values.
+/// Like arguments, metadata is encrypted only in encrypted sessions. The `Debug` output contains the keys and the sizes of
+/// the values, but never the values.
 ///
 /// ```
 /// use trunkline::Metadata;
@@ -52,7 +53,7 @@ const RESERVED: [&str; 2] = ["grpc-", "trunkline-"];
 /// ```
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
-    /// Entries that follow the rules of keys and values.
+    /// Entries that conform to the rules for keys and values.
     block: Vec<u8>,
 }
 
@@ -70,13 +71,14 @@ impl Metadata {
         self.block.is_empty()
     }
 
-    /// Returns the number of entries. Each value of a key counts.
+    /// Returns the number of entries. Each value of a key is an entry.
     #[must_use]
     pub fn len(&self) -> usize {
         self.iter().count()
     }
 
-    /// Returns the size on the wire, in bytes: keys and values, and 3 bytes for each entry. Limits count this.
+    /// Returns the size on the wire, in bytes. It consists of the keys, the values and 3 bytes per entry. Limits apply to
+    /// this size.
     #[must_use]
     pub fn size(&self) -> usize {
         self.block.len()
@@ -85,7 +87,7 @@ impl Metadata {
     /// Sets the value of a key, and removes its earlier values.
     ///
     /// # Errors
-    /// The key or the value breaks a rule, or the key is reserved. The metadata is then unchanged.
+    /// Returns an error if the key or the value breaks a rule, or if the key is reserved. The metadata is then unchanged.
     pub fn insert(&mut self, key: &str, value: &str) -> Result<(), MetadataError> {
         check_text(key, value)?;
         self.replace(key, value.as_bytes());
@@ -95,7 +97,7 @@ impl Metadata {
     /// Sets the value of a key that ends in `-bin`, and removes its earlier values.
     ///
     /// # Errors
-    /// As for [`Metadata::insert`].
+    /// Returns an error in the same cases as [`Metadata::insert`].
     pub fn insert_bin(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataError> {
         check_binary(key, value)?;
         self.replace(key, value);
@@ -105,7 +107,7 @@ impl Metadata {
     /// Adds a value to a key.
     ///
     /// # Errors
-    /// As for [`Metadata::insert`].
+    /// Returns an error in the same cases as [`Metadata::insert`].
     pub fn append(&mut self, key: &str, value: &str) -> Result<(), MetadataError> {
         check_text(key, value)?;
         push(&mut self.block, key.as_bytes(), value.as_bytes());
@@ -115,17 +117,17 @@ impl Metadata {
     /// Adds a value to a key that ends in `-bin`.
     ///
     /// # Errors
-    /// As for [`Metadata::insert`].
+    /// Returns an error in the same cases as [`Metadata::insert`].
     pub fn append_bin(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataError> {
         check_binary(key, value)?;
         push(&mut self.block, key.as_bytes(), value);
         Ok(())
     }
 
-    /// Adds an entry whose key may be reserved, for adapters of other protocols.
+    /// Adds an entry whose key may be reserved, for adapters to other protocols.
     ///
     /// # Errors
-    /// The key or the value breaks another rule.
+    /// Returns an error if the key or the value breaks another rule.
     #[doc(hidden)]
     pub fn append_reserved(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataError> {
         check_key(key)?;
@@ -134,7 +136,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds all entries of other metadata.
+    /// Adds all entries of `other`.
     pub fn extend(&mut self, other: &Self) {
         self.block.extend_from_slice(&other.block);
     }
@@ -150,11 +152,11 @@ impl Metadata {
         self.block.len() < before
     }
 
-    /// Returns the first value of a key; `None` if the key has no value, if the value is not UTF-8, or if the key ends in
-    /// `-bin`.
+    /// Returns the first value of a key. Returns `None` if the key has no value or ends in `-bin`, or if the value is not
+    /// UTF-8.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
-        // Later values must not replace the first: the path is the first `grpc-path`.
+        // Later values must not replace the first one, because the path is the first `grpc-path`.
         self.values(key, false).next().and_then(|value| std::str::from_utf8(value).ok())
     }
 
@@ -164,7 +166,8 @@ impl Metadata {
         self.get_all_bin(key).next()
     }
 
-    /// Returns the values of a key that are UTF-8, in order. Empty if the key ends in `-bin`. [`Self::iter`] has all values.
+    /// Returns the values of a key that are UTF-8, in order. Empty if the key ends in `-bin`. [`Self::iter`] returns all
+    /// values.
     pub fn get_all<'m, 'k>(&'m self, key: &'k str) -> impl Iterator<Item = &'m str> + use<'m, 'k> {
         let values = self.values(key, false);
         values.filter_map(|value| std::str::from_utf8(value).ok())
@@ -175,7 +178,7 @@ impl Metadata {
         self.values(key, true)
     }
 
-    /// Returns all entries, in order: the key, and the bytes of its value.
+    /// Returns all entries in order, as pairs of the key and the bytes of the value.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         Entries(&self.block).map(|(key, value)| (std::str::from_utf8(key).unwrap_or_default(), value))
     }
@@ -186,10 +189,10 @@ impl Metadata {
         &self.block
     }
 
-    /// Parses and copies entries that a peer has sent.
+    /// Parses and copies entries received from a peer.
     ///
     /// # Errors
-    /// A length does not fit, or a key or a value breaks a rule.
+    /// Returns an error if a length does not match, or if a key or a value breaks a rule.
     pub(crate) fn parse(block: &[u8]) -> Result<Self, MetadataError> {
         let mut entries = Entries(block);
         while !entries.0.is_empty() {
@@ -216,7 +219,7 @@ impl Metadata {
     }
 }
 
-/// Writes the keys and the sizes of their values.
+/// Prints the keys and the sizes of the values.
 impl fmt::Debug for Metadata {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes = self.iter().map(|(key, value)| (key, format!("{} bytes", value.len())));
@@ -224,7 +227,7 @@ impl fmt::Debug for Metadata {
     }
 }
 
-/// An iterator over the entries of a block. Ends at the first entry that does not fit.
+/// An iterator over the entries in a block. It ends at the first entry whose lengths do not match.
 struct Entries<'a>(&'a [u8]);
 
 impl<'a> Iterator for Entries<'a> {
@@ -264,7 +267,7 @@ fn check_binary(key: &str, value: &[u8]) -> Result<(), MetadataError> {
     check_value(key, value)
 }
 
-/// Refuses keys that programs cannot set.
+/// Returns an error for keys that programs cannot set.
 fn check_open(key: &str) -> Result<(), MetadataError> {
     check_key(key)?;
     match RESERVED.into_iter().find(|prefix| key.starts_with(prefix)) {
@@ -284,7 +287,7 @@ fn check_key(key: &str) -> Result<(), MetadataError> {
     }
 }
 
-/// Checks a value of another protocol or of a peer. Text may have the bytes of HTTP's headers.
+/// Checks a value from another protocol or a peer. Text may contain the bytes that HTTP allows in headers.
 fn check_value(key: &str, value: &[u8]) -> Result<(), MetadataError> {
     if value.len() > usize::from(u16::MAX) {
         return Err(MetadataError::ValueLength { key: key.to_owned(), bytes: value.len() });
@@ -366,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_keys_are_open_to_adapters_only() {
+    fn reserved_keys_are_accepted_only_from_adapters() {
         let mut metadata = Metadata::new();
         metadata.append_reserved("grpc-message", b"no").unwrap();
         assert!(metadata.append_reserved("Grpc", b"no").is_err());
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_headers_are_open_to_adapters_only() {
+    fn header_bytes_are_accepted_only_from_adapters() {
         let mut metadata = Metadata::new();
         for value in ["a\tb", "\u{e4}"] {
             assert!(metadata.insert("tag", value).is_err(), "{value:?}");

@@ -1,4 +1,4 @@
-//! The metadata of a response, and its delivery to the caller.
+//! The metadata of a response, and its transfer to the caller.
 
 use super::{Metadata, MetadataError};
 use crate::node::fork_lock::Lock;
@@ -6,18 +6,18 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Sizes of a frame's metadata, in bytes. Metadata is placed between the extensions and the encoded part, so that it may be
-/// larger than all extensions together.
+/// Sizes of the metadata in a frame, in bytes. Metadata is placed between the extensions and the encoded part, so that it
+/// can be larger than the limit on extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MetadataBytes {
-    /// Metadata of a request, or of the start of a response.
+    /// Size of the metadata of a request, or for the start of a response.
     pub(crate) initial: u32,
-    /// Metadata of the end of a response.
+    /// Size of the metadata for the end of a response.
     pub(crate) trailing: u32,
 }
 
 impl MetadataBytes {
-    /// Returns the size of the metadata of a request.
+    /// Returns the sizes for the metadata of a request.
     pub(crate) fn of_request(initial: u32) -> Self {
         Self { initial, trailing: 0 }
     }
@@ -27,14 +27,14 @@ impl MetadataBytes {
         self == Self::default()
     }
 
-    /// Returns the sizes of both parts, as ranges that end at the encoded part.
+    /// Returns the ranges of both parts in a message. They end at the encoded part, which begins at `encoded`.
     pub(crate) fn before(self, encoded: usize) -> [Range<usize>; 2] {
         let [initial, trailing] = self.sizes();
         let middle = encoded.saturating_sub(trailing);
         [middle.saturating_sub(initial)..middle, middle..encoded]
     }
 
-    /// Returns the size of both parts.
+    /// Returns the total size of both parts.
     pub(crate) fn sum(self) -> usize {
         let [initial, trailing] = self.sizes();
         initial.saturating_add(trailing)
@@ -45,7 +45,7 @@ impl MetadataBytes {
     }
 }
 
-/// The metadata at the start and at the end of a response.
+/// The metadata for the start and for the end of a response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct ReplyMetadata {
     pub(crate) initial: Metadata,
@@ -57,14 +57,14 @@ impl ReplyMetadata {
         self.initial.is_empty() && self.trailing.is_empty()
     }
 
-    /// Returns the sizes for the header.
+    /// Returns the sizes of both parts, for the header.
     pub(crate) fn bytes(&self) -> MetadataBytes {
         let [initial, trailing] =
             [&self.initial, &self.trailing].map(|part| u32::try_from(part.size()).unwrap_or(u32::MAX));
         MetadataBytes { initial, trailing }
     }
 
-    /// Parses the metadata of a reply, which ends at its encoded part.
+    /// Parses the metadata of a reply. It ends at the encoded part.
     pub(crate) fn parse(bytes: MetadataBytes, message: &[u8], encoded: usize) -> Result<Self, MetadataError> {
         let [initial, trailing] = bytes.before(encoded).map(|range| message.get(range).unwrap_or_default());
         Ok(Self { initial: Metadata::parse(initial)?, trailing: Metadata::parse(trailing)? })
@@ -76,12 +76,12 @@ impl ReplyMetadata {
     }
 }
 
-/// A place for the metadata of a call's response. Pass it to
-/// [`CallOptions::response_metadata`](crate::CallOptions::response_metadata), and read it once the call has ended.
+/// Storage for the metadata of a call's response. Pass it to
+/// [`CallOptions::response_metadata`](crate::CallOptions::response_metadata), and read it after the call has ended.
 ///
-/// The place is emptied when a call with such options is made, and filled when the call has ended, whether it succeeded or
-/// failed. If the call returns a stream, the place gets the metadata for the start with the stream, and the metadata for the
-/// end when the stream has ended. Clones share the place. Concurrent calls need separate places.
+/// The storage is emptied when a call with such options starts, and filled when the call has ended, whether the call
+/// succeeded or failed. If the call returns a stream, the storage gets the metadata for the start together with the stream,
+/// and the metadata for the end when the stream has ended. Clones share the storage. Concurrent calls need separate storage.
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, ResponseMetadata, Status};
@@ -101,19 +101,19 @@ impl ReplyMetadata {
 pub struct ResponseMetadata(Arc<Lock<ReplyMetadata>>);
 
 impl ResponseMetadata {
-    /// Creates an empty place.
+    /// Creates empty storage.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns the metadata that the handler has set for the start of its response. Empty before the call has ended.
+    /// Returns the metadata that the handler set for the start of its response. Empty until the call has ended.
     #[must_use]
     pub fn initial(&self) -> Metadata {
         self.0.lock().initial.clone()
     }
 
-    /// Returns the metadata that the handler has set for the end of its response. Empty before the call has ended.
+    /// Returns the metadata that the handler set for the end of its response. Empty until the call has ended.
     #[must_use]
     pub fn trailing(&self) -> Metadata {
         self.0.lock().trailing.clone()
@@ -125,7 +125,7 @@ impl ResponseMetadata {
     }
 }
 
-/// True for clones of one place.
+/// Clones of the same storage are equal.
 impl PartialEq for ResponseMetadata {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

@@ -1,10 +1,10 @@
 //! The trace of a call, in the format of the W3C recommendation "Trace Context".
 //!
-//! It travels in the metadata keys `traceparent` and `tracestate`. Parsing accepts later versions of the format, and
-//! writes version 0. Nothing here creates identifiers.
+//! The metadata keys `traceparent` and `tracestate` contain the trace. Parsing accepts later versions of the format, and
+//! output has version 0. This module does not create identifiers.
 //!
-//! A peer chooses the trace, and nested calls of a handler carry it. In these calls it is therefore limited to
-//! [`MOST_TRACE_BYTES`], and gives way to all other metadata.
+//! A peer chooses the trace, and a handler's nested calls inherit it. In these calls, it is therefore limited to
+//! [`MOST_TRACE_BYTES`], and is dropped before all other metadata.
 
 use super::{Metadata, PREFIX};
 use std::fmt;
@@ -17,19 +17,19 @@ const PARENT_BYTES: usize = 55;
 const MOST_STATE: usize = 512;
 /// Maximum number of entries in a `tracestate` (Trace Context §3.3.1.1).
 const MOST_ENTRIES: usize = 32;
-/// Length in bytes above which entries are dropped first (Trace Context §3.3.1.5).
+/// Length in bytes above which an entry is among the first to be dropped (Trace Context §3.3.1.5).
 const LONG_ENTRY: usize = 128;
-/// Maximum length of the key of an entry, and of its value.
+/// Maximum length of an entry's key, and of its value, in bytes.
 const MOST_PART: usize = 256;
-/// Maximum size of a trace that a call inherits, in the metadata of its request.
+/// Maximum size of a trace that a call inherits, in the metadata of the call's request.
 pub(crate) const MOST_TRACE_BYTES: usize =
     2 * PREFIX + PARENT.len() + PARENT_BYTES + STATE.len() + MOST_STATE;
-/// Flag of a trace that its caller may have recorded.
+/// Flag of a trace that the caller may have recorded.
 const SAMPLED: u8 = 1;
 
-/// The trace that a call belongs to, and the span that made the call: W3C `traceparent` and `tracestate`.
+/// The trace to which a call belongs, and the span that made the call, as in W3C `traceparent` and `tracestate`.
 ///
-/// It travels as metadata of the request, in clear. Calls that a handler makes continue its trace. See
+/// It is sent as metadata of the request. A handler's nested calls continue the trace. See
 /// [`Context::trace`](crate::Context::trace).
 ///
 /// ```
@@ -58,10 +58,10 @@ impl TraceContext {
         (trace_id != 0 && span_id != 0).then(|| Self { trace_id, span_id, flags, state: String::new() })
     }
 
-    /// Returns the trace context in metadata; `None` if the metadata has no trace, or a malformed one.
+    /// Returns the trace context in metadata, or `None` if the trace is missing or malformed.
     ///
-    /// The state has at most 512 bytes. Entries of more than 128 bytes are removed from a longer state first, and then other
-    /// entries, each from the end. A state that is malformed or has more than 32 entries is left out.
+    /// The state is limited to 512 bytes. From a longer state, entries of more than 128 bytes are removed first, and then
+    /// other entries, starting at the end in both cases. A state that is malformed or has more than 32 entries is omitted.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Option<Self> {
         let mut parents = metadata.get_all(PARENT);
@@ -72,7 +72,7 @@ impl TraceContext {
         Some(trace.with_state(bounded_state(metadata.get_all(STATE)).unwrap_or_default()))
     }
 
-    /// Parses a `traceparent`: version, trace, span and flags.
+    /// Parses a `traceparent`, which consists of version, trace, span and flags.
     fn parse(text: &str) -> Option<Self> {
         let is_hex = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
         let (known, later) = text.split_at_checked(PARENT_BYTES)?;
@@ -98,7 +98,7 @@ impl TraceContext {
         Self { state: state.into(), ..self }
     }
 
-    /// Returns the trace's identifier, which is not zero.
+    /// Returns the identifier of the trace, which is not zero.
     #[must_use]
     pub fn trace_id(&self) -> u128 {
         self.trace_id
@@ -122,8 +122,8 @@ impl TraceContext {
         &self.state
     }
 
-    /// Writes the trace context into metadata, and replaces an earlier trace context. State that is not printable ASCII, or has
-    /// more than 65,535 bytes, is left out.
+    /// Writes the trace context into metadata and replaces an earlier trace context. A state that is not printable ASCII, or
+    /// has more than 65,535 bytes, is omitted.
     pub fn put_into(&self, metadata: &mut Metadata) {
         metadata.remove(STATE);
         let _never_fails = metadata.insert(PARENT, &self.to_string());
@@ -133,7 +133,7 @@ impl TraceContext {
     }
 }
 
-/// Returns the entries of all `tracestate` values that fit; `None` if one is malformed or there are too many.
+/// Returns the entries of all `tracestate` values that fit, or `None` if one is malformed or there are too many.
 fn bounded_state<'m>(states: impl Iterator<Item = &'m str>) -> Option<String> {
     let entries = states.flat_map(|state| state.split(',')).map(|entry| entry.trim_matches(' '));
     let mut kept = Vec::new();
@@ -151,7 +151,7 @@ fn bounded_state<'m>(states: impl Iterator<Item = &'m str>) -> Option<String> {
     Some(kept.join(","))
 }
 
-/// Returns true if the text, which has no spaces around it, is `key=value` (Trace Context §3.3.1.3).
+/// Returns true if the text, which must be trimmed, has the form `key=value` (Trace Context §3.3.1.3).
 fn is_state_entry(entry: &str) -> bool {
     let Some((key, value)) = entry.split_once('=') else { return false };
     let is_key = |c: u8| matches!(c, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-' | b'*' | b'/' | b'@');
@@ -161,7 +161,7 @@ fn is_state_entry(entry: &str) -> bool {
     begins && lengths && key.bytes().all(is_key) && value.bytes().all(is_value)
 }
 
-/// Writes the `traceparent`.
+/// Writes the trace context in the format of `traceparent`.
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace_id, self.span_id, self.flags)
@@ -169,12 +169,13 @@ impl fmt::Display for TraceContext {
 }
 
 impl Metadata {
-    /// Returns true if there is a `traceparent`, well-formed or not.
+    /// Returns true if there is a `traceparent`, whether or not it is well-formed.
     pub(crate) fn has_trace(&self) -> bool {
         self.get(PARENT).is_some()
     }
 
-    /// Drops the `tracestate` if the metadata exceeds this size, and then the `traceparent`: a peer may have chosen them.
+    /// Drops the `tracestate` if the metadata exceeds this size, and then the `traceparent` if it still does. A peer may
+    /// have chosen them.
     pub(crate) fn drop_trace_beyond(&mut self, most: usize) {
         for key in [STATE, PARENT] {
             if self.size() > most {
@@ -225,7 +226,7 @@ mod tests {
         let kept = |states: &[&str]| of(&[PARENT_00], states).unwrap().state().to_owned();
         assert_eq!(kept(&[&longest]), longest, "512 bytes");
         assert_eq!(kept(&[&longest, "z=1"]), "z=1");
-        // Five of 100 bytes fit with their commas.
+        // Five entries of 100 bytes and their commas fit.
         assert_eq!(kept(&[&[&*a, &b, &c, &d, &e, &f].join(",")]), [&*a, &b, &c, &d, &e].join(","));
         let (x, y) = (long("x"), long("y"));
         assert_eq!(
