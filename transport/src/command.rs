@@ -1,6 +1,6 @@
 //! Commands between a node's machines, and the handles of the machines.
 //!
-//! All modules may use these queues and wakers. Pollers perform [`Command`]s, the CM machine performs
+//! All modules may use these queues and wakers. Pollers execute [`Command`]s and the CM machine executes
 //! [`CmCommand`]s, without waiting for each other.
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ pub(crate) struct SessionUp {
     pub(crate) srqs: Vec<SrqNumber>,
     /// Maximum number of outstanding READs on the INI.
     pub(crate) read_depth: u8,
-    /// True if the peer has dialled the session: this side probes it while it is idle.
+    /// True if the peer dialled the session, which this node then probes while it is idle.
     pub(crate) is_accepted: bool,
     pub(crate) identity: PeerIdentity,
     /// Settings to which the peer has bound itself.
@@ -47,7 +47,7 @@ pub(crate) struct SessionUp {
 /// A command to a poller.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A TGT was created: messages through it come from this peer's poller. Sent before the peer can send.
+    /// A TGT was created for messages from this poller of the peer. The command is sent before the peer can send.
     TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
     /// A TGT is destroyed, and its session continues without it.
     TargetDropped { target: QpNumber },
@@ -60,7 +60,7 @@ pub(crate) enum Command {
     /// Send a handshake frame, after the frames of earlier commands.
     #[cfg(feature = "identity")]
     SendHandshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
-    /// Find out if the peer of a session still answers.
+    /// Probe whether the peer of a session still answers.
     Probe { peer: PeerKey, number: u32 },
     /// The peer of a session has proved its names again, in the exchange of this number. Each lane switches to the keys
     /// of that exchange.
@@ -84,7 +84,7 @@ pub(crate) enum Command {
     TakeHandedOn,
     /// The device was removed, and all sessions are closed: release everything on it and report that.
     ReleaseDevice,
-    /// There is a device again. Comes before anything that uses it.
+    /// A device is available again. Precedes all commands that use it.
     TakeDevice(Box<PollerDevice>),
     /// The node shuts down: finish work in progress until the deadline.
     Shutdown { deadline: Time },
@@ -92,13 +92,13 @@ pub(crate) enum Command {
     End,
 }
 
-/// An endpoint whose route to a peer is resolved, or why that failed.
+/// An endpoint whose route to a peer is resolved, or the error.
 pub(crate) type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
 
 /// A command to the CM machine.
 #[derive(Debug)]
 pub(crate) enum CmCommand {
-    /// A poller has something to send to this peer, or is about to.
+    /// A poller has a message for this peer, or will soon have one.
     Want { peer: PeerKey, connect: Connect },
     /// Result of resolving a peer's address, for one INI of a session.
     Resolved { peer: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome },
@@ -170,7 +170,7 @@ struct PollerQueue {
     commands: SegQueue<Command>,
 }
 
-/// Handle that wakes one poller. Put work where its driver finds it, then call [`PollerHandle::wake`].
+/// Handle that wakes one poller. Add work to a queue that its driver checks, then call [`PollerHandle::wake`].
 #[derive(Clone)]
 pub struct PollerHandle(Arc<PollerQueue>);
 

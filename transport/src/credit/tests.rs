@@ -1,4 +1,4 @@
-//! Grantor and spenders against each other, over a network that delays.
+//! Tests of a grantor with spenders, over a network with delays.
 
 use super::{AHEAD, BASE, Grantor, PairId, Spender, on_wire};
 use crate::PeerKey;
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Delivers everything in flight, both ways.
+    /// Delivers everything in flight, in both directions.
     fn exchange(&mut self) {
         for index in 0..self.pairs.len() {
             while !self.pairs[index].there.is_empty() {
@@ -423,7 +423,7 @@ fn hoarder_is_detected_despite_pause_of_shortage() {
     assert!(!found.is_empty() && found.iter().all(|target| target.get() < 2), "{found:?}");
 }
 
-/// Two peers send all the time to a poller that is slower, and idle pairs hold the rest of the credit.
+/// Two peers send continuously to a slower poller, and idle pairs hold the rest of the credit.
 #[test]
 fn credit_of_waiting_received_messages_is_in_use() {
     let mut world = World::new(512, 60);

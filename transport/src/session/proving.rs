@@ -32,7 +32,7 @@ pub(super) struct PeerProof {
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub(super) stage: Stage,
-    /// Number of frames given to poller 0, and number of frames that the peer has acknowledged.
+    /// Number of frames passed to poller 0, and number of frames that the peer has acknowledged.
     pub(super) given: u32,
     pub(super) acknowledged: u32,
     /// True if the handshake waits for its turn.
@@ -54,13 +54,13 @@ pub(super) enum Stage {
     Failed(HandshakeFailure),
 }
 
-/// A session with a proof, which is repeated.
+/// A session whose names are proved, with the state of renewals.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) proof: PeerProof,
     pub(super) role: Role,
     pub(super) binding: Binding,
-    /// Name that each proof must have.
+    /// Name that each renewal must prove.
     pub(super) principal: Arc<str>,
     /// Number of the last exchange.
     pub(super) number: u32,
@@ -104,7 +104,7 @@ pub(super) struct FairQueue {
 }
 
 impl FairQueue {
-    /// Adds a session. Begun handshakes come first: behind new ones they would miss their deadline, and
+    /// Adds a session. Handshakes in progress come first. Behind new handshakes, they would miss their deadline, and
     /// their first turn would be wasted.
     pub(super) fn push(&mut self, host: PeerHost, session: SessionOfPeer, has_begun: bool) {
         let sessions = self.sessions.entry(host).or_default();
@@ -154,7 +154,7 @@ pub(crate) struct Proving {
     turns: usize,
 }
 
-/// Renewals get one of this number of turns while other flights wait, since sessions that are up can wait.
+/// Interval of a renewal's turn, in turns, while other flights wait. Sessions that are up can wait.
 const TURNS_OF_RENEWAL: usize = 8;
 
 impl Proving {
@@ -170,7 +170,7 @@ impl Proving {
         }
     }
 
-    /// Forgets a session that is over.
+    /// Removes a session that is over.
     pub(super) fn forget(&mut self, session: SessionOfPeer) {
         if let Some(handshake) = self.handshakes.remove(&session)
             && let Some(at) = handshake.timer
@@ -305,7 +305,7 @@ pub(super) fn advance(
     }
 }
 
-/// Hands an exchange the frames that came before it began. Returns true if a flight is whole.
+/// Passes the frames that arrived before an exchange began to it. Returns true if a flight is complete.
 fn feed(exchange: &mut Exchange, early: Vec<Box<[u8]>>) -> Result<bool, HandshakeFailure> {
     let mut is_whole = false;
     for frame in early {
