@@ -1,10 +1,9 @@
-//! One incarnation of a node's device: everything created on it, from its opening to its end.
+//! One incarnation of a node's device, with all objects created on it.
 //!
-//! A node outlives its device. Objects created here end with the device, and the next incarnation creates its
-//! own. Parts that live as long as the node (drivers, pools, budgets) are in
-//! [`crate::node::shared::NodeShared`]. The node opens the first incarnation. After that pollers and the CM
-//! machine own the parts. They must drop them when the incarnation ends, because the kernel removes a device
-//! only after every object on it is destroyed.
+//! A node outlives its device. The objects end with the device, and the next incarnation creates new ones. Parts that
+//! live as long as the node (drivers, pools, budgets) are in [`crate::node::shared::NodeShared`]. The node opens the
+//! first incarnation. After that pollers and the CM machine own the parts. These owners must drop the parts when the
+//! incarnation ends, because the kernel removes a device only after all objects on it are destroyed.
 #![forbid(unsafe_code)]
 
 use crate::buffer::{ReceiveSlots, SendSlots};
@@ -28,7 +27,7 @@ use trunkline_verbs::{
 pub(crate) const SEND_SLOTS: u32 = 256;
 /// Number of completions in a CQ for sends, in addition to the receives.
 const SEND_COMPLETIONS: u32 = 2048;
-/// Number of slots in which poller 0 sends handshake frames: one per session without a proof.
+/// Number of slots from which poller 0 sends handshake frames, one per session without a proof.
 const HANDSHAKE_SLOTS: u32 = if cfg!(feature = "identity") { 1024 } else { 0 };
 /// Maximum number of connection requests that wait to be handled.
 const BACKLOG: u32 = 256;
@@ -54,7 +53,7 @@ pub(crate) struct DeviceShared {
     pub(crate) deepest_srq: u32,
 }
 
-/// Sink for the frames of the QPs that receive from peers.
+/// Receive queues of the QPs that receive from peers.
 #[derive(Debug)]
 pub(crate) enum Intake {
     /// Any XRC SRQ of the domain.

@@ -582,9 +582,9 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the time without an acknowledgement after which a peer's session ends: 1 s by default, 0.5 s to
-    /// 60 s. A silent peer is probed after half of this time while work waits for it, and at least as often
-    /// as an idle one. A stream without items counts as waiting for 2 s at a time.
+    /// Sets the time without an acknowledgement after which a peer's session ends: 1 s by default, 0.5 s to 60 s. A
+    /// silent peer is probed after half of this time while work waits for it, and at least as often as an idle one.
+    /// While only a stream item is awaited, the probe follows after 2 s of silence.
     #[must_use]
     pub fn session_loss_time(mut self, time: Duration) -> Self {
         self.session_loss_time = time;

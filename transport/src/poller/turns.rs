@@ -51,7 +51,7 @@ pub(super) struct Part {
 #[derive(Debug, Default)]
 struct Line {
     frames: VecDeque<Waiting>,
-    /// True while the line is in `order`, until the turn that handles its last frame ends.
+    /// True while the line is in `order`, which includes the turn of its last frame.
     is_in_order: bool,
     /// Value of `handled` when the line's last turn ended, or when the line began.
     since: u64,

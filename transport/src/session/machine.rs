@@ -46,7 +46,7 @@
 //! | with HANDSHAKE and this node's own epoch | any | refused as malformed, the session continues |
 //! | with HANDSHAKE, from a poller after the first | names not proved | refused as malformed |
 //! | without HANDSHAKE | with HANDSHAKE | refused as stale before the proof, for lack of identity after it |
-//! | with HANDSHAKE | this node's dial, without HANDSHAKE | the session ends, a new session accepts the request and dials with HANDSHAKE |
+//! | with HANDSHAKE | this node's dial, without HANDSHAKE | the session ends, a new session accepts, and dials with HANDSHAKE |
 //! | with HANDSHAKE | the same, without HANDSHAKE | refused as stale |
 //! | other epoch, no echo | any | the peer was restarted, the session ends, a new session accepts the request |
 #![forbid(unsafe_code)]
@@ -166,7 +166,7 @@ struct Session {
     is_accepted: bool,
     /// True if this host has proved for all connections that the other end is a process of this user.
     is_local: bool,
-    /// By local poller, true if its INI is connected.
+    /// True if the INI is connected, by local poller.
     answered: Vec<bool>,
     /// True if the INIs after the first were dialled.
     all_dialled: bool,
@@ -734,7 +734,7 @@ impl Machine {
         self.complete(now, actions);
     }
 
-    /// Handles a refusal of an INI because the peer lacks a feature. Returns true if the machine dials once more,
+    /// Handles a refusal of an INI because the peer lacks a feature. Returns true if the machine dials once more
     /// without the features.
     pub(crate) fn feature_refused(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) -> bool {
         let SessionState::Open(session) = &self.state else { return false };
@@ -750,8 +750,8 @@ impl Machine {
         may_repeat
     }
 
-    /// Handles a refusal of an INI because the peer requires an identity. Returns true if the machine dials once more, with a
-    /// handshake.
+    /// Handles a refusal of an INI because the peer requires an identity. Returns true if the machine dials once more
+    /// with a handshake.
     pub(crate) fn identity_required(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) -> bool {
         let is_local_try = self.tries_local
             && matches!(&self.state, SessionState::Open(session)

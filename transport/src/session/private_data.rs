@@ -102,7 +102,7 @@ pub(crate) struct Hello {
     pub(crate) listener_port: NonZeroU16,
     /// The sender's session.
     pub(crate) session: SessionName,
-    /// For a dial-back, the receiver's session that the sender answers.
+    /// The receiver's session that the sender answers with a dial-back.
     pub(crate) echo: Option<SessionName>,
     /// The poller that owns the INI.
     pub(crate) poller: u16,

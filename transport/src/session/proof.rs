@@ -109,7 +109,8 @@ impl std::fmt::Debug for Cookies {
     }
 }
 
-/// Computes the cookie for a peer's request. The cookie does not depend on the poller, so all requests of one attempt can carry it.
+/// Computes the cookie for a peer's request. The cookie does not depend on the poller, so all requests of an attempt
+/// can carry it.
 fn cookie(key: Secret, from: PeerKey, hello: &Hello) -> Cookie {
     let port = from.address().port().to_be_bytes();
     let udp_port = from.udp_port().unwrap_or_default().to_be_bytes();
