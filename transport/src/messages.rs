@@ -24,7 +24,7 @@ pub(crate) const NO_IDENTITY: &str = "it requires an identity, and this node has
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerIndex(pub u16);
 
-/// Destination of a message: one of the peer's pollers.
+/// Destination of a message among the peer's pollers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
     /// The poller with this index.
@@ -721,9 +721,10 @@ pub enum Awaited {
     /// The driver holds state for the peer, such as a running handler. The peer is probed at the idle
     /// interval.
     Interest,
-    /// The driver awaits an item of a stream, which may take long. The peer is probed after 2 s of silence.
+    /// The driver awaits an item of a stream, which may take long. By default, the peer is probed after 2 s of
+    /// silence.
     Item,
-    /// A reply. The peer is probed after 500 ms of silence.
+    /// The driver awaits a reply. By default, the peer is probed after 500 ms of silence.
     Reply,
 }
 

@@ -37,7 +37,6 @@ impl Units {
         self.reserved().checked_add(units).is_some_and(|sum| sum <= in_force(limit))
     }
 
-    /// Returns the number of reserved units.
     #[inline]
     pub(super) fn reserved(&self) -> usize {
         self.0.load(Ordering::Relaxed)

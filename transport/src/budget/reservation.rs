@@ -44,7 +44,6 @@ impl Reservation {
         self.account
     }
 
-    /// Returns the number of units in use.
     #[inline]
     pub(super) fn used(&self) -> usize {
         self.used

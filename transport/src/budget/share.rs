@@ -361,7 +361,7 @@ impl Share {
         if self.all.used() == 0 && self.set_aside == 0 {
             return Ok(());
         }
-        // Check the account: the requested room exceeds the units that a poller keeps reserved for a peer.
+        // Check the account, since the requested room exceeds the units that a poller keeps reserved for a peer.
         if let Some([own, of_host, all]) = self.hinted(peer)
             && (own.used() == 0
                 || own.reaches(room.of_peer) && of_host.has(room.of_all) && all.has(room.of_all))

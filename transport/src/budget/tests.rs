@@ -267,7 +267,7 @@ fn units_left_by_one_use_are_available_to_other_uses() {
 
 #[test]
 fn units_reserved_by_pollers_count_as_free() {
-    // Large enough for portions: the poller keeps some of the units that it has put back.
+    // The limit is large enough for portions, so the poller keeps some of the units that it has put back.
     let budget = budget("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
     let mut share = Share::new(&budget, 0);
     assert_eq!(taken(&mut share, A), 1024);
@@ -336,7 +336,7 @@ proptest! {
     /// Two pollers, and six peers on two hosts. Without hints in the keys, every step follows the full rules. With
     /// hints, most steps take the fast path.
     #[test]
-    fn counting_shortcut_agrees_with_full_rules(
+    fn fast_path_agrees_with_full_rules(
         steps in proptest::collection::vec((0..2_usize, 0..6_usize, step()), 1..300),
     ) {
         let budgets = [budget("things", CUT_UP, 2), budget("things", CUT_UP, 2)];

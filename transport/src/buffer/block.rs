@@ -224,7 +224,6 @@ impl BlockPool {
         MemoryLedger { bytes: state.in_use, regions: (state.regions.len(), kept.count()) }
     }
 
-    /// Returns the report of the pool's budget.
     pub(crate) fn report(&self) -> BudgetReport {
         self.budget.report()
     }

@@ -43,7 +43,6 @@ impl SlotRegion {
         self.slots
     }
 
-    /// Returns the start of a slot.
     #[inline]
     pub(super) fn offset(&self, slot: u32) -> usize {
         usize::try_from(slot).unwrap_or(usize::MAX).wrapping_mul(self.slot_bytes)
@@ -91,7 +90,6 @@ impl SendSlots {
         self.region.close();
     }
 
-    /// Takes a free slot.
     pub(crate) fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }
@@ -106,7 +104,6 @@ impl SendSlots {
         (u32::try_from(self.free.len()).unwrap_or(u32::MAX), self.region.slots())
     }
 
-    /// Returns true if any slot is free.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }

@@ -74,7 +74,7 @@ impl PairCredit {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 
-    /// Returns the outstanding credits announced to the spender: the maximum that it can use or release.
+    /// Returns the outstanding credits announced to the spender, which are the maximum that it can use or release.
     fn known(&self) -> u32 {
         self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
@@ -301,7 +301,7 @@ impl Grantor {
         pair.granted
     }
 
-    /// Returns true if the position needs a separate frame: the spender has run out of credit, or the new
+    /// Returns true if the position needs a separate frame, because the spender has run out of credit, or the new
     /// credit is at least as much as its remaining credit.
     pub(crate) fn must_tell(&self, id: PairId) -> bool {
         let Some(pair) = self.pairs.get(id.0) else { return false };

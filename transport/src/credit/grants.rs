@@ -57,7 +57,6 @@ impl Grants {
         Some(GrantId { home, pair })
     }
 
-    /// Removes the pair of an ended trunk.
     pub(crate) fn close(&mut self, id: GrantId) {
         if let Some(grantor) = self.by_home.get_mut(id.home) {
             grantor.close(id.pair);
@@ -81,14 +80,12 @@ impl Grants {
         self.by_home.get_mut(id.home).map_or(Ok(()), |grantor| grantor.wait(id.pair))
     }
 
-    /// Stops counting a waiting message.
     pub(crate) fn waited(&mut self, id: GrantId) {
         if let Some(grantor) = self.by_home.get_mut(id.home) {
             grantor.waited(id.pair);
         }
     }
 
-    /// Grants free credit.
     pub(crate) fn grant(&mut self, now_ms: u64) {
         for grantor in &mut self.by_home {
             grantor.grant(now_ms);

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use trunkline_verbs::QpNumber;
 
-/// A frame in flight: the sender's backlog, and the released position if it used no credit.
+/// A frame in flight, as the sender's backlog and, if the frame used no credit, the released position.
 type ToGrantor = (u8, Option<u16>);
 
 struct TestPair {
@@ -224,7 +224,7 @@ fn greedy_peer_does_not_starve_other_peers() {
 }
 
 #[test]
-fn new_pair_finds_room_beside_greedy_ones() {
+fn new_pair_gets_base_credit_beside_greedy_pairs() {
     let mut world = World::new(64, 1);
     world.pairs[0].backlog = 20_000;
     for _ in 0..20 {

@@ -207,7 +207,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn missing_second_and_unknown_critical_entries_are_differences() {
+    fn missing_duplicate_and_unknown_critical_entries_are_differences() {
         let ours = example();
         let entries = |list: &[(u16, Vec<u8>)]| {
             let mut out = Vec::new();

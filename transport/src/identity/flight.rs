@@ -133,7 +133,6 @@ impl Incoming {
         Ok(is_whole)
     }
 
-    /// Returns the received bytes.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_flight_of_its_messages_is_accepted() {
+    fn complete_flight_with_expected_messages_is_accepted() {
         for flight in Flight::ALL {
             let bytes = example(flight);
             assert_eq!(received(flight, &bytes), Ok(bytes.clone()), "{flight:?}");

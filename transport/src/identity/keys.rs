@@ -87,7 +87,6 @@ pub(crate) enum Aead {
 }
 
 impl Aead {
-    /// Prepares a key.
     pub(crate) fn key(self, key: &[u8; SECRET]) -> LessSafeKey {
         let algorithm = match self {
             Self::Aes256Gcm => &AES_256_GCM,
@@ -121,7 +120,6 @@ impl Exported {
         Ok(Self(secret))
     }
 
-    /// Derives the contents of DONE.
     pub(crate) fn done(&self) -> [u8; SECRET] {
         let mut done = [0; SECRET];
         self.0.expand(&[b"trunkline done\0"], &mut done);
@@ -216,7 +214,6 @@ impl LaneSecret {
         self.secret.derive(&[b"trunkline content\0", &number.to_le_bytes()])
     }
 
-    /// Returns the keys of this phase.
     pub(crate) fn keys(&self) -> LaneKeys {
         let mut iv = [0; NONCE];
         self.secret.expand(&[b"trunkline iv\0"], &mut iv);

@@ -57,7 +57,6 @@ impl ContentSeal {
         self.key.as_ref().map_or(&[], |key| key.bytes())
     }
 
-    /// Returns the size of a piece without its tag, in bytes.
     pub(crate) fn piece(&self) -> usize {
         self.piece
     }
@@ -478,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_switch_to_keys_of_renewal_and_count_on() {
+    fn frame_counts_continue_after_lanes_switch_to_renewal_keys() {
         let limit = PhaseLimit { frames: 2, time: Duration::MAX };
         let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
         let renewed = |is_client| {

@@ -505,7 +505,7 @@ fn handshakes_have_documented_settings() {
 }
 
 #[test]
-fn both_roles_refuse_by_same_causes() {
+fn both_roles_refuse_for_same_causes() {
     let (root, other) = (authority(), intermediate("other", &authority()));
     let good = identity(&root, &params(&[NAME]));
     let foreign = identity(&other, &params(&[NAME]));

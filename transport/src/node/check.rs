@@ -149,9 +149,8 @@ impl NodeOptions {
 
     /// Refuses options that need more memory than the machine, the control group or the limits of the process allow.
     ///
-    /// The memory of the layer above is added: the memory that it takes at the start, and the maximum that
-    /// its limits allow where they are raised. The default limits fit every machine, as peers rarely use them
-    /// up.
+    /// `at_start` is the memory that the layer above takes at the start, and `raised` the maximum that its raised
+    /// limits allow. Default limits are not counted, because peers rarely use them up.
     ///
     /// # Errors
     /// Returns [`StartError::TooMuchMemory`] with the sum and its largest parts, or [`StartError::NoRoom`].

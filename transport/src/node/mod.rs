@@ -63,7 +63,7 @@ pub struct Node {
     shared: Arc<NodeShared>,
     /// Threads that have not been joined, with the pollers' indices. The joining thread holds the lock.
     machines: Mutex<Vec<(Option<PollerIndex>, Running)>>,
-    /// Time at which running threads are abandoned, in ns: the earliest of all shutdowns.
+    /// Earliest time of all shutdowns at which running threads are abandoned, in ns.
     abandon_at: AtomicU64,
     /// Threads that drive the machines.
     threads: Vec<ThreadNumber>,
@@ -173,7 +173,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the address at which the node is reached: its first listening address, with the actual port.
+    /// Returns the address at which the node is reached, which is its first listening address with the actual port.
     /// An unspecified address is replaced by the first address of the device at which the node is reached.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
@@ -286,7 +286,7 @@ impl Node {
     /// Returns the pollers whose driver did not return within 3 s after the grace period. Their threads and
     /// resources remain until the driver returns.
     ///
-    /// Has no effect in a forked child: the threads and their resources belong to the parent.
+    /// Has no effect in a forked child, since the threads and their resources belong to the parent.
     pub fn shutdown(&self, grace: Duration) -> Vec<PollerIndex> {
         if self.process.is_forked() {
             return Vec::new();

@@ -133,7 +133,6 @@ impl CurrentDevice {
         self.write().facts.removed_since = Some(now);
     }
 
-    /// Releases the device.
     fn release(&self) {
         let mut known = self.write();
         let Some(device) = known.device.take() else { return };
@@ -150,7 +149,6 @@ impl CurrentDevice {
     }
 }
 
-/// Adds counters by name.
 fn add(to: &mut Vec<Counter>, more: &[Counter]) {
     for counter in more {
         match to.iter_mut().find(|known| known.name == counter.name) {
@@ -225,7 +223,6 @@ impl OwnIdentity {
         }
     }
 
-    /// Replaces the credentials.
     pub(crate) fn replace(&self, credentials: Arc<Credentials>) {
         *self.own() = OwnCredentials::new(credentials);
     }
@@ -277,7 +274,6 @@ impl OwnIdentity {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counters, by name.
     pub(crate) fn counters(&self) -> [Counter; 6] {
         [
             ("handshakes_begun", &self.handshakes_begun),

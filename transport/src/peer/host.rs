@@ -27,7 +27,6 @@ impl PeerHosts {
         self.lock().device = Some(Arc::downgrade(device));
     }
 
-    /// Returns the host of a peer.
     pub(crate) fn of(&self, peer: PeerKey) -> PeerHost {
         let known = self.lock().known.get(&peer.host()).copied();
         known.unwrap_or_else(|| self.ask(peer.host()))

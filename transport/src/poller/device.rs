@@ -87,7 +87,6 @@ impl Queues {
         watched
     }
 
-    /// Releases the queues.
     pub(super) fn detach(&mut self) {
         if let Some(wait) = self.wait.take() {
             self.sleeper.watch_set(0, Vec::new);
@@ -103,7 +102,6 @@ impl Queues {
         }
     }
 
-    /// Returns true if there is a device.
     pub(super) fn is_attached(&self) -> bool {
         self.attached.is_some()
     }

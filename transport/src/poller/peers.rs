@@ -58,7 +58,6 @@ pub(super) enum Next {
 pub(super) struct Peers(PeerTable<Peer>);
 
 impl Peers {
-    /// Creates an empty table that uses this hash.
     pub(super) fn new(hash: PeerHash) -> Self {
         Self(PeerTable::new(hash))
     }
@@ -105,7 +104,6 @@ impl Peers {
         Some((choice, peer.trunk))
     }
 
-    /// Returns the place of the peer's trunk in the poller's table.
     pub(super) fn trunk(&self, key: PeerKey) -> Option<usize> {
         self.0.get(key).and_then(|peer| peer.trunk)
     }

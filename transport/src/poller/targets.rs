@@ -245,7 +245,6 @@ impl Targets {
         Some(place)
     }
 
-    /// Returns the target at a place.
     pub(super) fn at(&mut self, place: usize) -> Option<&mut Target> {
         self.known.get_mut(place)
     }

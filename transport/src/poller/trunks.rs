@@ -67,7 +67,6 @@ impl Trunks {
         self.busy(res).filter_map(|(_, trunk)| stalled(trunk)).collect()
     }
 
-    /// Returns the places of all trunks.
     pub(super) fn slots(&self) -> Vec<usize> {
         self.0.iter().map(|(slot, _)| slot).collect()
     }

@@ -86,7 +86,6 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Begins a round.
     pub(super) fn begin_round(&mut self, now: Time) {
         self.round = self.round.wrapping_add(1);
         self.spent = 0;
@@ -95,7 +94,6 @@ impl Turns {
         self.has_polled = false;
     }
 
-    /// Returns true if all lines are empty.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
@@ -106,7 +104,6 @@ impl Turns {
         self.spent >= ROUND_MESSAGES || self.spent >= TURN_MESSAGES && clock.now() >= self.until
     }
 
-    /// Returns the number of the round.
     pub(super) fn round(&self) -> u32 {
         self.round
     }
@@ -126,8 +123,8 @@ impl Turns {
         self.left
     }
 
-    /// Returns true if the current peer may continue: it has messages left, or gets more because other peers do not
-    /// wait and the round is not over.
+    /// Returns true if the current peer may continue, because it has messages left in its turn, or gets more since
+    /// other peers do not wait and the round is not over.
     #[inline]
     pub(super) fn goes_on(&mut self, peer: PeerKey, clock: &Clock) -> bool {
         if self.left > 0 {
@@ -251,7 +248,6 @@ impl Turns {
         self.order.front().copied()
     }
 
-    /// Returns the number of waiting peers.
     pub(super) fn peers(&self) -> usize {
         self.order.len()
     }

@@ -77,7 +77,7 @@ pub(super) enum Choice {
     Nic(NicChoice),
     /// The software device, and why.
     Software(String),
-    /// Error: the node does not start.
+    /// The reason why the node does not start.
     Nothing(NoNic),
 }
 

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read() {
+    fn connection_names_are_parsed() {
         for (text, connections) in
             [("auto", Connections::Auto), ("xrc", Connections::Xrc), ("rc", Connections::Rc)]
         {

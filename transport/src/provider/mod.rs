@@ -188,9 +188,9 @@ pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
     device.gid_table().into_iter().find(is_it).map(|entry| entry.index)
 }
 
-/// Returns the address of a node that does not listen: the device's first address, if the node may use it. Otherwise
-/// a separate loopback address, because a process of another user may hold the RoCE port of 127.0.0.1. On a host
-/// without IPv4, the address is ::1.
+/// Returns the address of a node that does not listen, which is the device's first address if the node may use it.
+/// Otherwise it is a separate loopback address, because a process of another user may hold the RoCE port of
+/// 127.0.0.1. On a host without IPv4, the address is ::1.
 fn client_address(options: &NodeOptions) -> ClientAddress {
     if let Some(&first) = options.software().addresses.first()
         && (first.is_loopback() || options.may_leave_host())

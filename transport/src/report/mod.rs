@@ -312,7 +312,6 @@ impl SessionQps {
         sessions.entry((peer, number)).or_default().push(Arc::downgrade(qp));
     }
 
-    /// Removes a session.
     pub(crate) fn close(&self, peer: PeerKey, number: u32) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(peer, number));
     }
@@ -372,7 +371,6 @@ impl Traffic {
         })
     }
 
-    /// Returns all lanes in order.
     pub(crate) fn report(&self) -> Vec<LaneReport> {
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lanes = peers

@@ -1,4 +1,4 @@
-//! The flight record of a node: its last events, for `Node::record` and `trunkctl record`.
+//! The flight record of a node, with its last events, for `Node::record` and `trunkctl record`.
 //!
 //! Calls are too frequent to record without sampling, so the layer above keeps a ring of sampled calls per poller.
 //! This record contains the node's other events, such as sessions, drains, held pollers and changes of the device.

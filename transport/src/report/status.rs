@@ -130,7 +130,6 @@ pub struct PathStatus {
 }
 
 impl PathStatus {
-    /// Returns the paths of a peer's QPs, each once.
     pub(crate) fn of(qps: impl Iterator<Item = QpPath>) -> Vec<Self> {
         let mut paths = BTreeMap::<_, u32>::new();
         for path in qps {

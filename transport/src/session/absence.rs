@@ -139,7 +139,6 @@ impl Presence {
         self.state = Stage::Looking { next, failures: failures.saturating_add(1) };
     }
 
-    /// Handles the return of the device.
     pub(super) fn returned(&mut self) {
         self.state = Stage::Present;
     }

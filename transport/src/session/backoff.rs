@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn transient_failures_are_silent_until_there_are_many() {
+    fn first_transient_failures_are_not_reported() {
         let mut backoff = Backoff::new(7);
         for _ in 1..SILENT_FAILURES {
             assert!(backoff.failed(START, PeerDown::Refused("stale"), true));

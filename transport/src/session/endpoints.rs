@@ -164,7 +164,6 @@ impl Endpoints {
         Some(Arc::clone(&self.sessions.get(&(peer, number))?.get(&role)?.id))
     }
 
-    /// Returns the name of the device.
     pub(crate) fn device_name(&self) -> &str {
         self.attached.as_ref().map_or("", |attached| attached.device.device.attributes().name.as_str())
     }
@@ -196,7 +195,6 @@ impl Endpoints {
         self.attached.as_ref().map(|attached| attached.device.srqs.clone()).unwrap_or_default()
     }
 
-    /// Returns the kind of connections.
     pub(crate) fn connections(&self) -> ConnectionKind {
         self.attached.as_ref().map_or(ConnectionKind::Xrc, |attached| attached.device.connections)
     }
@@ -327,7 +325,6 @@ impl Endpoints {
         end.id.udp_ports().zip(end.id.asked_mtu())
     }
 
-    /// Returns the TGTs of a session.
     pub(crate) fn targets_of(&self, peer: PeerKey, number: u32) -> Vec<QpNumber> {
         let ends = self.sessions.get(&(peer, number)).into_iter().flatten();
         let targets = ends.filter(|(role, _)| matches!(role, Role::Tgt(_)));

@@ -444,7 +444,6 @@ impl Machine {
         self.session(number).is_some_and(Session::is_unproven)
     }
 
-    /// Returns the number of unproven sessions.
     pub(crate) fn unproven_sessions(&self) -> usize {
         self.sessions().filter(|session| session.is_unproven()).count()
     }
@@ -455,7 +454,6 @@ impl Machine {
         self.session(number).map_or(0, |session| u16::try_from(session.targets.len()).unwrap_or(u16::MAX))
     }
 
-    /// Returns the number of candidates.
     pub(crate) fn candidates(&self) -> usize {
         self.candidates.len()
     }

@@ -154,7 +154,6 @@ impl Peers {
         self.known.len()
     }
 
-    /// Iterates over all peers.
     pub(super) fn all(&self) -> impl Iterator<Item = (PeerKey, &PeerSession)> {
         self.known.iter().map(|(&key, peer)| (key, peer))
     }
@@ -231,7 +230,6 @@ impl Peers {
         (due, gone)
     }
 
-    /// Removes a peer.
     pub(super) fn remove(&mut self, key: PeerKey) -> Option<PeerSession> {
         let peer = self.known.remove(&key)?;
         self.time(key, peer.timer, None);
@@ -506,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn unproven_sessions_are_bounded_per_host_and_in_all() {
+    fn unproven_sessions_are_bounded_per_host_and_in_total() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         let make = |peers: &mut Peers, port, host| {
             let made =

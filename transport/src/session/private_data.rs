@@ -393,7 +393,6 @@ fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<u8, Refusal> {
     bytes.get(5).copied().ok_or(Refusal::Malformed)
 }
 
-/// Reads a UDP port.
 fn udp_port(bytes: &[u8], at: usize) -> Option<u16> {
     Some(match u16::from_be_bytes(array(bytes, at)?) {
         0 => UDP_PORT,
@@ -401,7 +400,6 @@ fn udp_port(bytes: &[u8], at: usize) -> Option<u16> {
     })
 }
 
-/// Returns the bytes of a UDP port.
 fn udp_port_bytes(port: u16) -> [u8; 2] {
     if port == UDP_PORT { [0; 2] } else { port.to_be_bytes() }
 }

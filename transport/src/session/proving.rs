@@ -1,8 +1,8 @@
-//! Handshakes in progress: their stages, and the order of their turns.
+//! Stages of the handshakes in progress, and the order of their turns.
 //!
-//! Flights wait in three classes: renewals, which have an eighth of the turns while others wait; sessions
-//! requested by the program or with hosts that have proved a name; all other sessions. Within a class,
-//! begun handshakes come first, and hosts take turns. `handshaking.rs` runs first handshakes, `renewing.rs`
+//! Flights wait in three classes: renewals, sessions requested by the program or with hosts that have proved a name,
+//! and all other sessions. Renewals get an eighth of the turns while other flights wait. Within a class, handshakes
+//! in progress come first, and hosts take turns. `handshaking.rs` runs first handshakes, and `renewing.rs` runs
 //! renewals.
 #![forbid(unsafe_code)]
 
@@ -15,10 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use trunkline_verbs::{PeerHost, Time};
 
-/// Maximum number of frames of a peer that wait for the turn that begins an exchange: a ClientHello, and a FAILURE.
+/// Maximum number of frames from a peer that wait for the turn that begins an exchange, enough for a ClientHello and
+/// a FAILURE.
 pub(super) const EARLY_FRAMES: usize = 4;
 
-/// A session: the peer and this node's number of the session.
+/// Peer, and this node's number of the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
 /// Identity of a session's peer, and the settings that its SETTINGS must equal.

@@ -75,7 +75,6 @@ impl Events {
         self.lost.contains(&peer)
     }
 
-    /// Takes the oldest event.
     pub(crate) fn next(&mut self) -> Option<Event> {
         self.queue.pop_front()
     }

@@ -171,12 +171,10 @@ impl Lane {
         sizes.fold((0, 0), |(count, bytes), (more, of_them)| (count + more, bytes + of_them))
     }
 
-    /// Returns the earliest deadline of a waiting message.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.queues.iter().filter_map(MessageQueue::next_deadline).min()
     }
 
-    /// Adds a FIN.
     pub(super) fn push_fin(&mut self, fin: Fin, now_ms: u64) {
         self.begin_to_wait(now_ms);
         self.last = None;

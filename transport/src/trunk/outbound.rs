@@ -189,7 +189,6 @@ impl CopyTurns {
         self.waiting.is_empty()
     }
 
-    /// Removes all trunks.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
     }

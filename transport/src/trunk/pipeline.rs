@@ -263,7 +263,6 @@ impl Pipeline {
         self.posted == 0
     }
 
-    /// Returns true if there is neither posted nor staged work.
     pub(super) fn is_empty(&self) -> bool {
         self.work.is_empty()
     }
@@ -370,7 +369,6 @@ impl Pipeline {
         true
     }
 
-    /// Adds work. Returns its number.
     fn push(&mut self, kind: WorkKind, record: Record) -> u64 {
         self.work.push_back(Work { kind, record });
         (self.first + self.work.len() as u64 - 1) & SEQUENCES

@@ -32,7 +32,6 @@ impl<'a> Cancelling<'a> {
         self.cancelled
     }
 
-    /// Returns true if all messages were found.
     fn is_done(&self) -> bool {
         self.cancelled.len() == self.tokens.len()
     }
@@ -82,7 +81,6 @@ impl MessageQueue {
         self.messages.is_empty()
     }
 
-    /// Returns the number of messages that wait.
     pub(super) fn count(&self) -> usize {
         self.messages.len()
     }

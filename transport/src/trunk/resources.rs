@@ -235,7 +235,6 @@ impl SendRoom {
         self.slots.sge(slot, at, length)
     }
 
-    /// Counts a staged work request.
     pub(super) fn begin(&mut self) {
         self.outstanding += 1;
     }

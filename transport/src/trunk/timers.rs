@@ -223,7 +223,7 @@ impl Trunk {
     }
 
     /// Returns true if messages may have to wait for an acknowledgement from the peer. Without that wait, messages to
-    /// a vanished peer would count as possibly delivered.
+    /// a peer that is gone would count as possibly delivered.
     #[inline]
     pub(super) fn is_silent(&self, res: &Resources) -> bool {
         self.silence.is_long(res.time.now_ms())

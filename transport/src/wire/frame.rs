@@ -34,7 +34,6 @@ use trunkline_verbs::Time;
 pub(crate) const HEADER: usize = 8;
 /// Size of a header with a time left, in bytes.
 pub(crate) const TIMED_HEADER: usize = 12;
-/// Offset of the word.
 pub(crate) const WORD: usize = 2;
 /// Start of the header bytes that are written when the frame is posted.
 pub(crate) const SETTLED: usize = 4;
@@ -259,7 +258,6 @@ impl Bundle {
         Self { at: HEADER, left: count }
     }
 
-    /// Returns true after the last message.
     #[inline]
     pub(crate) fn is_over(self) -> bool {
         self.left == 0
@@ -421,7 +419,6 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Encodes the announcement.
     pub(crate) fn emit(&self) -> [u8; ANNOUNCEMENT] {
         let mut out = [0; ANNOUNCEMENT];
         out[0..8].copy_from_slice(&self.id.to_le_bytes());
@@ -453,7 +450,6 @@ pub(crate) enum FinStatus {
     Exhausted,
 }
 
-/// One entry of a FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fin {
     pub(crate) id: u64,
@@ -461,7 +457,6 @@ pub(crate) struct Fin {
 }
 
 impl Fin {
-    /// Encodes the entry.
     pub(crate) fn emit(&self) -> [u8; FIN_ENTRY] {
         let mut out = [0; FIN_ENTRY];
         out[0..8].copy_from_slice(&self.id.to_le_bytes());

@@ -142,7 +142,7 @@ fn both_sides_prove_their_names_and_have_same_keys() {
 
 /// Changes one byte per handshake. Every seventh position is changed, from a start that differs between runs.
 #[test]
-fn changed_byte_ends_handshake_with_cause_at_both_sides() {
+fn changed_byte_ends_handshake_with_cause_on_both_sides() {
     const STEP: usize = 7;
     let credentials = pair();
     let mut random = Random::from_entropy();
@@ -176,7 +176,7 @@ fn changed_byte_ends_handshake_with_cause_at_both_sides() {
 }
 
 #[test]
-fn different_view_ends_handshake_with_its_name_at_both_sides() {
+fn different_view_ends_handshake_with_field_name_on_both_sides() {
     let credentials = pair();
     for (name, other) in different() {
         // Here the server compares first, as all servers do.
@@ -266,7 +266,7 @@ fn refused_by_certificate(root: &Authority) -> Vec<(Refused, Credentials)> {
 }
 
 #[test]
-fn certificates_are_refused_in_both_roles_with_cause_at_both_sides() {
+fn certificates_are_refused_in_both_roles_with_cause_on_both_sides() {
     let root = authority();
     let lists = trust(&root).with_revocation_lists(revocation_list(&root, 7).as_bytes()).unwrap();
     let judge = Arc::new(credentials(&identity(&root, &params(&["judge.example"])), &lists));
