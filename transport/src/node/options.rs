@@ -479,7 +479,7 @@ impl NodeOptions {
         self
     }
 
-    /// Multiplies the memory limits that the program has not set by `part` / [`PARTS`](crate::budget::PARTS), but
+    /// Multiplies by `part` / [`PARTS`](crate::budget::PARTS) the memory limits that the program has not set, but
     /// leaves room for the largest message.
     #[doc(hidden)]
     #[must_use]

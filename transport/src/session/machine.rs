@@ -29,7 +29,8 @@
 //! Requests are passed to the machine only after the sender has proved its address (`requests.rs`).
 //!
 //! Requests are matched by session names, which are pairs of epoch and number. A node numbers its sessions and has an
-//! epoch for each peer. A name is never reused. A dial-back echoes the name of the session that it answers:
+//! epoch for each peer. A name is never reused. A dial-back echoes the name of the session that it answers. The
+//! result of a request is:
 //!
 //! | request | this node's session | result |
 //! |---|---|---|
