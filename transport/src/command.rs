@@ -1,6 +1,6 @@
 //! Commands between a node's machines, and the handles of the machines.
 //!
-//! All modules may use these queues and wakers. Pollers perform [`Command`]s, the CM machine performs
+//! All modules may use these queues and wakers. Pollers execute [`Command`]s and the CM machine executes
 //! [`CmCommand`]s, without waiting for each other.
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ use trunkline_verbs::{CmId, QpNumber, QueuePair, SrqNumber, Time, VerbsError};
 #[derive(Debug)]
 pub(crate) struct SessionUp {
     pub(crate) peer: PeerKey,
-    /// This node's number of the session.
+    /// This node's number for the session.
     pub(crate) number: u32,
     /// The peer's incarnation.
     pub(crate) epoch: u64,
@@ -31,10 +31,10 @@ pub(crate) struct SessionUp {
     pub(crate) srqs: Vec<SrqNumber>,
     /// Maximum number of outstanding READs on the INI.
     pub(crate) read_depth: u8,
-    /// True if the peer has dialled the session: this side probes it while it is idle.
+    /// True if the peer dialled the session, which this node then probes while it is idle.
     pub(crate) is_accepted: bool,
     pub(crate) identity: PeerIdentity,
-    /// Settings to which the peer has bound itself.
+    /// Settings from the handshake's proof, which the peer's SETTINGS frame must equal.
     pub(crate) settings: Option<Arc<[u8]>>,
     /// Keys of the poller's lanes; `None` if their frames are not sealed.
     #[cfg(feature = "identity")]
@@ -47,58 +47,58 @@ pub(crate) struct SessionUp {
 /// A command to a poller.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// A TGT was created: messages through it come from this peer's poller. Sent before the peer can send.
+    /// A TGT was created for messages from this poller of the peer. The command is sent before the peer can send.
     TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
-    /// A TGT is destroyed, and its session continues without it.
+    /// A TGT is destroyed, although its session continues.
     TargetDropped { target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
-    /// The INI of poller 0 is connected to the peer's poller 0, whose SRQ is `srq`. Handshake frames are sent through the INI
-    /// until the session is up or closed.
+    /// The INI of poller 0 is connected to the peer's poller 0, whose SRQ is `srq`. Handshake frames are sent through
+    /// this INI until the session is up or closed.
     #[cfg(feature = "identity")]
     BeginHandshake { peer: PeerKey, number: u32, qp: Arc<dyn QueuePair>, srq: SrqNumber },
     /// Send a handshake frame, after the frames of earlier commands.
     #[cfg(feature = "identity")]
     SendHandshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
-    /// Find out if the peer of a session still answers.
+    /// Probe whether the peer of a session still answers.
     Probe { peer: PeerKey, number: u32 },
     /// The peer of a session has proved its names again, in the exchange of this number. Each lane switches to the keys
     /// of that exchange.
     #[cfg(feature = "identity")]
     Renewed { peer: PeerKey, number: u32, identity: PeerIdentity, exchange: u32 },
-    /// The TGTs of a session are destroyed: the peer can no longer send or READ. The `PeerDown` that follows
-    /// has the same cause.
+    /// The TGTs of a session are destroyed, so the peer can no longer send or READ. The `PeerDown` that follows has
+    /// the same cause.
     SessionClosed { peer: PeerKey, number: u32, cause: PeerDown },
     /// The session is over, or could not be created. Comes after its `SessionClosed`. After a failed attempt,
     /// `next` is the earliest time of the next one.
     PeerDown { peer: PeerKey, number: u32, cause: PeerDown, next: Option<Time> },
     /// The CM machine has removed the peer.
     Forget { peer: PeerKey },
-    /// The device was removed: take the frames that have arrived, and report this.
+    /// The device was removed. Take the frames that have arrived, and report completion.
     DeviceLost,
-    /// Frames for this poller that another poller held when its device was removed, and that did not fit the
-    /// ring. They arrived after the frames in the ring.
+    /// Frames for this poller that another poller held when its device was removed, and that did not fit in the ring.
+    /// They arrived after the frames in the ring.
     HandedOn(Vec<Crossing>),
     /// Take the frames that other pollers forwarded. Sent when all pollers have taken their frames, before
     /// the sessions are closed.
     TakeHandedOn,
-    /// The device was removed, and all sessions are closed: release everything on it and report that.
+    /// The device was removed, and all sessions are closed. Release everything on the device and report completion.
     ReleaseDevice,
-    /// There is a device again. Comes before anything that uses it.
+    /// A device is available again. Precedes all commands that use it.
     TakeDevice(Box<PollerDevice>),
-    /// The node shuts down: finish work in progress until the deadline.
+    /// The node shuts down. Finish work in progress before the deadline.
     Shutdown { deadline: Time },
-    /// End as soon as the device is done: all sessions were closed.
+    /// All sessions are closed. End as soon as the device has completed all work.
     End,
 }
 
-/// An endpoint whose route to a peer is resolved, or why that failed.
+/// An endpoint whose route to a peer is resolved, or the error.
 pub(crate) type DialOutcome = Result<Arc<dyn CmId>, VerbsError>;
 
 /// A command to the CM machine.
 #[derive(Debug)]
 pub(crate) enum CmCommand {
-    /// A poller has something to send to this peer, or is about to.
+    /// A poller has a message for this peer, or will soon have one.
     Want { peer: PeerKey, connect: Connect },
     /// Result of resolving a peer's address, for one INI of a session.
     Resolved { peer: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome },
@@ -170,7 +170,7 @@ struct PollerQueue {
     commands: SegQueue<Command>,
 }
 
-/// Handle that wakes one poller. Put work where its driver finds it, then call [`PollerHandle::wake`].
+/// Handle that wakes one poller. Add work to a queue that its driver checks, then call [`PollerHandle::wake`].
 #[derive(Clone)]
 pub struct PollerHandle(Arc<PollerQueue>);
 

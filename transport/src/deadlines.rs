@@ -1,11 +1,11 @@
-//! Deadlines: a few ordered lists, and a timer wheel for the rest.
+//! Timers, kept in a few sorted lists and a timer wheel.
 //!
-//! Adding and removing takes constant time, and allocates only when the number of deadlines reaches a new
-//! maximum. A deadline is the time of a call plus its time limit, and programs use few different limits. So
-//! most deadlines are appended to one of a few sorted lists, the *runs*. The others go to the wheel. It
-//! divides time into ticks of about a millisecond. The first level has a list for each of 64 ticks, the next
-//! one for each of 64 times 64, and so on. A later deadline moves to a finer level when its time comes near.
-//! Expiry times themselves are exact.
+//! Adding and removing takes constant time, and allocates only when the number of deadlines reaches a new maximum. A
+//! deadline is the start of a call plus its time limit, and programs use few different limits. Most deadlines are
+//! therefore appended to one of a few sorted lists, the *runs*. The others are stored in the wheel, which divides
+//! time into ticks of about a millisecond. Each of the 64 lists of the first level covers one tick, each list of the
+//! second level 64 ticks, and so on. A deadline moves to a finer level as its time approaches. Expiry times are
+//! exact.
 //!
 //! Each poller has its own deadlines, without locks.
 #![forbid(unsafe_code)]
@@ -13,7 +13,7 @@
 use slab::Slab;
 use trunkline_verbs::Time;
 
-/// Binary logarithm of a tick, in nanoseconds.
+/// Binary logarithm of the length of a tick in nanoseconds.
 const TICK_BITS: u32 = 20;
 /// Binary logarithm of the number of lists of a level.
 const LEVEL_BITS: u32 = 6;
@@ -22,7 +22,7 @@ const LISTS: usize = 1 << LEVEL_BITS;
 const LEVELS: u32 = 4;
 /// Number of runs: lists to which deadlines are appended in order.
 const RUNS: usize = 4;
-/// Index of a missing entry.
+/// Index that stands for a missing entry.
 const NONE: usize = usize::MAX;
 
 /// Key of a deadline, valid until it expires or is removed.
@@ -38,7 +38,7 @@ pub struct Deadlines<T> {
     in_wheel: usize,
     /// Lower bound of the deadlines in the wheel. The earliest one may have been removed.
     earliest: Time,
-    /// Progress of time, in ticks. Never later than the time.
+    /// Current tick, never later than the current time.
     tick: u64,
     levels: [Level; LEVELS as usize],
     /// Entries later than the levels cover.
@@ -87,7 +87,7 @@ impl Run {
 
 #[derive(Debug)]
 struct Level {
-    /// A bit for each list that is not empty.
+    /// Bit mask of the lists that are not empty.
     occupied: u64,
     lists: [List; LISTS],
 }
@@ -120,7 +120,7 @@ impl<T> Deadlines<T> {
         self.entries.is_empty()
     }
 
-    /// Returns a lower bound of the deadlines, for the next call of [`Self::due`]; `None` without deadlines.
+    /// Returns a lower bound of the deadlines, as the time of the next call of [`Self::due`]; `None` if empty.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let of_wheel = (self.in_wheel > 0).then_some(self.earliest);
@@ -189,7 +189,7 @@ impl<T> Deadlines<T> {
         }
     }
 
-    /// Takes an expired item.
+    /// Removes and returns an expired item.
     pub fn due(&mut self, now: Time) -> Option<T> {
         for run in 0..RUNS {
             let first = self.runs[run].list.first;
@@ -229,7 +229,7 @@ impl<T> Deadlines<T> {
         if self.far.first == NONE { Time::MAX } else { start_of(self.next_round()) }
     }
 
-    /// Returns the first tick that the levels do not cover now.
+    /// Returns the first tick after those that the levels currently cover.
     fn next_round(&self) -> u64 {
         ((self.tick >> (LEVELS * LEVEL_BITS)) + 1) << (LEVELS * LEVEL_BITS)
     }

@@ -1,6 +1,6 @@
-//! Fuzz targets: plain functions that take any bytes and panic when something is broken.
+//! Fuzz targets: functions that take arbitrary bytes and panic if a property is violated.
 //!
-//! Called by the tests, which mutate a corpus for a moment, and by coverage-guided fuzzers.
+//! Called by the tests, which briefly mutate a corpus, and by coverage-guided fuzzers.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -87,7 +87,7 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// Takes the bytes after the first as a flight, which the first byte selects, and as the list of a binding.
+/// Parses the bytes after the first as a flight, whose kind the first byte selects, and as the list of a binding.
 #[cfg(feature = "identity")]
 pub fn identity(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
@@ -107,8 +107,9 @@ pub fn identity(data: &[u8]) {
     }
 }
 
-/// Hands any frames to one side of a handshake. The lowest bit of the first byte is the side, and the others are the
-/// number of honest frames before. Each frame follows its length (2).
+/// Passes arbitrary frames to one side of a handshake. The lowest bit of the first byte selects the side, and the
+/// other bits are the number of valid frames that are passed first. Each frame is preceded by its length, in two
+/// bytes.
 #[cfg(feature = "identity")]
 pub fn exchange(data: &[u8]) {
     /// Self-signed certificate and its key.
@@ -170,8 +171,8 @@ pub fn exchange(data: &[u8]) {
     }
 }
 
-/// Lets peers claim anything about their credit, and checks that the depth is never granted twice. The first
-/// byte is the depth; every following four bytes are one action of a peer.
+/// Applies arbitrary credit claims of peers, and checks that receives are never granted twice. The first byte is the
+/// depth; every following four bytes are one action of a peer.
 pub fn credit(data: &[u8]) {
     let Some((&depth, steps)) = data.split_first() else { return };
     let mut grantor = Grantor::new(u32::from(depth).max(2));
@@ -207,7 +208,7 @@ pub fn credit(data: &[u8]) {
     }
 }
 
-/// The loop that the tests of every crate with fuzz targets share.
+/// Replay loop, shared by the tests of all crates with fuzz targets.
 #[cfg(test)]
 #[path = "../../fuzz/replay.rs"]
 mod replay;

@@ -1,26 +1,26 @@
 //! Pollers, trunks, sessions, credits and registered buffers over XRC, or over RC on devices without XRC.
 //!
-//! A [`Node`] has one or more pollers, each a thread with a CQ, an SRQ and its share of the work, and one
-//! trunk per poller and peer node. It carries messages between pollers. The program gives each poller a driver, which
-//! owns the poller's [`Transport`], takes its turns and interprets the messages.
+//! A [`Node`] runs one or more pollers, each a thread with a CQ and an SRQ. Each poller has one trunk per peer node,
+//! which carries its messages to the peer's pollers. The program gives each poller a driver, which owns the poller's
+//! [`Transport`], takes its turns and interprets the messages.
 //!
 //! | module | contents |
 //! |---|---|
-//! | `node` | starting and ending a node, its options, and what its threads share on one device after another |
+//! | `node` | start and end of a node, its options, and the state that its threads share |
 //! | `provider` | choice of the device, and of XRC or RC |
 //! | `report` | counters, the report and the status of a node, ledgers for simulations |
 //! | `command` | commands between the machines of a node |
-//! | `peer` | keys of peers, maps by them, their hosts and epochs |
+//! | `peer` | keys, hosts and epochs of peers, and maps keyed by peer |
 //! | `messages` | messages and events between a transport and its driver |
 //! | `poller` | the loop, sending, receiving, frames that cross to another poller over RC |
-//! | `trunk` | messages of one INI: staged, in flight, partly transferred |
+//! | `trunk` | messages sent through one INI: staged, in flight, partly transferred |
 //! | `session` | handshake and connection machine, without I/O; the CM machine |
-//! | `wire` | header of frames, settings and sizes, without I/O |
+//! | `wire` | frame headers, settings and sizes, without I/O |
 //! | `identity` | proof of the names of peers, with the feature `identity` |
 //! | `credit` | receives granted to each sender, without I/O |
-//! | `budget` | limits of a resource, for one peer, one host and all |
+//! | `budget` | limits on resources, per peer, per host and in total |
 //! | `deadlines` | deadlines of timers, without I/O |
-//! | `buffer` | registered memory: all `unsafe` of the crate |
+//! | `buffer` | registered memory, and all `unsafe` code of the crate |
 //! | [`fuzz`] | targets of fuzzers |
 
 #[doc(hidden)]

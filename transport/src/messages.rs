@@ -1,4 +1,4 @@
-//! Messages and events between a transport and its driver, the protocol above.
+//! Messages and events that a transport exchanges with its driver, which implements the protocol above.
 #![forbid(unsafe_code)]
 
 use crate::Body;
@@ -24,31 +24,31 @@ pub(crate) const NO_IDENTITY: &str = "it requires an identity, and this node has
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerIndex(pub u16);
 
-/// Destination of a message: one of the peer's pollers.
+/// Destination of a message among the peer's pollers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
     /// The poller with this index.
     Poller(PollerIndex),
-    /// Any poller: the transport sends messages to the peer's pollers in turn.
+    /// Any poller. The transport selects the peer's pollers in turn.
     Any,
     /// The poller that this choice selects. Within a session, a choice always selects the same poller.
     Choice(PollerChoice),
 }
 
-/// Poller of a peer that the transport has chosen for a message: this number modulo the number of pollers that
-/// the peer has in the session through which the message is sent.
+/// Choice of one of a peer's pollers. The index of the poller is this number modulo the number of the peer's pollers
+/// in the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PollerChoice(NonZeroU32);
 
 impl PollerChoice {
-    /// Creates the choice with this number. The last two numbers are the same choice, so that an
+    /// Creates a choice from a number. `u32::MAX - 1` and `u32::MAX` give the same choice, so that an
     /// `Option<PollerChoice>` fits in four bytes.
     #[must_use]
     pub const fn new(number: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(number))
     }
 
-    /// Returns the poller, out of `pollers`.
+    /// Returns the index of the chosen poller among `pollers` pollers.
     #[must_use]
     pub fn of(self, pollers: u16) -> PollerIndex {
         let index = (self.0.get() - 1).checked_rem(u32::from(pollers)).unwrap_or_default();
@@ -60,8 +60,7 @@ impl PollerChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// A session with a peer, identified by this node's number. A restarted peer has the same key and a new
-/// session.
+/// Number of a session with a peer, assigned by this node. A restarted peer keeps its key but gets a new session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionNumber(pub u32);
 
@@ -70,19 +69,19 @@ pub struct SessionNumber(pub u32);
 pub struct Origin {
     /// Node that sent the message.
     pub peer: PeerKey,
-    /// Session through which the message came.
+    /// Session through which the message arrived.
     pub session: SessionNumber,
-    /// Poller of that node that sent the message.
+    /// Poller that sent the message.
     pub poller: PollerIndex,
 }
 
-/// Behaviour of a message without a session to its peer when an attempt to connect fails.
+/// Behaviour of a message that waits for a session when a connection attempt fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Connect {
-    /// Fails with the attempt that it waited for, or at once while the node pauses before its next attempt.
+    /// The message fails if the connection attempt fails, or at once while the node pauses before its next attempt.
     #[default]
     FailFast,
-    /// Waits for a session until its deadline, even if attempts fail.
+    /// The message waits for a session until its deadline, even if connection attempts fail.
     Wait,
 }
 
@@ -108,8 +107,8 @@ pub enum Report {
     /// All outcomes.
     #[default]
     Always,
-    /// All outcomes, except the delivery of a message that left at once. [`Accepted::left`] then names its
-    /// session. The message was delivered unless its failure is reported before the session ends.
+    /// All outcomes except the delivery of a message that was sent at once. Such a message was delivered unless its
+    /// failure is reported before the session in [`Accepted::left`] ends.
     Failure,
     /// Outcomes are not reported.
     Never,
@@ -123,7 +122,7 @@ pub(crate) struct DeliveryReport {
 }
 
 impl DeliveryReport {
-    /// Returns the delivery report of a message that is queued.
+    /// Returns the delivery report for a queued message, whose delivery is always reported.
     pub(crate) fn of_waiting(self) -> Self {
         Self { report: if self.report == Report::Failure { Report::Always } else { self.report }, ..self }
     }
@@ -145,32 +144,32 @@ pub struct Outgoing<'a> {
     pub peer: PeerKey,
     /// Destination poller.
     pub destination: Destination,
-    /// Session of the message; `None` for the current or the next session. A message for an ended session is
+    /// Session of the message; `None` for the current or the next session. A message for a session that has ended is
     /// refused, or fails if it was queued, so that an answer never reaches a later incarnation of the peer.
     pub session: Option<SessionNumber>,
     /// Behaviour when the peer cannot be reached.
     pub connect: Connect,
-    /// If true, the peer's poller gets the message after all ordered messages that this poller has sent there
-    /// before, even if those are large. Other messages overtake large ones, which the peer has to READ.
+    /// True if the peer's poller receives the message after all ordered messages that this poller sent to it before,
+    /// including large ones. Other messages overtake large messages, which the peer fetches by RDMA READ.
     pub ordered: bool,
     /// Kind, flags and word.
     pub header: MessageHeader,
     /// First part of the contents, copied before `send` returns.
     pub head: &'a [u8],
-    /// Number of bytes of the head that reach the peer with the announcement of a large message, before it READs the
-    /// rest: at most 4096. Only the first 1000 are guaranteed to arrive with it.
+    /// Number of bytes of the head that the announcement of a large message carries, at most 4096. Only the first
+    /// 1000 are guaranteed to arrive before the peer READs the rest.
     pub announced: usize,
-    /// Second part, which directly follows the first at the receiver. It is sent without a copy if it is
-    /// large and in registered memory. May be empty.
+    /// Second part of the contents, which directly follows the head at the receiver. It is sent without a copy if it
+    /// is large and in registered memory. May be empty.
     pub body: Body,
-    /// Passed back to [`Event::Sent`].
+    /// Returned in [`Event::Sent`].
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
-    /// Time after which the message is dropped if it is not sent yet. The frame carries the time left when it
-    /// is sent: [`Message::time_left_us`].
+    /// Time after which the message is dropped if it is not sent yet. The frame carries the time that is left when it
+    /// is sent; see [`Message::time_left_us`].
     pub deadline: Option<Time>,
-    /// Share of the queue reserved for others, if the message has to be queued.
+    /// Share of the queue that is reserved for other messages if this one has to be queued.
     pub leaves: Leaves,
 }
 
@@ -181,16 +180,16 @@ impl Outgoing<'_> {
     }
 }
 
-/// A message that fits in one frame. [`Transport::join`](crate::Transport::join) takes it.
+/// A message that fits in one frame, for [`Transport::join`](crate::Transport::join).
 #[derive(Debug, Clone, Copy)]
 pub struct Small<'a> {
     /// Kind, flags and word.
     pub header: MessageHeader,
-    /// Parts of the contents, which follow each other at the receiver.
+    /// Parts of the contents, which are concatenated at the receiver.
     pub parts: [&'a [u8]; 3],
-    /// True if it must not overtake ordered messages; see [`Outgoing::ordered`].
+    /// True if the message must not overtake ordered messages; see [`Outgoing::ordered`].
     pub ordered: bool,
-    /// Passed back to [`Event::Sent`].
+    /// Returned in [`Event::Sent`].
     pub token: Token,
     /// Outcomes to report.
     pub report: Report,
@@ -218,7 +217,7 @@ impl Small<'_> {
         self.parts.iter().fold(0, |bytes, part| part.len().saturating_add(bytes))
     }
 
-    /// Returns the header as of this moment, and its size.
+    /// Returns the encoded header with the time left at `now`, and its size.
     #[inline]
     pub(crate) fn header(&self, now: Time) -> ([u8; TIMED_HEADER], usize) {
         let left = self.deadline.map(|deadline| frame::time_left(deadline, now));
@@ -239,7 +238,7 @@ pub enum SendError {
         /// The limit.
         limit: usize,
     },
-    /// The queue of this peer, or of all peers, is full.
+    /// The queue for this peer, or for all peers, is full.
     #[error("too much waits to be sent: {0}")]
     QueueFull(Exhausted),
     /// The last attempt to connect failed, and the next one may not begin yet.
@@ -251,10 +250,10 @@ pub enum SendError {
         /// gives the same text.
         due_in: Duration,
     },
-    /// The message is for a session that is over.
+    /// The session of the message has ended.
     #[error("the session that the message is for is over")]
     SessionOver,
-    /// The kind of the message is the transport's, or more of it is to be announced than may be.
+    /// The kind of the message is reserved for the transport, or [`Outgoing::announced`] exceeds its maximum.
     #[error("the kind of the message is not the driver's, or it announces too much")]
     BadHeader,
     /// The node is shutting down, or the key is unknown.
@@ -267,7 +266,7 @@ pub enum SendError {
 pub enum SendOutcome {
     /// The message is in the peer's memory. The peer's program may not have read it yet.
     Delivered,
-    /// The message was not delivered, or its fate is unknown.
+    /// The message was not delivered, or its delivery is uncertain.
     Failed(SendFailure),
 }
 
@@ -304,7 +303,7 @@ pub enum PeerDown {
     /// A firewall reports that it does not let packets through to this address and UDP port of the peer's device.
     #[error("a firewall refuses packets to UDP port {} of {}: have it accept the port", .0.port(), .0.ip())]
     Prohibited(SocketAddr),
-    /// The peer has accepted all connections from this node, and its connections to this node did not arrive in time.
+    /// The peer accepted all connections from this node, but its connections to this node did not arrive in time.
     #[error(
         "the peer accepts connections and does not connect back: have firewalls let its packets through to this node's UDP port, 4791 by \
          default"
@@ -323,7 +322,7 @@ pub enum PeerDown {
         /// Address and UDP port of the peer's device, or of this node's.
         address: SocketAddr,
     },
-    /// This node lacks an address of the peer's family, IPv4 or IPv6, to connect from.
+    /// This node does not listen on an address of the peer's family, IPv4 or IPv6.
     #[error(
         "this node has no {} address to call from: it listens on {listens_on}; listen on an {} address as well, if this host has one",
         other_family(listens_on),
@@ -336,8 +335,8 @@ pub enum PeerDown {
     /// This host, or its device, cannot send to the peer's address.
     #[error("this host cannot send to the peer's address: {0}")]
     NoRoute(VerbsError),
-    /// This node's device is limited to shared memory (`TRUNKLINE_LINK=shm`, or its setting link), and cannot
-    /// share memory with this peer.
+    /// This node's device is limited to shared memory (`TRUNKLINE_LINK=shm`, or the setting `link`), and cannot share
+    /// memory with this peer.
     #[error(
         "this node reaches peers through shared memory only (TRUNKLINE_LINK=shm, or setting link), which it cannot share with the peer: {0}"
     )]
@@ -351,14 +350,14 @@ pub enum PeerDown {
     /// The peer requires an identity, which this node lacks.
     #[error("the peer refused the session: {NO_IDENTITY}")]
     IdentityRequired,
-    /// The handshake in which both nodes prove their names has failed.
+    /// The handshake in which both nodes prove their names failed.
     #[cfg(feature = "identity")]
     #[error(transparent)]
     Handshake(HandshakeFailure),
     /// This node refused the session, because of a limit.
     #[error("this node refused the session: {0}")]
     RefusedHere(&'static str),
-    /// The peer accepted a connection, which was not completed.
+    /// The peer accepted a connection that was then not completed.
     #[error("a connection was not completed: the peer withdrew it, or the local device could not open it")]
     NotCompleted,
     /// The peer refused the session because it is shutting down.
@@ -386,8 +385,8 @@ pub enum PeerDown {
     /// because this node was silent.
     #[error("the peer gave up the session and began another")]
     Replaced,
-    /// The peer stopped answering when packets became larger than all delivered before. Only on NICs;
-    /// software devices detect that the peer still answers ([`Self::PathMtu`]).
+    /// The peer stopped answering when the session's packets became larger than those delivered before. Reported only
+    /// on NICs. Software devices detect that the peer still answers, and report [`Self::PathMtu`].
     #[error(
         "the peer stopped answering, and no packet with {bytes} bytes of payload has got through in this session: if the \
          peer is up, the path carries less than the interfaces at its ends; lower the MTU of one of them to that of the path"
@@ -396,8 +395,8 @@ pub enum PeerDown {
         /// Payload of the larger packets, in bytes.
         bytes: u32,
     },
-    /// Large packets are lost between the nodes, although the peer answers. The next sessions have the next
-    /// smaller path MTU.
+    /// Large packets are lost between the nodes, although the peer answers. The next sessions use the next smaller
+    /// path MTU.
     #[error("{}", PathMtuText(*mtu, *is_told))]
     PathMtu {
         /// Path MTU of the session.
@@ -411,15 +410,15 @@ pub enum PeerDown {
     /// The peer closed the session and named the cause. The cause is not authenticated.
     #[error("the peer closed the session, and says: {0}")]
     ClosedFor(&'static str),
-    /// The session ended while this node was stopped, or right after: the peer had given it up.
+    /// The session ended during or right after a stop of this node, because the peer had closed it.
     #[error(
         "the session ended because this node was stopped for {seconds} s, as by SIGSTOP or for lack of CPU time"
     )]
     Stopped {
-        /// Time for which the node did not run.
+        /// Time for which the node did not run, in seconds.
         seconds: u64,
     },
-    /// The peer came back as another incarnation.
+    /// The peer restarted and is now another incarnation.
     #[error("the peer was restarted")]
     Restarted,
     /// The peer broke the protocol.
@@ -432,12 +431,12 @@ pub enum PeerDown {
     /// The peer sent a critical frame of an unknown kind.
     #[error("the peer sent a frame of kind {0:#04x}, which this node does not know and must not ignore")]
     UnknownFrame(u8),
-    /// The peer's settings have a critical entry that is unknown to this node.
+    /// The peer's settings contain a critical entry that is unknown to this node.
     #[error(
         "the peer has setting {0}, which this node does not know and must not ignore: update one of them"
     )]
     UnknownSetting(u16),
-    /// This node's settings have a critical entry that is unknown to the peer.
+    /// This node's settings contain a critical entry that is unknown to the peer.
     #[error("the peer does not know setting {0} of this node and must not ignore it: update one of them")]
     SettingRefused(u16),
     /// The message's deadline passed before it could be sent.
@@ -456,8 +455,8 @@ pub enum PeerDown {
         "the peer had no buffer free for the message in time (its rendezvous_bytes or rendezvous_bytes_per_peer)"
     )]
     ResourceExhausted,
-    /// The local device refused to register the message's memory: it has no more regions, or may not pin more
-    /// memory.
+    /// The local device refused to register the message's memory, because its memory regions or the limit on pinned
+    /// memory are used up.
     #[error("the memory of the message cannot be registered: {0}")]
     NotRegistered(VerbsError),
     /// This node is shutting down.
@@ -484,8 +483,8 @@ impl From<FrameError> for PeerDown {
 }
 
 impl PeerDown {
-    /// Returns true if the cause ended a session, or an attempt to connect for a passing reason. Another attempt may then be
-    /// in progress.
+    /// Returns true if the cause ended a session, or ended a connection attempt for a temporary reason. Another
+    /// attempt may then be in progress.
     #[must_use]
     pub fn ends_a_session(self) -> bool {
         matches!(
@@ -513,9 +512,9 @@ impl PeerDown {
         self.is_of_this_node() || self.is_incompatible()
     }
 
-    /// Returns the path MTU of the next sessions if large packets have vanished in one. `asked` is the path
-    /// MTU that the session's peer requested. A DREQ counts only for the path MTU of its connection, so a
-    /// forged one lowers it by one step at most.
+    /// Returns the path MTU for the next sessions if large packets were lost in this session. `asked` is the path MTU
+    /// that the session's peer requested. A DREQ applies only to the path MTU of its own connection, so a forged DREQ
+    /// lowers the path MTU by at most one step.
     pub(crate) fn next_mtu(self, asked: Option<Mtu>) -> Option<Mtu> {
         let Self::PathMtu { mtu, is_told } = self else { return None };
         mtu.smaller().filter(|_| !is_told || asked == Some(mtu))
@@ -532,7 +531,7 @@ impl PeerDown {
     }
 }
 
-/// A text for the lowest and the highest version that a node speaks.
+/// Text for the range of protocol versions that a node speaks, lowest and highest.
 struct Range<'a>(&'a (u8, u8));
 
 impl fmt::Display for Range<'_> {
@@ -544,7 +543,7 @@ impl fmt::Display for Range<'_> {
     }
 }
 
-/// Text for a path MTU that is too large, with true if the peer reported it.
+/// Text for a path MTU that is too large. The flag is true if the peer reported it.
 struct PathMtuText(Mtu, bool);
 
 impl fmt::Display for PathMtuText {
@@ -576,9 +575,9 @@ pub enum PeerIdentity {
     /// The peer is unauthenticated, and identified only by its address.
     #[default]
     Unproven,
-    /// The peer is a process of this user on this host, as this host has proved. It has this uid.
+    /// The peer is a process on this host, and the host has proved the uid of its user.
     LocalUser(u32),
-    /// The peer has proved these names by a certificate.
+    /// The peer has proved these names with a certificate.
     #[cfg(feature = "identity")]
     Proven(Arc<Proven>),
 }
@@ -613,18 +612,17 @@ pub enum PeerEvent {
         /// Identity of the peer.
         identity: PeerIdentity,
     },
-    /// The session ended, or an attempt to connect failed. The outcome of each message in flight was reported
-    /// through [`Event::Sent`] before, except for messages that wait for the next session
-    /// ([`Connect::Wait`]).
+    /// The session ended, or an attempt to connect failed. The outcome of each message in flight is reported through
+    /// [`Event::Sent`] before this event. Messages with [`Connect::Wait`] wait for the next session instead.
     Down {
         /// Cause of the loss.
         cause: PeerDown,
     },
 }
 
-/// A received message. It may lend a registered receive buffer, which returns to its poller when the message,
-/// or the `Bytes` made from it, is dropped, on any thread. A message of at most 1024 bytes, including its
-/// header, instead shares a block of 4 KiB with others. The block is reused when all of them are dropped.
+/// A received message. It may hold a registered receive buffer, which returns to its poller when the message or the
+/// `Bytes` created from it are dropped, on any thread. A message of at most 1024 bytes, including its header, instead
+/// shares a block of 4 KiB with others. The block is reused when all of them are dropped.
 #[derive(Debug)]
 pub struct Message {
     header: MessageHeader,
@@ -637,7 +635,7 @@ enum Content {
     Owned(Bytes),
     /// Announced message that the driver has accepted.
     Accepted(Bytes),
-    /// A frame, and the start of the contents in it.
+    /// A frame, and the offset of the contents in it.
     Lent(Received, usize),
 }
 
@@ -723,9 +721,10 @@ pub enum Awaited {
     /// The driver holds state for the peer, such as a running handler. The peer is probed at the idle
     /// interval.
     Interest,
-    /// The driver awaits an item of a stream, which may take long. The peer is probed after 2 s of silence.
+    /// The driver awaits an item of a stream, which may take long. By default, the peer is probed after 2 s of
+    /// silence.
     Item,
-    /// A reply. The peer is probed after 500 ms of silence.
+    /// The driver awaits a reply. By default, the peer is probed after 500 ms of silence.
     Reply,
 }
 
@@ -740,7 +739,7 @@ pub enum Event {
     Announced(Origin),
     /// The outcome of a sent message.
     Sent(Token, SendOutcome),
-    /// A peer has changed.
+    /// The state of a peer changed.
     Peer(PeerKey, PeerEvent),
     /// A large message was dropped, for lack of memory or because too many were announced. Its sender is
     /// notified.
@@ -752,8 +751,8 @@ pub enum Event {
         /// Size of the message.
         bytes: usize,
     },
-    /// A message with [`Report::Never`] cannot be sent, in a session that continues. Later ordered
-    /// messages are still sent.
+    /// A message with [`Report::Never`] could not be sent, and its session continues. Later ordered messages are
+    /// still sent.
     NotSent {
         /// Destination of the message.
         to: Origin,
@@ -766,7 +765,8 @@ pub enum Event {
     },
 }
 
-/// A large message that was announced. [`Transport::screened`](crate::Transport::screened) takes the decision.
+/// An announced large message. The decision about it is passed to
+/// [`Transport::screened`](crate::Transport::screened).
 #[derive(Debug)]
 pub struct Announcement {
     pub(crate) from: Origin,

@@ -1,4 +1,4 @@
-//! Units of a budget that a node's pollers have reserved: in total, for each host, and for each peer.
+//! Units of a budget that a node's pollers have reserved, in total, per host and per peer.
 #![forbid(unsafe_code)]
 
 use super::{BudgetReport, Limit};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_machine::mutant;
 use trunkline_verbs::PeerHost;
 
-/// Pollers together may hold at most 1/8 of a limit reserved but unused.
+/// Divisor of a limit. All pollers together may hold at most 1/8 of it reserved but unused.
 const UNUSED_PART: usize = 8;
 
 /// A number of reserved units.
@@ -37,7 +37,6 @@ impl Units {
         self.reserved().checked_add(units).is_some_and(|sum| sum <= in_force(limit))
     }
 
-    /// Returns the number of reserved units.
     #[inline]
     pub(super) fn reserved(&self) -> usize {
         self.0.load(Ordering::Relaxed)
@@ -55,7 +54,8 @@ fn in_force(limit: usize) -> usize {
 /// Units reserved by all pollers for one peer, for the peers of one host, or for all peers.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// All units of a peer or a host. For all peers together, the units outside the part that is set aside.
+    /// Reserved units of a peer or a host. In the account for all peers, only units outside the part that is set
+    /// aside.
     pub(super) units: Units,
     /// Units of the part that is set aside. Not counted for a peer.
     pub(super) set_aside: Units,
@@ -66,7 +66,7 @@ pub(super) struct Account {
 pub(super) struct Accounts<K>(Mutex<BTreeMap<K, Arc<Account>>>);
 
 impl<K: Ord> Accounts<K> {
-    /// Returns an account, opened if missing.
+    /// Returns an account, which is opened if missing.
     pub(super) fn open(&self, key: K) -> Arc<Account> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.entry(key).or_default())
@@ -127,8 +127,8 @@ impl Budget {
         Self::new(name, limit, pollers, &self.peer_hosts)
     }
 
-    /// Returns the number of units that a poller reserves at once, and keeps; 0 for a limit that is too small
-    /// to divide.
+    /// Returns the number of units that a poller reserves at once and keeps. It is 0 if the limit is too small to
+    /// divide.
     pub(super) fn portion(&self, limit: usize) -> usize {
         // A poller keeps up to two portions that it does not use.
         limit / (2 * UNUSED_PART * self.published.len().max(1))

@@ -1,9 +1,9 @@
 //! Budgets: limits on the use of a node's resource by one peer, by all peers of one host, and by all peers
 //! together.
 //!
-//! A [`Budget`] belongs to a node and has the limits. Each poller owns a [`Share`] of it, takes units for a
-//! peer before it uses the resource, and puts them back afterwards. On [`Exhausted`], the caller refuses the
-//! work or waits.
+//! A [`Budget`] belongs to a node and holds the limits. Each poller owns a [`Share`] of the budget, takes units for a
+//! peer before it uses the resource, and puts them back afterwards. On [`Exhausted`], the caller refuses the work or
+//! waits.
 //!
 //! Pollers reserve units in portions, so that they do not write to the same cache line for each message:
 //!
@@ -11,12 +11,12 @@
 //! limit >= reserved by all pollers >= used by all pollers      of the node, of each host, and of each peer
 //! ```
 //!
-//! A limit is never exceeded. Pollers may reserve at most an eighth of it without using it.
+//! A limit is never exceeded. Pollers may hold at most an eighth of it reserved but unused.
 //!
-//! A peer is an address with a port, and the owner of an address has all its ports: hence the limit per host,
-//! see [`PeerHosts`](crate::PeerHosts).
-//! An eighth of the total limit is set aside, and each host may use only an eighth of that part. So if a few
-//! hosts have used up all other units, up to eight hosts can still take units:
+//! A peer is an address with a port, and the owner of an address can use all its ports. Limits therefore also apply
+//! per host; see [`PeerHosts`](crate::PeerHosts). An eighth of the total limit is set aside, and each host may use
+//! only an eighth of that part. So if a few hosts have used up all other units, up to eight hosts can still take
+//! units:
 //!
 //! ```text
 //! in_all   |   general: 7/8, of which a host may use 1/2 of in_all   | set aside: 1/8, a host 1/64 of in_all |
@@ -37,12 +37,12 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use trunkline_machine::mutant;
 
-/// Divisor of a limit: the part that is set aside for hosts that use little.
+/// Divisor of a limit. The quotient is set aside for hosts that use little.
 const SET_ASIDE_PART: usize = 8;
-/// Divisor of a limit: the part that one host may use of the units set aside.
+/// Divisor of a limit. The quotient is the number of set-aside units that one host may use.
 const SET_ASIDE_PART_OF_HOST: usize = 64;
 
-/// The limit of a resource. The peers of one host together may use [`Limit::per_host`].
+/// The limit on a resource. The peers of one host together may use [`Limit::per_host`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// Maximum for one peer; at least 1.
@@ -60,22 +60,22 @@ impl Limit {
         self.per_peer.max(self.in_all / 2)
     }
 
-    /// Returns the part of `in_all` reserved for hosts that use little. Zero if one host may use all, or if the
-    /// limit is too small to divide.
+    /// Returns the part of `in_all` that is reserved for hosts that use little. It is zero if one host may use the
+    /// whole limit, or if the limit is too small to divide.
     pub(crate) fn set_aside(self) -> usize {
         let most = if self.set_aside_per_host() == 0 { 0 } else { self.in_all / SET_ASIDE_PART };
         most.min(self.in_all.saturating_sub(self.per_host()))
     }
 
-    /// Returns the maximum of that part for one host.
+    /// Returns the maximum number of set-aside units for one host.
     pub(crate) fn set_aside_per_host(self) -> usize {
         self.in_all / SET_ASIDE_PART_OF_HOST
     }
 
-    /// Checks the limit, and names the option that holds it if it is invalid.
+    /// Checks the limit. The error names the option.
     ///
     /// # Errors
-    /// Returns [`StartError::BadOption`].
+    /// Returns [`StartError::BadOption`] if the limit is invalid.
     #[doc(hidden)]
     pub fn check(
         self,
@@ -100,14 +100,14 @@ impl Limit {
 /// Denominator of [`part_of`].
 pub const PARTS: usize = 1 << 16;
 
-/// Returns the limit with both numbers multiplied by `part` / [`PARTS`], and `least` at least.
+/// Returns the limit with both numbers multiplied by `part` / [`PARTS`], but at least `least`.
 #[must_use]
 pub fn part_of(limit: Limit, part: usize, least: usize) -> Limit {
     let scaled = |of: usize| (of / PARTS * part + of % PARTS * part / PARTS).max(least);
     Limit { per_peer: scaled(limit.per_peer), in_all: scaled(limit.in_all) }
 }
 
-/// Part of a limit that a use must leave free for uses that must not wait.
+/// Part of a limit that a use must leave free for more urgent uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Leaves {
     /// The use may take the whole limit.
@@ -115,11 +115,11 @@ pub enum Leaves {
     Nothing,
     /// An eighth is reserved.
     Eighth,
-    /// Two eighths are reserved: one more than for uses with [`Self::Eighth`].
+    /// Two eighths are reserved, one more than for uses with [`Self::Eighth`].
     Quarter,
-    /// Three eighths are reserved: one more than for uses with [`Self::Quarter`].
+    /// Three eighths are reserved, one more than for uses with [`Self::Quarter`].
     ThreeEighths,
-    /// The whole budget is reserved: a message is not queued.
+    /// The whole budget is reserved, so a message is never queued.
     All,
 }
 
@@ -170,7 +170,7 @@ pub struct BudgetLedger {
     pub limit: Limit,
     /// Charged units, by peer.
     pub used: BTreeMap<PeerKey, usize>,
-    /// Units in use, counted one by one, by the peer that they are for.
+    /// Units in use, counted one by one, by peer.
     pub counted: BTreeMap<PeerKey, usize>,
 }
 
@@ -185,7 +185,7 @@ pub enum Exhausted {
         /// Maximum number of units for the peer.
         limit: usize,
     },
-    /// Used up by all peers of this one's host.
+    /// Used up by all peers of the peer's host.
     #[error("one host's budget of {name} ({limit}) is used up")]
     Host {
         /// Resource of the budget.

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use trunkline_machine::mutant;
 
-/// Divisors of the limits on queued messages and on their bytes. The quotients are reserved for refusals:
-/// further calls of a peer are refused while less is free. Refusals are short, and a few replies of the
-/// largest size must not keep small calls out.
+/// Divisors of the limits on queued messages and on their bytes. The quotients are reserved for refusals, so further
+/// calls from a peer are refused while less is free. Refusals are short. The part of the bytes is small so that a few
+/// replies of the largest size do not block small calls.
 const REFUSALS_OF_MESSAGES: usize = 8;
 const REFUSALS_OF_BYTES: usize = 64;
 
-/// Limits on the memory and state that peers can occupy on a node, from its options.
+/// Limits on the memory and state that peers can occupy on a node, as set by its options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodeLimits {
     pub(crate) queued_messages: Limit,
@@ -58,8 +58,8 @@ impl NodeBudgets {
     }
 }
 
-/// One poller's shares. A waiting message is charged: a small one until it is in a send slot, a large one
-/// until the peer has READ it.
+/// One poller's shares. A small message is charged until it is in a send slot, a large message until the peer has
+/// READ it.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// Queued messages.
@@ -68,7 +68,7 @@ pub(crate) struct Shares {
     bytes: Share,
     /// Large messages that the peer has not READ yet. Each pins registered memory.
     pinned: Share,
-    /// Large messages of the peer that this node has not READ yet.
+    /// Large messages from peers that this node has not READ yet.
     announced: Share,
     /// Room reserved for refusals, in messages and in bytes.
     refusals: [Room; 2],
@@ -98,8 +98,7 @@ impl Shares {
         }
     }
 
-    /// Charges a peer for a message that has to wait. `leaves` is the part of the queue that must stay
-    /// free.
+    /// Charges a peer for a message that has to wait. `leaves` is the part of the queue that must remain free.
     pub(crate) fn queue(&mut self, peer: PeerKey, bytes: usize, leaves: Leaves) -> Result<(), Exhausted> {
         self.messages.take_leaving(peer, 1, leaves)?;
         self.bytes.take_leaving(peer, bytes, leaves).inspect_err(|_| self.messages.put_back(peer, 1))
@@ -113,8 +112,8 @@ impl Shares {
         }
     }
 
-    /// Charges the peer for a large message that is about to be announced. Returns false if the limit does
-    /// not allow it.
+    /// Charges the peer for a large message that is about to be announced. Returns false if this would exceed the
+    /// limit.
     pub(crate) fn pin(&mut self, peer: PeerKey) -> bool {
         self.pinned.take(peer, 1).is_ok()
     }
@@ -145,8 +144,8 @@ impl Shares {
         self.announced.put_back(peer, messages);
     }
 
-    /// Refuses a call of the peer if there is no room for its reply. A peer without waiting messages always
-    /// passes; otherwise a part of the budget is reserved for refusals.
+    /// Returns an error if there is no room for the reply to a call from the peer. A call from a peer without waiting
+    /// messages is always allowed. Otherwise, a part of the budget is reserved for refusals.
     pub(crate) fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         let [of_messages, of_bytes] = self.refusals;
         self.messages.check(peer, of_messages)?;
@@ -193,7 +192,7 @@ impl Counted {
         add(&mut self.bytes, peer, bytes);
     }
 
-    /// Counts messages of the peer that this node has not READ yet.
+    /// Counts messages from the peer that this node has not READ yet.
     pub(crate) fn announced(&mut self, peer: PeerKey, messages: usize) {
         add(&mut self.announced, peer, messages);
     }

@@ -1,7 +1,7 @@
 //! Units of one account that a poller has reserved, and how many of them are in use.
 //!
-//! Pollers write to an account only when the number of reserved units changes. Operations that never do so
-//! are separate functions, short enough to be inlined into the message paths.
+//! Pollers write to an account only when the number of reserved units changes. Operations that never change that
+//! number are separate functions, short enough to be inlined into the message paths.
 #![forbid(unsafe_code)]
 
 use super::Leaves;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Reservation {
     account: Arc<Account>,
-    /// Maximum number of units that all pollers may reserve.
+    /// Maximum number of units that all pollers together may reserve.
     limit: usize,
-    /// Number of units that are reserved at once, and kept.
+    /// Number of units that are reserved at once and kept.
     portion: usize,
     reserved: usize,
     used: usize,
@@ -24,7 +24,7 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// Creates a reservation without units. Portions are parts of `whole`.
+    /// Creates a reservation without units. The portion is computed from `whole`.
     pub(super) fn new(budget: &Budget, account: Arc<Account>, limit: usize, whole: usize) -> Self {
         Self { account, limit, portion: budget.portion(whole), reserved: 0, used: 0, least: 0 }
     }
@@ -33,7 +33,7 @@ impl Reservation {
         &self.account
     }
 
-    /// Releases all units, in use or not.
+    /// Releases all units, including those in use.
     pub(super) fn release_all(&mut self) {
         self.account.units.release(mem::take(&mut self.reserved));
     }
@@ -44,7 +44,6 @@ impl Reservation {
         self.account
     }
 
-    /// Returns the number of units in use.
     #[inline]
     pub(super) fn used(&self) -> usize {
         self.used
@@ -86,8 +85,8 @@ impl Reservation {
         self.reserved = self.used;
     }
 
-    /// Uses units, after reserving the missing ones. Returns false if the limit of a use with these `leaves`
-    /// does not allow it.
+    /// Uses units, and first reserves the missing ones. Returns false if this would exceed the limit for a use with
+    /// these `leaves`.
     pub(super) fn take(&mut self, units: usize, leaves: Leaves) -> bool {
         if leaves != Leaves::Nothing && self.has(units) && !self.is_below(units, leaves) {
             return false;
@@ -103,9 +102,9 @@ impl Reservation {
         true
     }
 
-    /// Returns true if the reserved units of all pollers are within the limit of a use with these `leaves`,
-    /// not counting units that this poller leaves unused after taking `units`. The poller's units may have
-    /// been reserved under the higher limit of other uses, so their number alone is not sufficient.
+    /// Returns true if the reserved units of all pollers are within the limit for a use with these `leaves`, not
+    /// counting units that this poller leaves unused after taking `units`. A reservation alone is not sufficient,
+    /// because it may have been made for a use with a higher limit.
     #[inline]
     pub(super) fn is_below(&self, units: usize, leaves: Leaves) -> bool {
         let reserved = self.account.units.reserved();

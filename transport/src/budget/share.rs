@@ -1,9 +1,8 @@
-//! One poller's share of a budget. Only that poller uses it, so atomics are needed only for a new portion.
+//! One poller's share of a budget. Only that poller uses the share, so atomics are needed only to reserve a portion.
 //!
-//! A unit is charged on three levels: to the peer, to its host and to all. Most units are taken from those
-//! already reserved on each level, and are put back there. [`Share::take_reserved`] and
-//! [`Share::put_back_reserved`] decide that by comparisons only. If they refuse, other functions apply the
-//! full rules.
+//! A unit is charged on three levels: to the peer, to its host and to all peers. Most units are taken from the
+//! reserved units of each level, and are put back there. [`Share::take_reserved`] and [`Share::put_back_reserved`]
+//! check this with a few comparisons. If they return false, other functions apply the full rules.
 #![forbid(unsafe_code)]
 
 use super::account::Published;
@@ -23,11 +22,11 @@ use trunkline_verbs::PeerHost;
 pub(super) struct Room {
     /// Units that must be free within the peer's own limit; at least `of_all`.
     pub(super) of_peer: usize,
-    /// Units that must be free within its host's limit, and within the limit for all.
+    /// Units that must be free within the limit for the peer's host, and within the limit for all peers.
     pub(super) of_all: usize,
 }
 
-/// Indexes of the levels.
+/// Indices of the levels.
 const PEER: usize = 0;
 const HOST: usize = 1;
 const ALL: usize = 2;
@@ -35,7 +34,7 @@ const ALL: usize = 2;
 #[derive(Debug)]
 struct OfPeer {
     held: Reservation,
-    /// True if the peer is down: its entry is removed once all its units are put back.
+    /// True if the peer is down. Its entry is removed once all its units are put back.
     is_leaving: bool,
     /// Index of the peer's host.
     host: usize,
@@ -45,7 +44,7 @@ struct OfPeer {
 struct OfHost {
     host: PeerHost,
     held: Reservation,
-    /// Units in use that were set aside.
+    /// Set-aside units in use.
     set_aside: usize,
     /// Number of peers of the host that have an entry.
     peers: usize,
@@ -58,9 +57,8 @@ pub struct Share {
     published: Arc<Published>,
     /// Units of all peers, outside the part that is set aside.
     all: Reservation,
-    /// Units in use of the part that is set aside, by all hosts.
+    /// Set-aside units in use by all hosts.
     set_aside: usize,
-    /// Found by the hints of the poller's keys.
     peers: PeerMap<OfPeer>,
     hosts: Slab<OfHost>,
     places: BTreeMap<PeerHost, usize>,
@@ -71,9 +69,9 @@ pub struct Share {
 const CACHE_UNITS: usize = 32;
 const FILL: usize = 16;
 
-/// Units taken in advance for the peer that took the last one, so that most uses of single units within a
-/// turn cost a comparison. They come from this poller's reserve, not from other pollers. They are put back
-/// before another peer, or a use that leaves another part, takes a unit here.
+/// Units taken in advance for the peer that took the last one, so that taking a single unit usually costs one
+/// comparison. They come from this poller's reserved units, and are put back before another peer, or a use with other
+/// `leaves`, takes a unit from this share.
 #[derive(Debug, Default)]
 struct UnitCache {
     peer: Option<PeerKey>,
@@ -104,7 +102,7 @@ impl Share {
     /// Takes units for a peer.
     ///
     /// # Errors
-    /// The limit that would be exceeded; no units were taken.
+    /// Returns the limit that would be exceeded. No units are taken then.
     #[inline]
     pub fn take(&mut self, peer: PeerKey, units: usize) -> Result<(), Exhausted> {
         self.take_leaving(peer, units, Leaves::Nothing)
@@ -113,7 +111,7 @@ impl Share {
     /// Takes units for a peer, and leaves a part of each limit free.
     ///
     /// # Errors
-    /// The limit that would be exceeded; no units were taken.
+    /// Returns the limit that would be exceeded. No units are taken then.
     #[inline]
     pub fn take_leaving(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), Exhausted> {
         if self.take_reserved(peer, units, leaves) {
@@ -122,11 +120,11 @@ impl Share {
         self.take_by_the_limits(peer, units, leaves)
     }
 
-    /// Takes one unit for a peer, from the cache if possible. [`Share::settle_cache`] follows at the end of
-    /// the poller's turn.
+    /// Takes one unit for a peer, from the cache if possible. The poller calls [`Share::settle_cache`] at the end of
+    /// its turn.
     ///
     /// # Errors
-    /// The limit that would be exceeded; no units were taken.
+    /// Returns the limit that would be exceeded. No units are taken then.
     #[inline]
     pub fn take_one(&mut self, peer: PeerKey, leaves: Leaves) -> Result<(), Exhausted> {
         let UnitCache { peer: of, leaves: left, units, .. } = &mut self.cache;
@@ -207,7 +205,7 @@ impl Share {
         BudgetLedger { name: self.budget.name, limit: self.budget.limit, used, counted }
     }
 
-    /// Returns the peer's reservation on each level if the key's hint finds them.
+    /// Returns the peer's reservation on each level if the key's hint is valid.
     #[inline(always)]
     fn hinted(&mut self, peer: PeerKey) -> Option<[&mut Reservation; 3]> {
         let of_peer = self.peers.hinted(peer)?;
@@ -215,7 +213,7 @@ impl Share {
         Some([&mut of_peer.held, &mut of_host.held, &mut self.all])
     }
 
-    /// Takes units if they are reserved on all levels, and within the limit of a use with these `leaves`.
+    /// Takes units if they are reserved on all levels and within the limits for a use with these `leaves`.
     #[inline(always)]
     fn take_reserved(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> bool {
         let Some(levels) = self.hinted(peer) else { return false };
@@ -249,7 +247,7 @@ impl Share {
         refused.map_err(|level| self.refusal(level))
     }
 
-    /// Takes units by the full rules. `Err` is the level whose limit would be exceeded.
+    /// Takes units according to the full rules. `Err` is the level whose limit would be exceeded.
     fn take_on_all_levels(&mut self, peer: PeerKey, units: usize, leaves: Leaves) -> Result<(), usize> {
         let host = self.insert(peer);
         let (Some(of_peer), Some(of_host)) = (self.peers.get_mut(peer), self.hosts.get_mut(host)) else {
@@ -340,8 +338,8 @@ impl Share {
         }
     }
 
-    /// Completes a change by the full rules. Later changes may be only counted, unless the peer is leaving or
-    /// its host uses units that are set aside.
+    /// Completes a change made under the full rules. Later changes may take the fast path, unless the peer is leaving
+    /// or its host uses set-aside units.
     fn settle(&mut self, peer: PeerKey) {
         if let Some(of_peer) = self.peers.get_mut(peer) {
             of_peer.held.settle(of_peer.is_leaving);
@@ -353,17 +351,17 @@ impl Share {
         self.published.set_aside.store(self.set_aside, Ordering::Relaxed);
     }
 
-    /// Checks that a peer that uses any units could take as many as `room` requires. The units are not taken,
-    /// so another poller may take them afterwards.
+    /// Checks that a peer with units in use could take as many as `room` requires. The units are not taken, so
+    /// another poller may take them afterwards.
     ///
     /// # Errors
-    /// The limit that would be exceeded.
+    /// Returns the limit that would be exceeded.
     #[inline]
     pub(super) fn check(&mut self, peer: PeerKey, room: Room) -> Result<(), Exhausted> {
         if self.all.used() == 0 && self.set_aside == 0 {
             return Ok(());
         }
-        // Check the account: the requested room exceeds the units that a poller keeps reserved for a peer.
+        // Check the account, since the requested room exceeds the units that a poller keeps reserved for a peer.
         if let Some([own, of_host, all]) = self.hinted(peer)
             && (own.used() == 0
                 || own.reaches(room.of_peer) && of_host.has(room.of_all) && all.has(room.of_all))

@@ -133,7 +133,7 @@ fn limit_zero_is_refused_with_name_of_option() {
     }
 }
 
-/// 1024 in all, 256 for a peer, 512 for a host. 128 of the 1024 are set aside, 16 of these for a host.
+/// 1024 units in total, 256 per peer, 512 per host. 128 of the 1024 are set aside, 16 of them per host.
 const CUT_UP: Limit = Limit { per_peer: 256, in_all: 1024 };
 
 #[test]
@@ -207,7 +207,7 @@ fn replies_keep_set_aside_room_after_general_units_are_used_up() {
     assert_eq!(shares.has_reply_room(peer(4, 1)), Err(all), "it takes no replies");
     let of_peer = Exhausted::Peer { name: "queued messages", limit: 256 };
     assert_eq!(shares.has_reply_room(peer(1, 1)), Err(of_peer));
-    // A peer that READs its replies late.
+    // This peer READs its replies late.
     for queued in 0..16 {
         let room = shares.has_reply_room(peer(5, 1));
         assert_eq!(room, if queued <= 8 { Ok(()) } else { Err(all) }, "{queued} are queued");
@@ -215,7 +215,7 @@ fn replies_keep_set_aside_room_after_general_units_are_used_up() {
     }
 }
 
-/// Two replies of the largest size, which their peer READs, leave room by default for replies to small calls.
+/// With default limits, two replies of the largest size leave room for replies to small calls.
 #[test]
 fn two_largest_replies_leave_room_for_small_replies() {
     let mut shares = Shares::new(&NodeBudgets::new(NodeLimits::default(), 1, &Arc::default()), 0);
@@ -267,7 +267,7 @@ fn units_left_by_one_use_are_available_to_other_uses() {
 
 #[test]
 fn units_reserved_by_pollers_count_as_free() {
-    // Large enough for portions: the poller keeps some of the units that it has put back.
+    // The limit is large enough for portions, so the poller keeps some of the units that it has put back.
     let budget = budget("things", Limit { per_peer: 1024, in_all: 1024 }, 1);
     let mut share = Share::new(&budget, 0);
     assert_eq!(taken(&mut share, A), 1024);
@@ -279,8 +279,8 @@ fn units_reserved_by_pollers_count_as_free() {
     assert_eq!(taken(&mut share, A), 128);
 }
 
-/// No units are kept for a peer that is leaving. When it takes units again, it stops leaving: after all are
-/// put back, its units are kept, and the other poller lacks them.
+/// Units of a leaving peer are not kept reserved. When the peer takes units again, it is no longer leaving. Its units
+/// then stay reserved after they are put back, and are not available to the other poller.
 #[test]
 fn peer_taking_units_again_stops_leaving() {
     for peer in [A, A.at(0)] {
@@ -333,10 +333,10 @@ fn outcome(share: &mut Share, peer: PeerKey, step: Step, taken: usize) -> Result
 }
 
 proptest! {
-    /// Two pollers and six peers of two hosts. With keys without a hint, every step follows the full rules;
-    /// with hints, most steps only count.
+    /// Two pollers, and six peers on two hosts. Without hints in the keys, every step follows the full rules. With
+    /// hints, most steps take the fast path.
     #[test]
-    fn counting_shortcut_agrees_with_full_rules(
+    fn fast_path_agrees_with_full_rules(
         steps in proptest::collection::vec((0..2_usize, 0..6_usize, step()), 1..300),
     ) {
         let budgets = [budget("things", CUT_UP, 2), budget("things", CUT_UP, 2)];

@@ -1,13 +1,13 @@
-//! Blocks for large messages: size-classed, registered, counted against a limit.
+//! Registered blocks for large messages, in size classes and within a limit.
 //!
-//! A pool belongs to the node. Pollers take blocks, and a block returns to the pool when it is dropped. The
-//! memory for one peer's messages is limited too. Freed memory is kept for the next message, up to a limit.
-//! Memory that peers may READ is registered again for each use, and only as much as is used. So a peer's key
-//! gives access to one message only.
+//! A pool belongs to the node. Pollers take blocks, and a block returns to the pool when it is dropped. The memory
+//! for one peer's messages is also limited. Freed memory is kept for later messages, up to a limit. Memory that peers
+//! may READ is registered again for each message, and only the used part is. So a peer's key gives access to one
+//! message only.
 //!
-//! A block that the application holds may outlive its device and its node. It keeps only memory alive:
-//! registrations belong to the pool, which drops them when the device is removed. A generation number
-//! distinguishes registrations of earlier devices.
+//! A block that the application holds may outlive its device and its node. It keeps only memory alive, since
+//! registrations belong to the pool, which drops them when the device is removed. A generation number distinguishes
+//! registrations of earlier devices.
 
 use crate::budget::{Budget, Share};
 use crate::report::ledger::MemoryLedger;
@@ -32,7 +32,7 @@ const SMALLEST: usize = 32 * 1024;
 /// Maximum number of freed bytes that a pool keeps.
 const KEPT_BYTES: usize = 128 << 20;
 
-/// Maximum number of READs into a block at a time.
+/// Maximum number of concurrent READs into a block.
 pub(crate) const MOST_WRITING: usize = 8;
 
 /// The reason why a block or a registration is not available.
@@ -44,7 +44,7 @@ pub(crate) enum NotNow {
     Refused(VerbsError),
 }
 
-/// Rounds up to one of four sizes per doubling, so that at most a fifth is wasted.
+/// Rounds up to one of four sizes per power of two, so that at most a fifth is wasted.
 fn class_of(length: usize) -> usize {
     let length = length.max(SMALLEST);
     let step = (length.checked_next_power_of_two().unwrap_or(usize::MAX) / 8).max(1);
@@ -61,7 +61,7 @@ struct Chunk {
 /// Registration of a region that the pool keeps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Registration {
-    /// Generation of the device: the number of earlier devices of the pool.
+    /// Generation of the device, which is the number of earlier devices of the pool.
     generation: u64,
     /// Index in the pool's table.
     at: usize,
@@ -95,13 +95,13 @@ struct Blocks {
     regions: Slab<Arc<dyn MemoryRegion>>,
     /// Bytes in use.
     in_use: usize,
-    /// Bytes in use for peers, within the limits.
+    /// Budget share for the bytes in use for peers.
     share: Share,
     cached_bytes: usize,
     cached: BTreeMap<usize, Vec<Spare>>,
 }
 
-/// Wakers of pollers that found a pool, or the machine's memory, used up.
+/// Wakers of pollers that wait for memory of a pool or of the machine.
 type Waiting = Arc<Mutex<Vec<Waker>>>;
 
 impl Blocks {
@@ -123,11 +123,11 @@ impl Blocks {
     }
 }
 
-/// Pool of blocks, within the limits of a peer, of a host, and of all together.
+/// Pool of blocks, with limits per peer, per host and in total.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     access: Access,
-    /// Maximum number of freed bytes that it keeps.
+    /// Maximum number of freed bytes that the pool keeps.
     kept_bytes: usize,
     budget: Arc<Budget>,
     runtime: Runtime,
@@ -140,7 +140,7 @@ pub(crate) struct BlockPool {
 }
 
 impl BlockPool {
-    /// Creates a pool that is empty before [`BlockPool::open`], for a budget with one poller.
+    /// Creates a pool, which has no memory before [`BlockPool::open`], for a budget with one poller.
     pub(crate) fn new(access: Access, budget: Arc<Budget>, runtime: Runtime) -> Arc<Self> {
         Self::with(access, budget, runtime, Waiting::default())
     }
@@ -168,13 +168,13 @@ impl BlockPool {
         Arc::new(Self { access, kept_bytes, budget, runtime, process, state: Mutex::new(state), waiting })
     }
 
-    /// Opens the pool: `pd` registers its memory.
+    /// Opens the pool, whose memory is registered with `pd`.
     pub(crate) fn open(&self, pd: Arc<dyn ProtectionDomain>) {
         self.lock().pd = Some(pd);
     }
 
-    /// Takes a block of `length` bytes for a message of a peer, or without a limit for the application. If
-    /// the pool is exhausted, `waiting` is woken when a block is returned.
+    /// Takes a block of `length` bytes, for a peer's message or, without a limit, for the application. If the pool is
+    /// exhausted, `waiting` is woken when a block is returned.
     pub(crate) fn take(
         self: &Arc<Self>,
         length: usize,
@@ -224,7 +224,6 @@ impl BlockPool {
         MemoryLedger { bytes: state.in_use, regions: (state.regions.len(), kept.count()) }
     }
 
-    /// Returns the report of the pool's budget.
     pub(crate) fn report(&self) -> BudgetReport {
         self.budget.report()
     }
@@ -268,8 +267,8 @@ impl BlockPool {
         }
     }
 
-    /// Registers all of the memory if only the device accesses it, since it then stays registered. Otherwise
-    /// registers only the part in use: the rest may hold left-over bytes of other messages.
+    /// Registers the whole memory if only the local device accesses it, since it then stays registered. Otherwise
+    /// registers only the part in use, since the rest may contain bytes of other messages.
     fn register_chunk(&self, memory: Arc<Memory>, class: usize, length: usize) -> Result<Chunk, NotNow> {
         let used = if self.access.contains(Access::REMOTE_READ) { length.max(1) } else { class };
         let registration = self.register(&memory, 0..used)?;
@@ -290,7 +289,7 @@ impl BlockPool {
         };
         let region = pd.register_range(Arc::clone(memory), range, start, self.access);
         let region = region.map_err(|cause| match cause {
-            // The device is going away.
+            // The device is being removed.
             VerbsError::Gone | VerbsError::NoDevice => NotNow::Wait,
             cause => NotNow::Refused(cause),
         })?;
@@ -394,7 +393,7 @@ impl Block {
         self.pool.is_forked()
     }
 
-    /// Returns true if its keys belong to the present device.
+    /// Returns true if the block's keys belong to the current device.
     pub(super) fn is_registered(&self) -> bool {
         let generation = self.pool.lock().generation;
         self.chunk.as_ref().is_some_and(|chunk| chunk.registration.generation == generation)
@@ -473,7 +472,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if let Some(chunk) = self.chunk.take().filter(|_| !self.is_forked()) {
-            // Memory that a READ may still be writing to is not reused: dropping its region ends the READ.
+            // Memory that a READ may still be writing to is not reused. Dropping its region ends the READ.
             self.pool.release(chunk, self.length, self.peer, self.writing.is_empty());
         }
     }
@@ -527,7 +526,7 @@ mod tests {
         let blocks =
             RefCell::new(vec![pool.take(100, None, None).unwrap(), pool.take(100, None, None).unwrap()]);
         let registry = Arc::<Registry>::default();
-        // State as left by a thread that the child lacks.
+        // A thread that does not exist in the child may have left the lock held.
         let state = pool.lock();
         in_forked_child(|| {
             drop(blocks.borrow_mut().pop());

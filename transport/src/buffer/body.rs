@@ -5,8 +5,8 @@ use std::fmt;
 use std::ops::Deref;
 use trunkline_machine::rings::panics::catch;
 
-/// Bytes to send. Their owner may be a type of the program ([`Bytes::from_owner`]). The last handle is
-/// usually dropped on a poller's thread. A panic of the owner's drop is caught.
+/// Bytes to send. Their owner may be a type of the program ([`Bytes::from_owner`]). The last handle is usually
+/// dropped on a poller's thread, where a panic in the owner's `drop` is caught.
 // `None` for an empty body.
 #[derive(Clone, Default)]
 pub struct Body(Option<Bytes>);
@@ -26,7 +26,7 @@ impl Body {
     }
 }
 
-/// Writes only the length: the details of a status may be secret or large.
+/// Writes only the length, since the details of a status may be secret or large.
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Body({} bytes)", self.len())
@@ -105,7 +105,7 @@ mod tests {
             assert_eq!(&other[..], b"owned");
             drop(other);
         }
-        // The second panic of the last owner came from a payload, which is leaked.
+        // The payload of the last owner's panic would panic again when dropped, so it is leaked.
         assert_eq!(Arc::strong_count(&owners), 2);
     }
 }

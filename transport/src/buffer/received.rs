@@ -1,7 +1,7 @@
-//! Receive slots: posted to the SRQ, taken out by a completion, lent to the reader of the message.
+//! Receive slots, which are posted to the SRQ, completed by the device, and lent to the reader of the message.
 //!
-//! Each slot is free, posted, or owned by one [`Received`]. Only a [`Received`] lends slices, and the device
-//! writes only to posted slots. Short frames are copied, and their slots are free at once.
+//! Each slot is free, posted, or owned by one [`Received`]. Only a [`Received`] lends slices, and the device writes
+//! only to posted slots. Short frames are copied, so their slots are freed at once.
 
 use super::short::{BLOCK_BYTES, SHORT_BYTES, ShortFrames};
 use super::slots::SlotRegion;
@@ -16,7 +16,7 @@ use trunkline_verbs::{
 
 /// Number of receives posted by one call.
 const REPOST: usize = 16;
-/// Bit that marks the work request numbers of receives. The slot is in the bits below.
+/// Bit that marks the work request numbers of receives. The lower bits are the slot.
 const RECEIVE_BIT: u64 = 1 << 63;
 
 #[derive(Debug)]
@@ -50,17 +50,17 @@ struct Chunk {
 #[derive(Debug)]
 pub(crate) struct ReceiveSlots {
     slot_bytes: usize,
-    /// Chunks in the order of their numbers. There are few.
+    /// Chunks, in the order of their slot numbers.
     chunks: Vec<Chunk>,
     free: Vec<u32>,
     posted: Vec<bool>,
     short: ShortFrames,
-    /// Number of receives that could not be posted because slots were short.
+    /// Number of receives that could not be posted for lack of slots.
     missing: usize,
 }
 
 impl ReceiveSlots {
-    /// Creates the half without slots.
+    /// Creates the poller's half, without slots.
     pub(crate) fn new(slot_bytes: usize) -> Self {
         let (chunks, free, posted, short) = (Vec::new(), Vec::new(), Vec::new(), ShortFrames::default());
         Self { slot_bytes, chunks, free, posted, short, missing: 0 }
@@ -69,7 +69,7 @@ impl ReceiveSlots {
     /// Registers more slots.
     ///
     /// # Errors
-    /// Errors of the memory and of the device. The number of slots has not changed then.
+    /// Returns errors of the memory allocation and of the device. The number of slots is unchanged then.
     pub(crate) fn extend(
         &mut self,
         pd: &dyn ProtectionDomain,
@@ -83,7 +83,7 @@ impl ReceiveSlots {
         self.chunks
             .push(Chunk { first, shared: Arc::new(SlotPool { region, returned: ArrayQueue::new(count) }) });
         self.posted.resize(self.posted.len() + count, false);
-        // Slots that were used before come first, since their pages exist.
+        // Slots that were used before are taken first, since their pages are already mapped.
         self.free.splice(0..0, (first..first + slots).rev());
         Ok(())
     }
@@ -125,17 +125,17 @@ impl ReceiveSlots {
         self.missing = missing;
     }
 
-    /// Returns true if receives are missing because slots were short.
+    /// Returns true if receives are missing for lack of slots.
     pub(crate) fn is_missing_any(&self) -> bool {
         self.missing > 0
     }
 
-    /// Posts `count` receives to the SRQ, or fewer if slots are short. Returns their number.
+    /// Posts `count` receives to the SRQ, or fewer if slots are short. Returns the number posted.
     pub(crate) fn post(&mut self, srq: &dyn SharedReceiveQueue, count: usize) -> usize {
         self.fill(srq, count).0
     }
 
-    /// Posts `count` receives. Returns the number posted, and the number not posted because slots are short.
+    /// Posts `count` receives. Returns the number posted, and the number not posted for lack of slots.
     fn fill(&mut self, srq: &dyn SharedReceiveQueue, count: usize) -> (usize, usize) {
         let mut posted = 0;
         while posted < count {
@@ -202,7 +202,7 @@ impl ReceiveSlots {
         Some(Received { content: Content::Lent(lent), end })
     }
 
-    /// Returns a frame of at most [`BLOCK_BYTES`], in a block that its parts share.
+    /// Returns the bytes of a frame of at most [`BLOCK_BYTES`], copied into a block.
     pub(crate) fn shared(&mut self, frame: Received) -> Bytes {
         match frame.into_short() {
             Ok(bytes) => bytes,
@@ -211,14 +211,14 @@ impl ReceiveSlots {
         }
     }
 
-    /// Returns true if a frame is in one of these slots.
+    /// Returns true if the frame is in one of these slots.
     pub(crate) fn lends(&self, frame: &Received) -> bool {
         let Content::Lent(lent) = &frame.content else { return false };
         self.chunks.iter().any(|chunk| Arc::ptr_eq(&lent.shared, &chunk.shared))
     }
 }
 
-/// Returns the chunk of a slot, and the slot's place there.
+/// Returns the chunk of a slot, and the slot's index in it.
 #[inline]
 fn place(chunks: &[Chunk], slot: u32) -> Option<(&Arc<SlotPool>, u32)> {
     let chunk = chunks.iter().rev().find(|chunk| chunk.first <= slot)?;
@@ -233,7 +233,7 @@ impl Drop for ReceiveSlots {
     }
 }
 
-/// A received frame. Its slot is returned when it is dropped.
+/// A received frame. Its slot is returned when the frame is dropped.
 pub(crate) struct Received {
     content: Content,
     end: usize,
@@ -253,7 +253,7 @@ struct Lent {
 }
 
 impl Received {
-    /// Returns true if it owns a receive slot.
+    /// Returns true if the frame owns a receive slot.
     pub(crate) fn is_lent(&self) -> bool {
         matches!(self.content, Content::Lent(_))
     }
@@ -272,7 +272,7 @@ impl Received {
     /// Returns the bytes of a short frame.
     ///
     /// # Errors
-    /// The frame itself, if it is not short.
+    /// Returns the frame itself if it is not short.
     pub(crate) fn into_short(self) -> Result<Bytes, Self> {
         match self.content {
             Content::Short(bytes) => Ok(bytes.freeze()),
@@ -280,7 +280,7 @@ impl Received {
         }
     }
 
-    /// Returns the frame, to open it in place.
+    /// Returns the frame's bytes, to decrypt them in place.
     pub(crate) fn as_mut(&mut self) -> &mut [u8] {
         match &mut self.content {
             Content::Lent(lent) => {

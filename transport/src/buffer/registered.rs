@@ -1,12 +1,11 @@
-//! The application's registered buffers: filled once, frozen, sent without a copy.
+//! The application's registered buffers, which are filled once, frozen, and sent without a copy.
 //!
-//! A frozen buffer is recognised by its address when a part of it is sent as `Bytes`, so it can pass through
-//! any code that handles `Bytes`. After its device is removed, it is no longer recognised and is copied for
-//! sending.
+//! When `Bytes` are sent, a frozen buffer is recognised by its address, so it can pass through any code that handles
+//! `Bytes`. After its device is removed, it is no longer recognised, and its contents are copied for sending.
 //!
-//! A whole buffer is sent under its permanent key. A part is registered for the message, and its key works
-//! until the message is READ, for this part only. A node with an identity also registers whole buffers for
-//! each message: peers can READ a buffer only if a session in clear announces it.
+//! A whole buffer is sent under its permanent key. A part is registered for the message, and its key is valid only
+//! for this part, until the message is READ. A node with an identity also registers whole buffers for each message,
+//! so peers can READ a buffer only while a session in clear announces it.
 
 use super::block::Registration;
 use super::{Block, BlockPool, NotNow};
@@ -53,8 +52,8 @@ impl Registry {
         find(&buffers, bytes).is_some()
     }
 
-    /// Returns a key that covers exactly these bytes of a frozen buffer. Returns `None` if the bytes are not
-    /// in one.
+    /// Returns a key that covers exactly these bytes of a frozen buffer. Returns `None` if they are not in a frozen
+    /// buffer.
     pub(crate) fn announce(&self, bytes: &[u8]) -> Option<Result<Announced, NotNow>> {
         let buffers = self.buffers.read().unwrap_or_else(PoisonError::into_inner);
         let (buffer, Range { start, end }) = find(&buffers, bytes)?;
@@ -82,8 +81,8 @@ fn find<'a>(buffers: &'a BTreeMap<u64, Frozen>, bytes: &[u8]) -> Option<(&'a Fro
     Some((buffer, start..end))
 }
 
-/// Access of a peer to bytes of a buffer. A key registered for these bytes becomes invalid on drop; the key
-/// of the whole buffer stays valid.
+/// Access by a peer to bytes of a buffer. A key registered for these bytes becomes invalid on drop; the key of the
+/// whole buffer stays valid.
 #[derive(Debug)]
 pub(crate) struct Announced {
     at: RemoteAddress,
@@ -91,7 +90,7 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    /// Returns the address at which the peer finds the bytes.
+    /// Returns the address at which the peer READs the bytes.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         self.at
     }
@@ -117,7 +116,7 @@ impl RegisteredBuffer {
         Self { block, registry }
     }
 
-    /// Converts the buffer to shared bytes. Large ones are sent without a copy, whole or in slices.
+    /// Converts the buffer to shared bytes. Large buffers and slices of them are sent without a copy.
     #[must_use]
     pub fn freeze(self) -> Bytes {
         let (at, length) = (self.block.remote_address(), self.block.len());

@@ -1,17 +1,17 @@
 //! Memory for short frames, which are copied out of their receive slots into shared blocks.
 //!
-//! A frame's bytes keep their block alive, so the block is reused when the last of its frames is dropped, on
-//! any thread. A program that drops its frames promptly causes no allocations. A kept frame keeps a whole
-//! block.
+//! A frame keeps its block alive, so the block is reused when the last of its frames is dropped, on any thread. If a
+//! program drops frames promptly, no allocations are needed. A frame that is kept keeps its whole block.
 #![forbid(unsafe_code)]
 
 use bytes::BytesMut;
 
-/// Maximum size of a frame that is copied, which costs less than lending and returning a slot.
+/// Maximum size of a frame that is copied. Up to this size, a copy costs less than lending and returning a slot.
 pub(super) const SHORT_BYTES: usize = 1024;
-/// Size of a block, in bytes, and so the most memory that a kept frame holds: a page, like its slot.
+/// Size of a block, in bytes, and therefore the maximum memory that a kept frame occupies. Equals the size of a page
+/// and of a slot.
 pub(super) const BLOCK_BYTES: usize = 4096;
-/// Number of blocks used in turn, enough for the frames that a busy poller has at a time.
+/// Number of blocks used in turn, which suffices for the frames that a busy poller holds at a time.
 const BLOCKS: usize = 16;
 
 /// The blocks of one poller.

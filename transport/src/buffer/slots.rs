@@ -1,4 +1,4 @@
-//! Equal slots in one registered region, and the send half that fills them.
+//! Slots of equal size in one registered region, and the send slots in such a region.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, ProtectionD
 #[derive(Debug)]
 pub(super) struct SlotRegion {
     pub(super) memory: Arc<Memory>,
-    /// Registration, until the device is removed. Lent slots may outlive it.
+    /// Registration; `None` once the device is removed. Lent slots may outlive it.
     region: Mutex<Option<Arc<dyn MemoryRegion>>>,
     /// Start of the memory in the device's address space.
     start: IoAddress,
@@ -43,7 +43,6 @@ impl SlotRegion {
         self.slots
     }
 
-    /// Returns the start of a slot.
     #[inline]
     pub(super) fn offset(&self, slot: u32) -> usize {
         usize::try_from(slot).unwrap_or(usize::MAX).wrapping_mul(self.slot_bytes)
@@ -64,12 +63,12 @@ impl SlotRegion {
     }
 }
 
-/// Slots for building frames. A slot belongs to the code that took it until it is put back.
+/// Slots for building frames. A slot belongs to its taker until it is put back.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     region: SlotRegion,
     free: Vec<u32>,
-    /// Empty; kept to reuse its memory.
+    /// Empty buffer, reused by [`SendSlots::change`].
     changed: Vec<u8>,
 }
 
@@ -91,22 +90,20 @@ impl SendSlots {
         self.region.close();
     }
 
-    /// Takes a free slot.
     pub(crate) fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// Puts back a slot after its work has completed.
+    /// Puts back a slot after its work request has completed.
     pub(crate) fn put_back(&mut self, slot: u32) {
         self.free.push(slot);
     }
 
-    /// Returns the number of free slots, and of all slots.
+    /// Returns the number of free slots and of all slots.
     pub(crate) fn count(&self) -> (u32, u32) {
         (u32::try_from(self.free.len()).unwrap_or(u32::MAX), self.region.slots())
     }
 
-    /// Returns true if any slot is free.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }

@@ -1,14 +1,13 @@
-//! The receiving half of a pair: one SRQ's depth, shared among the INIs that may send into it.
+//! The receiving half of a pair, which shares the depth of one SRQ among the INIs that may send into it.
 //!
-//! Each pair holds its base credit at all times: it is granted again with the message that uses it. Pairs
-//! with a backlog are served in turn. A turn grants at most [`QUANTUM`] credits, so a greedy pair waits for
-//! the others (deficit round robin with messages of equal cost). Outstanding credit never exceeds the depth
-//! less the control reserve. An eighth of the depth is reserved for base credits, so that a new pair gets
-//! its base credit while other pairs hold much. All pairs of one peer together have at most half of the
-//! rest.
+//! Each pair always holds its base credit, which is granted again when a message uses it. Pairs with a backlog are
+//! served in turn. A pair is granted at most [`QUANTUM`] credits per turn, so a greedy pair waits for the others
+//! (deficit round robin with messages of equal cost). Outstanding credit never exceeds the depth less the control
+//! reserve. An eighth of the depth is reserved for base credits, so that a new pair gets its base credit even if
+//! other pairs hold much. All pairs of one peer together may hold at most half of the rest.
 //!
-//! A spender cannot be forced to release credit. One that has held more than it used for [`HOARDING_MS`]
-//! while others lacked credit is reported, and loses its session. Honest spenders release it within 100 ms,
+//! A spender cannot be forced to release credit. A spender that has held more than it used for [`HOARDING_MS`] while
+//! others lacked credit is reported, and its session is closed. Honest spenders release unused credit within 100 ms,
 //! unless they are stopped.
 #![forbid(unsafe_code)]
 
@@ -20,20 +19,19 @@ use std::collections::VecDeque;
 use trunkline_machine::mutant;
 use trunkline_verbs::QpNumber;
 
-/// Number of credits that a pair gets in one turn.
+/// Maximum number of credits that a pair is granted in one turn.
 const QUANTUM: u32 = 16;
-/// Number of credits from which a pair without backlog is granted no more. Granting several at once costs
+/// Number of credits at which a pair without a backlog is not granted more. Granting several credits at once costs
 /// less than granting one with each message.
 const ENOUGH: u32 = AHEAD / 2;
 /// Time after its last message for which a pair counts as active.
 const ACTIVE_MS: u64 = 100;
 /// Interval at which all pairs are checked.
 const SWEEP_MS: u64 = ACTIVE_MS / 2;
-/// Time after which a pair that hoards is reported. A peer that is stopped for some seconds keeps its
-/// session.
+/// Time after which a hoarding pair is reported, long enough that a peer stopped for some seconds keeps its session.
 const HOARDING_MS: u64 = 15_000;
 
-/// Names a pair of its [`Grantor`].
+/// Identifies a pair of its [`Grantor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct PairId(usize);
 
@@ -51,7 +49,7 @@ struct Holder {
 struct PairCredit {
     /// TGT that receives the spender's messages.
     target: QpNumber,
-    /// Place of the spender's peer.
+    /// Index of the spender's peer.
     holder: usize,
     granted: u32,
     released: u32,
@@ -65,7 +63,7 @@ struct PairCredit {
     heard_ms: u64,
     active: bool,
     needy: bool,
-    /// Minimum number of credits that the spender had not used since the last sweep.
+    /// Minimum number of unused credits of the spender since the last sweep.
     least: u32,
     /// Time for which the spender has held unused credit while others lacked credit.
     hoarding_ms: u64,
@@ -76,7 +74,7 @@ impl PairCredit {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
 
-    /// Returns the outstanding credits announced to the spender: the maximum that it can use or release.
+    /// Returns the outstanding credits announced to the spender, which are the maximum that it can use or release.
     fn known(&self) -> u32 {
         self.told.wrapping_sub(self.released).wrapping_sub(self.consumed)
     }
@@ -87,7 +85,7 @@ impl PairCredit {
     }
 }
 
-/// Grantor of the depth of one SRQ.
+/// Grants credit for one SRQ.
 #[derive(Debug)]
 pub(crate) struct Grantor {
     depth: u32,
@@ -98,7 +96,7 @@ pub(crate) struct Grantor {
     outstanding: u32,
     active: u32,
     pairs: Slab<PairCredit>,
-    /// The peers. There are few, and their indices do not change.
+    /// The peers, with constant indices.
     holders: Slab<Holder>,
     needy: VecDeque<PairId>,
     /// Targets of pairs that were granted credit since the last [`Grantor::take_granted`].
@@ -255,14 +253,14 @@ impl Grantor {
         Ok(())
     }
 
-    /// Stops counting a waiting message whose header is about to be applied.
+    /// Stops counting a waiting message, whose header is applied next.
     pub(crate) fn waited(&mut self, id: PairId) {
         if let Some(pair) = self.pairs.get_mut(id.0) {
             pair.waiting = pair.waiting.saturating_sub(1);
         }
     }
 
-    /// Grants free credit. Call it after the receives of a batch were reposted.
+    /// Grants free credit. Called after the receives of a batch are reposted.
     pub(crate) fn grant(&mut self, now_ms: u64) {
         self.sweep(now_ms);
         while self.outstanding < self.bulk {
@@ -296,14 +294,14 @@ impl Grantor {
         into.append(&mut self.granted);
     }
 
-    /// Returns the position for a frame to the pair's spender, and counts it as sent.
+    /// Returns the grant position for a frame to the pair's spender, and records it as sent.
     pub(crate) fn tell(&mut self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get_mut(id.0) else { return START.wrapping_add(BASE) };
         pair.told = pair.granted;
         pair.granted
     }
 
-    /// Returns true if the position needs a separate frame: the spender has run out of credit, or the new
+    /// Returns true if the position needs a separate frame, because the spender has run out of credit, or the new
     /// credit is at least as much as its remaining credit.
     pub(crate) fn must_tell(&self, id: PairId) -> bool {
         let Some(pair) = self.pairs.get(id.0) else { return false };
@@ -336,8 +334,8 @@ impl Grantor {
         }
     }
 
-    /// Returns the credits that a pair lacks. Its target is its backlog, and a little ahead while it is
-    /// active, within its share of the capacity and of its peer's maximum. Its base is granted at once.
+    /// Returns the number of credits that a pair lacks. The goal is its backlog, plus some credit ahead while it is
+    /// active, within its share of the capacity and of its peer's maximum. The base credit is granted at once.
     fn need(&self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get(id.0) else { return 0 };
         let ahead = if pair.active { AHEAD } else { BASE };
@@ -380,13 +378,12 @@ impl Grantor {
     }
 }
 
-/// Returns the maximum of outstanding credit at a depth, and so of pairs with their base credit.
+/// Returns the maximum outstanding credit for a depth, which is also the maximum number of pairs.
 pub(crate) fn capacity(depth: u32) -> u32 {
     depth - (depth / 16).max(1).min(depth)
 }
 
-/// Splits a depth into the maximum of outstanding credit, and the part of it that pairs may be granted beyond
-/// their base.
+/// Splits a depth into the maximum outstanding credit, and the part of it that may be granted beyond base credits.
 fn parts(depth: u32) -> (u32, u32) {
     let capacity = capacity(depth);
     (capacity, capacity - (depth / 8).max(1).min(capacity))

@@ -1,8 +1,8 @@
-//! All grants of one poller, by the SRQ that receives the messages for it.
+//! All grants of one poller, by the SRQ that receives the messages.
 //!
-//! Over XRC that is only the poller's own SRQ. Over RC a peer's connection ends at one of this node's pollers, its
-//! *home*, and takes receives from that poller's SRQ, whichever poller its messages are for. So each of P
-//! pollers grants a P-th of each SRQ's depth, and the sum never exceeds the posted receives.
+//! Over XRC, this is only the poller's own SRQ. Over RC, a peer's connection ends at one of this node's pollers, its
+//! *home*, and takes receives from the home's SRQ even if a message is for another poller. So each of P pollers
+//! grants a P-th of each SRQ's depth, and the sum never exceeds the posted receives.
 #![forbid(unsafe_code)]
 
 use super::{CreditViolation, Grantor, PairId};
@@ -10,7 +10,7 @@ use crate::PeerKey;
 use crate::report::ledger::{Granting, SrqLedger};
 use trunkline_verbs::QpNumber;
 
-/// Names a pair of one poller's [`Grants`].
+/// Identifies a pair of one poller's [`Grants`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct GrantId {
     home: usize,
@@ -24,8 +24,8 @@ pub(crate) struct Grants {
 }
 
 impl Grants {
-    /// Creates the grants of a poller whose messages come through `homes` SRQs. It may grant `share` receives
-    /// of each.
+    /// Creates the grants of a poller whose messages come through `homes` SRQs, and which may grant `share` receives
+    /// of each SRQ.
     pub(crate) fn new(share: u32, homes: u16) -> Self {
         Self { by_home: (0..homes).map(|_| Grantor::new(share)).collect() }
     }
@@ -57,7 +57,6 @@ impl Grants {
         Some(GrantId { home, pair })
     }
 
-    /// Removes the pair of an ended trunk.
     pub(crate) fn close(&mut self, id: GrantId) {
         if let Some(grantor) = self.by_home.get_mut(id.home) {
             grantor.close(id.pair);
@@ -81,14 +80,12 @@ impl Grants {
         self.by_home.get_mut(id.home).map_or(Ok(()), |grantor| grantor.wait(id.pair))
     }
 
-    /// Stops counting a waiting message.
     pub(crate) fn waited(&mut self, id: GrantId) {
         if let Some(grantor) = self.by_home.get_mut(id.home) {
             grantor.waited(id.pair);
         }
     }
 
-    /// Grants free credit.
     pub(crate) fn grant(&mut self, now_ms: u64) {
         for grantor in &mut self.by_home {
             grantor.grant(now_ms);
@@ -118,7 +115,7 @@ impl Grants {
         self.by_home.iter().map(Grantor::ledger).collect()
     }
 
-    /// Takes the targets of the pairs that have held unused credit for long while others lacked it.
+    /// Takes the targets of the hoarding pairs; see [`Grantor::take_hoarding`].
     pub(crate) fn take_hoarding(&mut self) -> Vec<QpNumber> {
         self.by_home.iter_mut().flat_map(Grantor::take_hoarding).collect()
     }
@@ -134,8 +131,8 @@ mod tests {
     use super::*;
     use crate::credit::START;
 
-    /// Each of P pollers grants from each of P SRQs. Whatever backlog the peers report, the credit granted
-    /// from an SRQ does not exceed its depth.
+    /// Each of P pollers grants from each of P SRQs. The credit granted from an SRQ must not exceed its depth, for
+    /// all backlogs that peers report.
     #[test]
     fn grants_of_all_pollers_never_exceed_srq_depth() {
         for (depth, pollers) in [(48, 3), (512, 3), (512, 2), (100, 7), (512, 32)] {
@@ -159,7 +156,7 @@ mod tests {
             }
             let mut outstanding = vec![0; usize::from(pollers)];
             for &(poller, home, id) in &open {
-                // The credit that each was sent earlier is used up.
+                // All credit that was granted earlier is used up.
                 let told = all[poller].tell(id).wrapping_sub(START);
                 outstanding[usize::from(home)] += told;
             }

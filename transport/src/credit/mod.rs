@@ -1,24 +1,24 @@
-//! Credits: the number of messages that a peer's poller may send into an SRQ.
+//! Credits, which limit the number of messages that a peer's poller may send into an SRQ.
 //!
-//! A pair is an INI of a peer and an SRQ of this node, or the reverse. The owner of the SRQ is the *grantor*,
-//! the owner of the INI the *spender*. Both count in cumulative positions, wrapping at 2^32, so a repeated
-//! position is harmless. Frames carry positions modulo 2^16:
+//! A pair is an INI of a peer and an SRQ of this node, or the reverse. The owner of the SRQ is the *grantor*, the
+//! owner of the INI the *spender*. Both count in cumulative positions that wrap at 2^32, so a repeated position is
+//! harmless. Frames carry positions modulo 2^16:
 //!
 //! ```text
 //! grantor: outstanding = granted - released - consumed      (may still arrive)
 //! spender: available   = granted - released - sent          (may still be sent)
 //! ```
 //!
-//! Each pair begins with one credit, and keeps one after idleness ([`BASE`]). So the first message after a
-//! pause needs no extra round trip, and a spender without credit always receives new credit without a
-//! request. More is granted as messages arrive and report the backlog behind them. A spender releases credit
-//! that it does not use within 100 ms, down to the base when it is idle.
+//! Each pair begins with one credit, and keeps one when idle ([`BASE`]). So the first message after a pause needs no
+//! extra round trip, and a spender without credit receives new credit without a request. More credit is granted as
+//! messages arrive and report the backlog at the spender. A spender releases credit that it does not use within 100
+//! ms, down to the base when it is idle.
 //!
-//! The grantor does not rely on such releases. The base of each pair is granted again as soon as it is
-//! used, whatever others hold. All pairs of one peer together hold at most half of the credit beyond the room
-//! for new pairs. A spender that holds unused credit for long while others lack it loses its session.
+//! The grantor does not rely on such releases. The base of each pair is granted again as soon as it is used. All
+//! pairs of one peer together hold at most half of the credit that is not reserved for new pairs. If a spender holds
+//! unused credit for long while others lack credit, its session is closed.
 //!
-//! Called by the pollers. Does no I/O and does not read the time.
+//! Called by the pollers. Performs no I/O, and the time is passed in.
 #![forbid(unsafe_code)]
 
 mod grantor;
@@ -36,12 +36,11 @@ pub(crate) const BASE: u32 = 1;
 /// need no round trip. It equals the number of messages that a poller takes, and may answer, in one batch.
 const AHEAD: u32 = 64;
 
-/// Start of positions: shortly before the wrap, so that every longer session, and every test, passes through
-/// it.
+/// Initial position, shortly before the wrap, so that longer sessions and tests cover the wrap.
 const START: u32 = u32::MAX - 999;
 
-/// Converts a position to its form in frames: modulo 2^16. Two positions of a pair at one time are less than
-/// 2^15 apart, because SRQs are not that deep.
+/// Converts a position to its form in frames, modulo 2^16. Concurrent positions of a pair differ by less than 2^15,
+/// the bound on the depth of an SRQ.
 pub(crate) fn on_wire(position: u32) -> u16 {
     let [low, high, ..] = position.to_le_bytes();
     u16::from_le_bytes([low, high])

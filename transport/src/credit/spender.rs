@@ -1,18 +1,18 @@
-//! The sending half of a pair: the number of messages that may still be sent to one remote SRQ.
+//! The sending half of a pair, which counts the messages that may still be sent to one remote SRQ.
 #![forbid(unsafe_code)]
 
 use super::{AHEAD, BASE, CreditViolation, START, steps};
 use trunkline_machine::mutant;
 
-/// Time after which a spender releases unused credit, in milliseconds. With the scan interval of the poller,
-/// it stays within the 100 ms in which idle grants decay.
+/// Time after which a spender releases unused credit, in milliseconds. Together with the scan interval of the poller,
+/// it is less than the 100 ms in which idle grants decay.
 const IDLE_MS: u64 = 60;
-/// Maximum distance of a grant ahead of the spender. A position beyond it, or before the last, is invalid.
+/// Maximum distance of a grant ahead of the spender. A position beyond it or before the previous position is invalid.
 const MOST_AHEAD: u32 = 1 << 15;
 
-/// Maximum burst of credit frames from a peer. They use no credit, so a flood of them would take the
-/// receives of all other peers. An honest peer sends at most about one for each message from this node (if
-/// it grants one credit at a time), and some when it releases credit or receives room.
+/// Maximum burst of credit frames from a peer. They use no credit, so a flood of them would take the receives of all
+/// other peers. An honest peer sends at most about one per message from this node, and some more when it releases
+/// credit or gets free receives.
 const CREDIT_FRAMES: u64 = 64;
 
 /// Credit of one INI for one remote SRQ.
@@ -33,7 +33,7 @@ pub(crate) struct Spender {
 }
 
 impl Spender {
-    /// Creates a fresh pair, with the base credit only.
+    /// Creates a new pair with only its base credit.
     pub(crate) fn new(now_ms: u64) -> Self {
         Self {
             granted: START.wrapping_add(BASE),

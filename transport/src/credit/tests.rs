@@ -1,4 +1,4 @@
-//! Grantor and spenders against each other, over a network that delays.
+//! Tests of a grantor with spenders, over a network with delays.
 
 use super::{AHEAD, BASE, Grantor, PairId, Spender, on_wire};
 use crate::PeerKey;
@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use trunkline_verbs::QpNumber;
 
-/// A frame in flight: the sender's backlog, and the released position if it used no credit.
+/// A frame in flight, as the sender's backlog and, if the frame used no credit, the released position.
 type ToGrantor = (u8, Option<u16>);
 
 struct TestPair {
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Delivers everything in flight, both ways.
+    /// Delivers everything in flight, in both directions.
     fn exchange(&mut self) {
         for index in 0..self.pairs.len() {
             while !self.pairs[index].there.is_empty() {
@@ -224,7 +224,7 @@ fn greedy_peer_does_not_starve_other_peers() {
 }
 
 #[test]
-fn new_pair_finds_room_beside_greedy_ones() {
+fn new_pair_gets_base_credit_beside_greedy_pairs() {
     let mut world = World::new(64, 1);
     world.pairs[0].backlog = 20_000;
     for _ in 0..20 {
@@ -423,7 +423,7 @@ fn hoarder_is_detected_despite_pause_of_shortage() {
     assert!(!found.is_empty() && found.iter().all(|target| target.get() < 2), "{found:?}");
 }
 
-/// Two peers send all the time to a poller that is slower, and idle pairs hold the rest of the credit.
+/// Two peers send continuously to a slower poller, and idle pairs hold the rest of the credit.
 #[test]
 fn credit_of_waiting_received_messages_is_in_use() {
     let mut world = World::new(512, 60);

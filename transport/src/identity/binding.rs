@@ -1,8 +1,8 @@
-//! The binding: the session's parameters as both sides observed them, as a list in the handshake.
+//! The binding, a list in the handshake of the session's parameters as each side observed them.
 //!
-//! Both lists are equal except for the settings of the sender, so a receiver compares each entry with its
-//! own. The first difference names the field that a node in between has changed. All bytes come from a peer,
-//! so this code must not panic.
+//! The lists of both sides are equal except for the sender's settings, so a receiver compares each entry with its
+//! own. The first difference names the field that was changed in transit. All bytes come from a peer, so this code
+//! must not panic.
 #![forbid(unsafe_code)]
 
 use super::failure::{CONNECTIONS, Field, OF_SIDE, PREVIOUS, SETTINGS, SIDES, VERSION};
@@ -18,11 +18,11 @@ pub(crate) struct Binding {
     /// Version of the session.
     pub(crate) version: u8,
     pub(crate) connections: ConnectionKind,
-    /// In a renewal, value derived from the exchange before.
+    /// In a renewal, the value derived from the previous exchange.
     pub(crate) previous: Option<[u8; 32]>,
-    /// TLS client, then TLS server.
+    /// The TLS client's side, then the TLS server's.
     pub(crate) sides: [Side; 2],
-    /// This node's settings, as in its SETTINGS.
+    /// This node's settings, as carried in its SETTINGS frame.
     pub(crate) settings: Vec<u8>,
 }
 
@@ -30,20 +30,20 @@ pub(crate) struct Binding {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Side {
     pub(crate) versions: Versions,
-    /// Features of its REQ, and of its REP.
+    /// Features of the side's REQ and of its REP.
     pub(crate) features: [u8; 2],
     pub(crate) listener_port: NonZeroU16,
     pub(crate) session: SessionName,
     pub(crate) pollers: u16,
-    /// UDP port as carried in its REQ.
+    /// UDP port, as carried in the REQ.
     pub(crate) udp_port: u16,
-    /// SRQ numbers of its REP, by poller.
+    /// SRQ numbers in the REP, by poller.
     pub(crate) srqs: Vec<SrqNumber>,
-    /// QP of its poller 0.
+    /// QP number of poller 0's INI.
     pub(crate) ini: QpNumber,
-    /// QP of the TGT that poller 0 of the other side sends to.
+    /// QP number of the TGT that the other side's poller 0 sends to.
     pub(crate) tgt: QpNumber,
-    /// GID of its REQ, as carried in the message.
+    /// GID, as carried in the REQ.
     pub(crate) gid: Gid,
 }
 
@@ -83,7 +83,7 @@ impl Binding {
     /// they are critical.
     ///
     /// # Errors
-    /// The first entry that differs, is missing, or is there twice.
+    /// Returns the first entry that differs, is missing, or occurs twice.
     pub(crate) fn compare<'a>(&self, theirs: &'a [u8]) -> Result<&'a [u8], Field> {
         let ours = self.emit();
         let (mut ours, mut theirs) = (&ours[..], theirs);
@@ -159,7 +159,7 @@ pub(super) mod tests {
         assert!(ours.emit().starts_with(&start), "{:?}", ours.emit());
     }
 
-    /// Returns bindings that differ from the example in one value, with the name of its field.
+    /// Returns bindings that differ from the example in one value, with the name of the field.
     pub(in crate::identity) fn different() -> Vec<(String, Binding)> {
         let of_session: [(&str, Change); 3] = [
             ("version", |binding, _| binding.version = 6),
@@ -207,7 +207,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn missing_second_and_unknown_critical_entries_are_differences() {
+    fn missing_duplicate_and_unknown_critical_entries_are_differences() {
         let ours = example();
         let entries = |list: &[(u16, Vec<u8>)]| {
             let mut out = Vec::new();
@@ -254,7 +254,7 @@ pub(super) mod tests {
         assert_eq!(error.to_string(), "end of the list");
     }
 
-    /// The table of `docs/book/src/why/security.md` has the ids and names of this file.
+    /// The table in `docs/book/src/why/security.md` lists the ids and names of this file.
     #[test]
     fn fields_have_names_of_document() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/book/src/why/security.md");

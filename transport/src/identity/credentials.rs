@@ -20,8 +20,8 @@ use webpki::{CertRevocationList, EndEntityCert, OwnedCertRevocationList, anchor_
 
 /// ALPN identifier.
 pub(super) const PROTOCOL: &[u8] = b"trunkline";
-/// Largest size of a chain, in bytes: the flight's limit less room for its other messages. The largest of
-/// these messages are the binding and an RSA signature, with less than 1 KiB each.
+/// Maximum size of a chain, in bytes, which leaves room in a flight for the other messages. The largest of them are
+/// the binding and an RSA signature, with less than 1 KiB each.
 const LARGEST_CHAIN: usize = SEALED_TOTAL as usize - 2560;
 
 /// Error in the files of an identity or of trust.
@@ -31,7 +31,7 @@ pub enum IdentityError {
     /// The text is not PEM.
     #[error("malformed PEM with {part}: {source}")]
     Pem {
-        /// Contents of the text.
+        /// Expected contents of the text.
         part: &'static str,
         /// Error of the parser.
         source: pem::Error,
@@ -39,10 +39,10 @@ pub enum IdentityError {
     /// The PEM has no section of the expected kind.
     #[error("no section {0} in the PEM")]
     Missing(&'static str),
-    /// A certificate or a revocation list is malformed, or has a form that webpki does not support.
+    /// A certificate or a revocation list is malformed, or in a form that webpki does not support.
     #[error("unusable {part}: {source}")]
     Unusable {
-        /// Contents of the section.
+        /// Expected contents of the section.
         part: &'static str,
         /// Error of the parser.
         source: webpki::Error,
@@ -50,7 +50,7 @@ pub enum IdentityError {
     /// The chain has more certificates than peers accept.
     #[error("a chain of {0} certificates: expected at most 4, without the root")]
     TooLong(usize),
-    /// The chain does not fit the message that carries it.
+    /// The chain does not fit in the message that carries it.
     #[error("certificates of {0} bytes in a chain: expected at most {LARGEST_CHAIN}, without the root")]
     TooLarge(usize),
     /// The private key's type is not supported.
@@ -75,17 +75,18 @@ pub enum IdentityError {
 #[derive(Debug, Clone)]
 pub struct Identity {
     key: Arc<CertifiedKey>,
-    /// Beginning of the first certificate's validity, and first end of validity in the chain.
+    /// Start of the first certificate's validity, and the earliest expiry in the chain.
     validity: [UnixTime; 2],
 }
 
 impl Identity {
-    /// Reads a chain, the node's own certificate first and the root left out, and its unencrypted private key.
+    /// Reads a certificate chain and its unencrypted private key. The chain begins with the node's certificate and
+    /// omits the root.
     ///
     /// # Errors
     ///
-    /// If either is malformed, the key does not match, the chain has more than four certificates or too many bytes, or
-    /// the certificate has no usable name. Validity is not checked.
+    /// Returns an error if either is malformed, the key does not match, the chain has more than four certificates or
+    /// too many bytes, or the certificate has no usable name. The validity period is not checked.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let chain = sections::<CertificateDer<'static>>(chain, "certificates", "CERTIFICATE")?;
         if chain.len() > MOST_CERTIFICATES {
@@ -122,11 +123,11 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Reads roots. Any of them may sign any name, unless it has constraints.
+    /// Reads root certificates. Every root may sign for all names, unless it has name constraints.
     ///
     /// # Errors
     ///
-    /// If the PEM or a certificate is malformed, or certificates are missing.
+    /// Returns an error if the PEM or a certificate is malformed, or certificates are missing.
     pub fn from_pem(roots: &[u8]) -> Result<Self, IdentityError> {
         let roots = sections::<CertificateDer<'static>>(roots, "roots", "CERTIFICATE")?
             .iter()
@@ -140,7 +141,7 @@ impl Trust {
     ///
     /// # Errors
     ///
-    /// If the PEM or a list is malformed, or lists are missing.
+    /// Returns an error if the PEM or a list is malformed, or lists are missing.
     pub fn with_revocation_lists(self, lists: &[u8]) -> Result<Self, IdentityError> {
         let lists = sections::<CertificateRevocationListDer<'static>>(lists, "revocation lists", "X509 CRL")?
             .iter()
@@ -151,7 +152,7 @@ impl Trust {
     }
 }
 
-/// Reads all sections of a kind, at least one.
+/// Reads all sections of a kind. At least one is required.
 fn sections<T: PemObject>(
     pem: &[u8],
     part: &'static str,
@@ -169,11 +170,11 @@ pub struct Credentials {
     pub client: Arc<ClientConfig>,
     /// Configuration of the TLS server.
     pub server: Arc<ServerConfig>,
-    /// Verifier of both configurations, for chains of live sessions.
+    /// Verifier used by both configurations, also for the chains of live sessions.
     pub verifier: Arc<Verifier>,
-    /// Beginning of validity of the node's own certificate.
+    /// Start of the validity of the node's certificate.
     pub not_before: UnixTime,
-    /// First end of validity in the node's own chain.
+    /// Earliest expiry in the node's chain.
     pub not_after: UnixTime,
     pub(super) own: Arc<CertifiedKey>,
 }
@@ -185,11 +186,11 @@ impl Credentials {
         names(&own)?.into_iter().next()
     }
 
-    /// Creates configurations with the cryptography of ring and the clock of this host.
+    /// Creates configurations that use the cryptography of ring and this host's clock.
     ///
     /// # Errors
     ///
-    /// As [`Self::new`].
+    /// Same as [`Self::new`].
     pub fn of_system(identity: &Identity, trust: &Trust) -> Result<Self, IdentityError> {
         Self::new(identity, trust, default_provider(), Arc::new(DefaultTimeProvider))
     }
@@ -199,7 +200,7 @@ impl Credentials {
     ///
     /// # Errors
     ///
-    /// [`IdentityError::Provider`] if the provider lacks one of these algorithms.
+    /// Returns [`IdentityError::Provider`] if the provider lacks one of these algorithms.
     pub fn new(
         identity: &Identity,
         trust: &Trust,
@@ -243,18 +244,18 @@ impl Credentials {
         Ok(Self { client, server, verifier, not_before, not_after, own: identity.key.clone() })
     }
 
-    /// Returns the time until the first end of validity in the node's own chain, zero after that.
+    /// Returns the time until the earliest expiry in the node's chain; zero afterwards.
     #[must_use]
     pub fn expires_in(&self) -> Duration {
         let now = self.client.time_provider.current_time();
         Duration::from_secs(now.map_or(0, |now| self.not_after.as_secs().saturating_sub(now.as_secs())))
     }
 
-    /// Verifies the node's own chain as a peer with the same trust does, at the present time.
+    /// Verifies the node's chain at the current time, as a peer with the same trust does.
     ///
     /// # Errors
     ///
-    /// The cause for which a peer would refuse the chain. [`Refused::Expired`] if any certificate of the
+    /// Returns the cause for which a peer would refuse the chain, or [`Refused::Expired`] if any certificate in the
     /// chain has expired.
     pub fn check_own(&self) -> Result<Proven, Refused> {
         let now = self.client.time_provider.current_time().ok_or(Refused::Malformed)?;
@@ -265,8 +266,8 @@ impl Credentials {
     }
 }
 
-/// Restricts a provider to the suites and the key exchange of the handshake. The suite that is faster on
-/// this processor comes first.
+/// Restricts a provider to the suites and the key exchange of the handshake. The suite that is faster on this
+/// processor is preferred.
 fn restricted(mut provider: CryptoProvider) -> CryptoProvider {
     use CipherSuite::{TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256};
     let suites = &mut provider.cipher_suites;

@@ -1,10 +1,10 @@
-//! The handshake of two nodes, without I/O: takes frames and time, and returns frames and the proof.
+//! The handshake of two nodes, without I/O. It takes frames and the time, and returns frames and the proof.
 //!
-//! TLS runs in the QUIC form of rustls: handshake bytes without records, which this file cuts into frames,
-//! and seals once there are keys. `docs/book/src/why/security.md`, *States*, has the states of both roles.
-//! Until the proof a peer is untrusted. So an exchange holds one flight at a time, passes it to rustls only
-//! when it is complete and has the expected messages, and ends at the first failure. All bytes come from a
-//! peer, so this code must not panic.
+//! TLS runs through the QUIC interface of rustls, which yields handshake bytes without records. This file cuts them
+//! into frames, and seals the frames once there are keys. `docs/book/src/why/security.md`, *States*, describes the
+//! states of both roles. A peer is untrusted before the proof. So an exchange holds one flight at a time, passes it
+//! to rustls only when it is complete and consists of the expected messages, and ends at the first failure. All bytes
+//! come from a peer, so this code must not panic.
 
 use super::binding::Binding;
 use super::credentials::{Credentials, PROTOCOL};
@@ -26,13 +26,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Maximum number of sealed frames that a client keeps while its ServerHello is unread: the server's flight,
-/// and a FAILURE.
+/// Maximum number of sealed frames that a client keeps before it has read the ServerHello. They are the server's
+/// flight and a FAILURE.
 const MOST_WAITING: usize = 8;
 /// Time for each half of a renewal.
 pub(crate) const RENEWAL: Duration = Duration::from_secs(60);
 
-/// Role of a node in TLS, whichever node dialled.
+/// Role of a node in TLS, regardless of which node dialled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,
@@ -57,7 +57,7 @@ pub(crate) struct Proof {
     exported: Exported,
     aead: Aead,
     pollers: Pollers,
-    /// The peer's settings, which its SETTINGS must equal.
+    /// The peer's settings. Its SETTINGS frame must carry the same ones.
     pub(crate) settings: Box<[u8]>,
 }
 
@@ -87,10 +87,10 @@ enum State {
 /// State machine of one handshake.
 ///
 /// `handle` takes frames in the order of arrival. If it returns `true`, the caller runs `advance`, which does the
-/// cryptography, until `advance` returns `false`. Once the peer has `proven` its names, the caller accepts them by
-/// `confirm`, or ends the exchange by `fail`. After every call it sends the frames of `poll_frame`. `take_proof` returns
-/// the proof once, after `handle` or `confirm`. Time is passed in, and randomness comes from the provider. After an
-/// error, `poll_frame` returns only the FAILURE, and later frames are ignored.
+/// cryptography, until `advance` returns `false`. Once `proven` returns the peer's names, the caller accepts them
+/// with `confirm`, or ends the exchange with `fail`. After every call, it sends the frames from `poll_frame`.
+/// `take_proof` returns the proof once, after `handle` or `confirm`. Time is passed in, and randomness comes from the
+/// provider. After an error, `poll_frame` returns only the FAILURE, and later frames are ignored.
 pub(crate) struct Exchange {
     role: Role,
     number: u32,
@@ -105,14 +105,14 @@ pub(crate) struct Exchange {
     /// Numbers of sealed frames that were sent and opened.
     sealed: u64,
     opened: u64,
-    /// The flight being received; `None` unless a flight of the peer is next.
+    /// The flight being received; `None` unless the next flight is the peer's.
     incoming: Option<Incoming>,
-    /// A whole flight, which `advance` reads.
+    /// A complete flight, which `advance` reads.
     whole: Option<Vec<u8>>,
-    /// Sealed frames that came before `advance` read the ServerHello.
+    /// Sealed frames that arrived before `advance` read the ServerHello.
     waiting: Vec<Box<[u8]>>,
     outgoing: VecDeque<Box<[u8]>>,
-    /// At a client, the expected contents of DONE.
+    /// On a client, the expected contents of DONE.
     done: [u8; 32],
     proof: Option<Box<Proof>>,
 }
@@ -121,7 +121,7 @@ impl Exchange {
     /// Begins an exchange, as a client with a ClientHello. `number` is 0 for the first exchange of a session.
     ///
     /// # Errors
-    /// A failure of the provider, such as a lack of random numbers.
+    /// Returns a failure of the provider, such as a lack of random numbers.
     pub(crate) fn new(
         role: Role,
         credentials: &Arc<Credentials>,
@@ -134,7 +134,7 @@ impl Exchange {
         let list = binding.emit();
         let (tls, first) = match role {
             Role::Client => {
-                // The verifier ignores the name: channels compare names after the handshake.
+                // The verifier ignores the name, since channels compare names after the handshake.
                 let name = ServerName::IpAddress(Ipv6Addr::UNSPECIFIED.into());
                 let tls = ClientConnection::new(credentials.client.clone(), Version::V1, name, list)?;
                 (Connection::from(tls), Flight::ServerHello)
@@ -171,7 +171,7 @@ impl Exchange {
     /// Takes the next frame, whose header was parsed. Returns true if `advance` has a flight to read.
     ///
     /// # Errors
-    /// The cause that ends the exchange: the frame is malformed or a FAILURE.
+    /// Returns the cause that ends the exchange, if the frame is malformed or a FAILURE.
     pub(crate) fn handle(&mut self, frame: Box<[u8]>) -> Result<bool, HandshakeFailure> {
         #[cfg(debug_assertions)]
         super::off_poller::assert();
@@ -181,11 +181,11 @@ impl Exchange {
         self.take(frame).map_err(|failure| self.end(failure))
     }
 
-    /// Reads a whole flight, if there is one, and answers it. Returns true if the next flight is already
+    /// Reads a complete flight, if there is one, and responds to it. Returns true if the next flight is already
     /// complete.
     ///
     /// # Errors
-    /// The cause that ends the exchange.
+    /// Returns the cause that ends the exchange.
     pub(crate) fn advance(&mut self) -> Result<bool, HandshakeFailure> {
         #[cfg(debug_assertions)]
         super::off_poller::assert();
@@ -212,7 +212,7 @@ impl Exchange {
         matches!(self.state, State::AwaitsDone | State::Proved)
     }
 
-    /// Returns the names that the peer has proved, until `confirm`.
+    /// Returns the names that the peer has proved; `None` after `confirm`.
     pub(crate) fn proven(&self) -> Option<&Proven> {
         let proof = self.proof.as_ref().filter(|_| self.state == State::Verified)?;
         Some(&proof.proven)
@@ -238,8 +238,8 @@ impl Exchange {
         self.tls = None;
     }
 
-    /// Returns the secrets of lanes, for each poller of this node, after `confirm` and before `take_proof`. The peer may use
-    /// them as soon as it has the frames of `confirm`.
+    /// Returns the secrets of lanes, for each poller of this node, after `confirm` and before `take_proof`. The peer
+    /// may use them as soon as it has received the frames from `confirm`.
     pub(crate) fn lanes(&self) -> Vec<Vec<LaneSecrets>> {
         self.proof.as_ref().map(|proof| proof.lanes()).unwrap_or_default()
     }
@@ -249,7 +249,7 @@ impl Exchange {
         if self.state == State::Proved { self.proof.take().map(|proof| *proof) } else { None }
     }
 
-    /// Ends the exchange for a cause that the caller found, with a FAILURE to the peer.
+    /// Ends the exchange for a cause found by the caller, and queues a FAILURE for the peer.
     pub(crate) fn fail(&mut self, cause: Refused) -> HandshakeFailure {
         self.end(cause.into())
     }
@@ -262,7 +262,7 @@ impl Exchange {
     /// Ends the exchange once its deadline has passed.
     ///
     /// # Errors
-    /// [`Refused::TimedOut`] after the deadline.
+    /// Returns [`Refused::TimedOut`] after the deadline.
     pub(crate) fn handle_timer(&mut self, now: Time) -> Result<(), HandshakeFailure> {
         match self.next_timer() {
             Some(deadline) if deadline <= now => Err(self.fail(Refused::TimedOut)),
@@ -343,7 +343,8 @@ impl Exchange {
         self.incoming = Some(Incoming::new(flight));
     }
 
-    /// Checks the protocol, and compares the peer's list with this node's. Returns the peer's list, and its settings.
+    /// Checks the protocol, and compares the peer's binding with this node's. Returns the peer's binding, and the
+    /// settings in it.
     fn compare(&self) -> Result<(&[u8], &[u8]), HandshakeFailure> {
         let tls = self.tls.as_ref().ok_or(Refused::Malformed)?;
         if tls.alpn_protocol() != Some(PROTOCOL) {
@@ -377,7 +378,7 @@ impl Exchange {
         Ok(Proof { proven, exported, aead, pollers: self.pollers(), settings: settings.into() })
     }
 
-    /// Returns the pollers of both sides.
+    /// Returns the numbers of pollers of both sides.
     fn pollers(&self) -> Pollers {
         let [client, server] =
             self.binding.sides.each_ref().map(|side| side.pollers.try_into().unwrap_or(u8::MAX));

@@ -1,4 +1,4 @@
-//! Causes of failed handshakes, and the fields of the binding that they name.
+//! Causes of failed handshakes, with the binding's fields that they name.
 #![forbid(unsafe_code)]
 
 use super::verifier::Refused;
@@ -9,7 +9,7 @@ pub(super) const VERSION: u16 = 0x0001;
 pub(super) const CONNECTIONS: u16 = 0x0002;
 pub(super) const PREVIOUS: u16 = 0x0003;
 pub(super) const SETTINGS: u16 = 0x0010;
-/// Upper bytes of the ids of the sides: TLS client, then TLS server.
+/// Upper bytes of the sides' ids, first the TLS client's, then the TLS server's.
 pub(super) const SIDES: [u16; 2] = [0x0100, 0x0200];
 /// Names of the entries of a side, by the lower bytes of their ids, from 1.
 pub(super) const OF_SIDE: [&str; 11] = [
@@ -61,15 +61,15 @@ impl fmt::Display for Field {
 pub(crate) enum EndedBy {
     ThisNode,
     Peer,
-    /// The FAILURE came in clear, so any node on the path may have sent it.
+    /// The FAILURE arrived in clear, so any node on the path may have sent it.
     Unknown,
 }
 
-/// Cause for which a handshake failed, and the node that found it.
+/// Cause of a failed handshake, and the node that ended the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub struct HandshakeFailure {
     pub(crate) cause: Refused,
-    /// Entry of the binding that differs, with [`Refused::Binding`] only.
+    /// Entry of the binding that differs, only with [`Refused::Binding`].
     pub(crate) field: Option<Field>,
     pub(crate) by: EndedBy,
 }

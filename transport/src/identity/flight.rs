@@ -1,14 +1,14 @@
-//! Flights of TLS: reassembly from fragments, and the types of their messages.
+//! TLS flights: their reassembly from fragments, and the check of their messages.
 //!
-//! rustls reads a flight in one call, without checking that its messages belong to that level or that the
-//! last one is complete. So each flight is checked here first: the header of a message is a type (1) and a
-//! length (3), big endian.
+//! rustls reads a flight in one call, without checking that its messages belong to that level or that the last one is
+//! complete. So each flight is checked here first. The header of a message is a type (1 byte) and a length (3 bytes,
+//! big endian).
 #![forbid(unsafe_code)]
 
 use crate::wire::frame::FrameError;
 use crate::wire::handshake::{CLEAR_TOTAL, Fragment, Part, SEALED_TOTAL};
 
-/// Largest total of a ServerHello, in bytes.
+/// Maximum size of a ServerHello flight, in bytes.
 const SERVER_HELLO_TOTAL: u16 = 1024;
 /// Size of the header of a TLS message, in bytes.
 const MESSAGE: usize = 4;
@@ -47,7 +47,7 @@ impl Flight {
         matches!(self, Self::Server | Self::Client)
     }
 
-    /// Returns the largest total, in bytes.
+    /// Returns the maximum size, in bytes.
     fn largest(self) -> u16 {
         match self {
             Self::ClientHello => CLEAR_TOTAL,
@@ -56,7 +56,7 @@ impl Flight {
         }
     }
 
-    /// Checks the messages of the whole flight. A TLS client without a certificate omits CertificateVerify.
+    /// Checks the messages of a complete flight. A TLS client without a certificate omits CertificateVerify.
     fn check(self, flight: &[u8]) -> Result<(), FrameError> {
         match self {
             Self::ClientHello => walk(flight, &[CLIENT_HELLO]),
@@ -107,10 +107,12 @@ impl Incoming {
         Self { flight, total: None, bytes: Vec::new() }
     }
 
-    /// Takes the next fragment, opened if it was sealed. Returns true if the flight is whole and has its messages.
+    /// Takes the next fragment, decrypted if it was sealed. Returns true if the flight is complete and consists of
+    /// the expected messages.
     ///
     /// # Errors
-    /// If the fragment is not the next one of this flight, or the messages are not the expected ones.
+    /// Returns an error if the fragment is not the next one of this flight, or the messages are not the expected
+    /// ones.
     pub(crate) fn take(&mut self, fragment: &Fragment<'_>) -> Result<bool, FrameError> {
         let Self { flight, total, bytes } = self;
         let &Fragment { is_sealed, part, offset, total: claimed, bytes: more, .. } = fragment;
@@ -131,7 +133,6 @@ impl Incoming {
         Ok(is_whole)
     }
 
-    /// Returns the bytes that arrived.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_flight_of_its_messages_is_accepted() {
+    fn complete_flight_with_expected_messages_is_accepted() {
         for flight in Flight::ALL {
             let bytes = example(flight);
             assert_eq!(received(flight, &bytes), Ok(bytes.clone()), "{flight:?}");

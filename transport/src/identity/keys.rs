@@ -1,8 +1,9 @@
-//! Secrets of a session, derived from the exporter of TLS by HKDF-Expand of RFC 5869 with SHA-256.
+//! Secrets of a session, derived from the TLS exporter with HKDF-Expand (RFC 5869) and SHA-256.
 //!
-//! `docs/book/src/why/security.md`, *Keys*, has the labels and a test vector. Secrets are overwritten on drop, by `zeroize`: ring
-//! does not offer it, the compiler may remove a plain assignment, and rustls depends on that crate already. Secrets
-//! are on the heap, since a move would leave a copy on the stack. Stack frames of ring and rustls are not overwritten.
+//! `docs/book/src/why/security.md`, *Keys*, lists the labels and a test vector. Secrets are overwritten on drop with
+//! `zeroize`, since ring does not offer this and the compiler may remove a plain assignment. rustls already depends
+//! on that crate. Secrets are on the heap, since a move would leave a copy on the stack. Stack frames of ring and
+//! rustls are not overwritten.
 #![forbid(unsafe_code)]
 
 use ring::aead::{AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
@@ -33,7 +34,7 @@ impl Secret {
         Self(Box::new([0; SECRET]))
     }
 
-    /// Derives another secret. The parts of `info` follow one another.
+    /// Derives another secret. The parts of `info` are concatenated.
     fn derive(&self, info: &[&[u8]]) -> Self {
         let mut secret = Self::zero();
         self.expand(info, &mut secret.0[..]);
@@ -78,7 +79,7 @@ pub(crate) fn context(bindings: [&[u8]; 2], certificates: [&[u8]; 2]) -> [u8; 32
     context
 }
 
-/// AEAD of a session, from its TLS suite.
+/// AEAD of a session, as selected by its TLS suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aead {
     Aes256Gcm,
@@ -86,7 +87,6 @@ pub(crate) enum Aead {
 }
 
 impl Aead {
-    /// Prepares a key.
     pub(crate) fn key(self, key: &[u8; SECRET]) -> LessSafeKey {
         let algorithm = match self {
             Self::Aes256Gcm => &AES_256_GCM,
@@ -96,7 +96,7 @@ impl Aead {
     }
 }
 
-/// Pollers of a session. A lane's sender and receiver are indices of pollers.
+/// Numbers of the pollers of a session's two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pollers {
     pub(crate) own: u8,
@@ -105,36 +105,35 @@ pub(crate) struct Pollers {
     pub(crate) is_client: bool,
 }
 
-/// Output of the TLS exporter. Anyone who has it has all keys of the exchange.
+/// Output of the TLS exporter, from which all keys of the exchange can be derived.
 #[derive(Debug)]
 pub(crate) struct Exported(Secret);
 
 impl Exported {
-    /// Lets `export` fill in the exporter's output, in place.
+    /// Creates the value with the exporter's output, which `export` writes in place.
     ///
     /// # Errors
-    /// The error of `export`.
+    /// Returns the error of `export`.
     pub(crate) fn new<E>(export: impl FnOnce(&mut [u8; SECRET]) -> Result<(), E>) -> Result<Self, E> {
         let mut secret = Secret::zero();
         export(&mut secret.0)?;
         Ok(Self(secret))
     }
 
-    /// Derives the contents of DONE.
     pub(crate) fn done(&self) -> [u8; SECRET] {
         let mut done = [0; SECRET];
         self.0.expand(&[b"trunkline done\0"], &mut done);
         done
     }
 
-    /// Derives the entry *previous* of the next exchange, which travels in clear.
+    /// Derives the entry *previous* of the next exchange, which is sent in clear.
     pub(crate) fn previous(&self) -> [u8; SECRET] {
         let mut previous = [0; SECRET];
         self.0.expand(&[b"trunkline renewal\0"], &mut previous);
         previous
     }
 
-    /// Derives the secrets of phase 0: for each poller of this node, the secrets of its lanes, by the peer's
+    /// Derives the secrets of phase 0. For each poller of this node, they are the secrets of its lanes, by the peer's
     /// poller.
     pub(crate) fn lanes(&self, aead: Aead, pollers: Pollers) -> Vec<Vec<LaneSecrets>> {
         let lane = |to_client: bool, sender: u8, receiver: u8| LaneSecret {
@@ -148,7 +147,7 @@ impl Exported {
     }
 }
 
-/// Secrets of the two lanes between a poller and one of the peer's.
+/// Secrets of the two lanes between a local poller and a poller of the peer.
 #[derive(Debug)]
 pub(crate) struct LaneSecrets {
     /// Secret of the frames to the peer.
@@ -157,8 +156,8 @@ pub(crate) struct LaneSecrets {
     pub(crate) opens: LaneSecret,
 }
 
-/// Secrets of a poller's lanes after a renewal. The poller takes each one when its lane switches. A command would not do:
-/// the peer may switch before the poller has taken it.
+/// Secrets of a poller's lanes after a renewal. The poller takes each one when its lane switches. A command would
+/// arrive too late, because the peer may switch before the poller takes it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RenewedKeys(Arc<Mutex<Vec<[Option<LaneSecret>; 2]>>>);
 
@@ -184,10 +183,10 @@ impl RenewedKeys {
     }
 }
 
-/// Keys of a poller's part of a session.
+/// Keys of one poller for a session.
 #[derive(Debug)]
 pub(crate) struct PollerKeys {
-    /// Secrets of its lanes, by the peer's poller.
+    /// Secrets of the poller's lanes, by the peer's poller.
     pub(crate) lanes: Vec<LaneSecrets>,
     pub(crate) renewed: RenewedKeys,
 }
@@ -205,17 +204,16 @@ impl LaneSecret {
         Self { secret: self.secret.derive(&[b"trunkline next\0"]), aead: self.aead }
     }
 
-    /// Returns the AEAD of its keys.
+    /// Returns the AEAD of the lane.
     pub(crate) fn aead(&self) -> Aead {
         self.aead
     }
 
-    /// Derives the key of the lane's large message of this number.
+    /// Derives the key of the lane's large message with this number.
     pub(super) fn content_key(&self, number: u64) -> Secret {
         self.secret.derive(&[b"trunkline content\0", &number.to_le_bytes()])
     }
 
-    /// Returns the keys of this phase.
     pub(crate) fn keys(&self) -> LaneKeys {
         let mut iv = [0; NONCE];
         self.secret.expand(&[b"trunkline iv\0"], &mut iv);

@@ -1,21 +1,22 @@
-//! Proof of the names of two nodes, by certificates, in a handshake that precedes a session, and sealing of its frames.
+//! Proof of two nodes' names by certificates, in a handshake that precedes a session, and sealing of the session's
+//! frames.
 //!
-//! `docs/book/src/why/security.md`, *Identity*, specifies it. A node has an [`Identity`] and [`Trust`], both
-//! from PEM. [`Credentials`] turns them into the configurations of TLS, once per change of files. A [`Verifier`] judges a
-//! peer's chain, and answers with the [`Proven`] names or with the number of the cause. Channels compare [`Expected`] names
-//! with the proven ones.
+//! `docs/book/src/why/security.md`, *Identity*, specifies it. A node has an [`Identity`] and [`Trust`], both from
+//! PEM. [`Credentials`] contain the TLS configurations built from them, and are replaced when the files change. A
+//! [`Verifier`] verifies a peer's chain, and returns the [`Proven`] names or the cause of a refusal. Channels compare
+//! [`Expected`] names with the proven names.
 //!
-//! Does no I/O. Only `names` and `seal` may run on a poller: the rest calls webpki and rustls.
+//! This module performs no I/O. Only `names` and `seal` may run on a poller, since the rest calls webpki and rustls.
 //!
 //! | module | contents |
 //! |---|---|
-//! | `credentials` | identity and trust of a node, and the configurations of TLS |
-//! | `names` | names that a peer has proved, and that a channel expects |
-//! | `verifier` | judgement of a peer's chain |
-//! | `flight` | flights of TLS: reassembly, and the types of their messages |
+//! | `credentials` | identity and trust of a node, and the TLS configurations |
+//! | `names` | names that a peer has proved, and names that a channel expects |
+//! | `verifier` | verification of a peer's chain |
+//! | `flight` | TLS flights: reassembly, and the check of their messages |
 //! | `binding` | the session's parameters as both sides observed them, and their comparison |
-//! | `keys` | secrets of lanes, derived from the exporter of TLS |
-//! | `seal` | sealing and opening of a lane's frames |
+//! | `keys` | secrets of lanes, derived from the TLS exporter |
+//! | `seal` | encryption and decryption of a lane's frames |
 //! | `exchange` | state machine of a handshake |
 //! | `failure` | causes of failed handshakes |
 #![forbid(unsafe_code)]
@@ -39,7 +40,7 @@ pub use names::{Expected, InvalidName, Name, Proven};
 pub use rustls::pki_types::CertificateDer;
 pub use verifier::{MOST_CERTIFICATES, Refused, Verifier};
 
-/// Protection of a session.
+/// Level of a session's protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Neither side has proved a name.

@@ -1,8 +1,8 @@
 //! Names in certificates, and the names that channels expect of their peers.
 //!
-//! Channels compare names on pollers, where webpki must not run, and webpki lists no IP addresses. So the alternative names
-//! of a verified certificate are copied once, by a walk over its DER, and compared as values. The walk refuses the
-//! encodings that webpki refuses. Errors leave a certificate without names.
+//! Channels compare names on pollers, where webpki must not run, and webpki does not list IP addresses. So the
+//! alternative names of a verified certificate are read from its DER once, and compared as values. This parser
+//! refuses the encodings that webpki refuses. After an error, a certificate has no names.
 
 use rustls::pki_types::{CertificateDer, DnsName, UnixTime};
 use std::fmt;
@@ -17,9 +17,9 @@ const LONGEST_SPIFFE: usize = 2048;
 /// Name of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Name {
-    /// SPIFFE URI, compared whole.
+    /// SPIFFE URI, compared as a whole.
     Spiffe(Box<str>),
-    /// DNS name in lower case. In a certificate its first label may be `*`.
+    /// DNS name in lower case. In a certificate, the first label may be `*`.
     Dns(Box<str>),
     /// IP address.
     Ip(IpAddr),
@@ -60,29 +60,29 @@ pub struct Proven {
 }
 
 impl Proven {
-    /// Copies the chain that has these names.
+    /// Creates the value with a copy of the chain.
     pub(super) fn new(names: Vec<Name>, not_after: UnixTime, chain: &[CertificateDer<'_>]) -> Self {
         let certificates = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
         Self { names: names.into(), not_after, certificates: Arc::new(certificates) }
     }
 
-    /// Returns the name that identifies the peer in sessions and policies: the SPIFFE URI, else the first DNS
-    /// name, else the first IP address.
+    /// Returns the name that identifies the peer in sessions and policies: the SPIFFE URI, otherwise the first DNS
+    /// name, otherwise the first IP address.
     pub fn principal(&self) -> &Name {
         &self.names[0]
     }
 
-    /// Returns all names, the principal first.
+    /// Returns all names, beginning with the principal.
     pub fn names(&self) -> &[Name] {
         &self.names
     }
 
-    /// Returns the first end of validity in the chain, without the root.
+    /// Returns the earliest expiry in the chain, without the root.
     pub fn not_after(&self) -> UnixTime {
         self.not_after
     }
 
-    /// Returns the certificates that the peer has sent, its own first. Certificates outside the path from the
+    /// Returns the certificates that the peer sent, beginning with its own. Certificates outside the path from the
     /// first one to a root are not verified.
     pub fn certificates(&self) -> &Arc<Vec<CertificateDer<'static>>> {
         &self.certificates
@@ -108,7 +108,7 @@ impl Expected {
     }
 }
 
-/// A wildcard is taken literally.
+/// A wildcard in the name is compared literally.
 impl From<Name> for Expected {
     fn from(name: Name) -> Self {
         Self(name)
@@ -134,7 +134,7 @@ impl FromStr for Expected {
     ///
     /// # Errors
     ///
-    /// [`InvalidName`] if the text is none of these, or has a wildcard.
+    /// Returns [`InvalidName`] if the text is not such a name, or contains a wildcard.
     fn from_str(name: &str) -> Result<Self, InvalidName> {
         let parsed = if is_spiffe(name.as_bytes()) {
             Name::spiffe(name)
@@ -162,8 +162,8 @@ fn is_spiffe(uri: &[u8]) -> bool {
 /// Maximum number of names in a certificate, which limits the memory of a live session.
 const MOST_NAMES: usize = 256;
 
-/// Returns the names in the order of [`Proven::names`], or `None` for none or too many, or an ambiguous or malformed
-/// extension. The certificate must have been verified.
+/// Returns the names in the order of [`Proven::names`]. Returns `None` if there are no names or too many, or if the
+/// extension is ambiguous or malformed. The certificate must have been verified.
 pub(super) fn names(certificate: &EndEntityCert<'_>) -> Option<Vec<Name>> {
     let der = certificate.der();
     let mut general_names = alternative_names(&der)?;

@@ -1,11 +1,11 @@
-//! Check, in debug builds, that rustls, ring and webpki do not run on a poller: verifying takes far longer
+//! A check in debug builds that rustls, ring and webpki do not run on a poller, since verification takes far longer
 //! than a turn.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
 
 thread_local! {
-    /// True while this thread is in a poller's turn. In a simulation all machines share a thread.
+    /// True while this thread is in a poller's turn. In a simulation, all machines share a thread.
     static IN_TURN: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -1,4 +1,4 @@
-//! Sealing of frames: confidentiality and integrity of a lane's contents.
+//! Sealing of frames, which protects the confidentiality and integrity of a lane's contents.
 //!
 //! ```text
 //!  0 kind (1)  1 flags (1), with PHASE  2 zero (2)  4 positions (4)     associated data
@@ -6,11 +6,10 @@
 //!  then a tag (16)
 //! ```
 //!
-//! A frame is sealed when it is posted and not changed afterwards. A sealed frame that cannot be posted ends
-//! its trunk. So the device sends one ciphertext for each nonce, however often it retransmits. The nonce is
-//! the count of the lane's frames. RC delivers frames in order and once, so both sides count alike, and a
-//! repeated, missing or reordered frame does not open. `docs/book/src/why/security.md`, *Sealed frames*, has
-//! the rules.
+//! A frame is sealed when it is posted and not changed afterwards. A sealed frame that cannot be posted ends its
+//! trunk. So the device sends one ciphertext per nonce, even if it retransmits. The nonce is the count of the lane's
+//! frames. RC delivers frames once and in order, so the counts of both sides agree, and a repeated, missing or
+//! reordered frame cannot be decrypted. `docs/book/src/why/security.md`, *Sealed frames*, specifies the rules.
 #![forbid(unsafe_code)]
 
 use super::keys::{Aead, LaneKeys, LaneSecret, LaneSecrets, Secret};
@@ -28,19 +27,19 @@ const WORD_BYTES: usize = 2;
 /// Overhead of a sealed frame, in bytes.
 pub(crate) const OVERHEAD: usize = WORD_BYTES + TAG;
 
-/// Size of a piece of a large message, in bytes. A tag follows each.
+/// Size of a piece of a large message, in bytes. A tag follows each piece.
 const PIECE: usize = 64 << 10;
 /// Size of a piece in a simulation, whose messages are smaller.
 const SIMULATED_PIECE: usize = 4 << 10;
 /// Size of the key of a large message, in bytes.
 pub(crate) const CONTENT_KEY: usize = 32;
 
-/// Seals a large message in pieces, and opens it. The sealed announcement carries the key and the length. A
-/// truncated message, or one with pieces of another message, therefore does not open.
+/// Encrypts and decrypts a large message in pieces. The sealed announcement carries the key and the length, so a
+/// truncated message, or a message with pieces of another message, cannot be decrypted.
 #[derive(Debug)]
 pub(crate) struct ContentSeal {
     aead: LessSafeKey,
-    /// Key of an own message, for its announcement.
+    /// Key of an outgoing message, for its announcement.
     key: Option<Secret>,
     piece: usize,
     /// Number of pieces that were sealed or opened.
@@ -53,12 +52,11 @@ impl ContentSeal {
         Self { aead: aead.key(key), key: None, piece, pieces: 0 }
     }
 
-    /// Returns the key of an own message.
+    /// Returns the key of an outgoing message.
     pub(crate) fn key(&self) -> &[u8] {
         self.key.as_ref().map_or(&[], |key| key.bytes())
     }
 
-    /// Returns the size of a piece without its tag, in bytes.
     pub(crate) fn piece(&self) -> usize {
         self.piece
     }
@@ -78,10 +76,11 @@ impl ContentSeal {
         sealed.expect("a piece is short enough for the AEAD");
     }
 
-    /// Opens the next piece, which ends `bytes` with its tag and begins at `from`, and moves it to the start of `bytes`.
+    /// Decrypts the next piece, which with its tag extends from `from` to the end of `bytes`, and moves it to the
+    /// start of `bytes`.
     ///
     /// # Errors
-    /// When it is not the piece that the peer has sealed.
+    /// Returns an error if the piece is not the next one that the peer sealed.
     pub(crate) fn open(&mut self, bytes: &mut [u8], from: usize) -> Result<(), FrameError> {
         let nonce = Nonce::assume_unique_for_key(self.next());
         let opened = self.aead.open_within(nonce, Aad::empty(), bytes, from..);
@@ -98,8 +97,7 @@ impl ContentSeal {
     }
 }
 
-/// Reports to the simulation that a key seals with a nonce. The fingerprint of a key is the tag of an empty
-/// message.
+/// Reports the use of a nonce with a key to the simulation. The fingerprint of a key is the tag of an empty message.
 #[inline(always)]
 fn record(key: &LessSafeKey, nonce: [u8; NONCE_LEN], what: &'static str, number: u64) {
     record_sealed(|| {
@@ -109,8 +107,8 @@ fn record(key: &LessSafeKey, nonce: [u8; NONCE_LEN], what: &'static str, number:
     });
 }
 
-/// Frames and time after which a lane's sender changes to the next phase. AES-GCM keeps its margin up to 2^23 frames of the
-/// largest size (RFC 9001, section 6.6).
+/// Number of frames and time after which a lane's sender changes to the next phase. AES-GCM keeps its margin up to
+/// 2^23 frames of the largest size (RFC 9001, section 6.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PhaseLimit {
     pub(crate) frames: u32,
@@ -133,14 +131,14 @@ impl Direction {
         Self { keys: secret.keys(), secret, phase: false, count: 0 }
     }
 
-    /// Continues under this secret.
+    /// Continues with this secret.
     fn replace(&mut self, secret: LaneSecret, phase: bool) {
         (self.keys, self.phase) = (secret.keys(), phase);
         self.secret = secret;
     }
 }
 
-/// Seals the frames to one of the peer's pollers, and opens those from it.
+/// Seals the frames to a poller of the peer, and opens the frames from it.
 #[derive(Debug)]
 pub(crate) struct LaneSeal {
     seals: Direction,
@@ -148,10 +146,10 @@ pub(crate) struct LaneSeal {
     /// Secret of a renewal, until SWITCH is sealed.
     renewed: Option<LaneSecret>,
     limit: PhaseLimit,
-    /// Number of frames sealed in this phase, and the time of its first one.
+    /// Number of frames sealed in this phase, and time of the first of them.
     in_phase: u32,
     since: Time,
-    /// Creation time of the first keys, and number of phases that the peer has begun since.
+    /// Creation time of the first keys, and number of phases that the peer has begun since then.
     created: Time,
     peer_phases: u64,
     /// Number of large messages.
@@ -197,7 +195,7 @@ impl LaneSeal {
     /// Seals a frame, whose last [`OVERHEAD`] bytes are free. Its header is final, without PHASE.
     ///
     /// # Panics
-    /// If the frame lacks room for the sealing overhead, which is a bug of the caller.
+    /// Panics if the frame lacks room for the sealing overhead, which is a bug in the caller.
     pub(crate) fn seal(&mut self, frame: &mut [u8], now: Time) {
         if self.in_phase >= self.limit.frames || now.saturating_duration_since(self.since) >= self.limit.time
         {
@@ -223,7 +221,7 @@ impl LaneSeal {
         self.in_phase += 1;
     }
 
-    /// Changes to the next key: later frames are sealed with it.
+    /// Changes to the next key, which seals later frames.
     fn next_phase(&mut self, now: Time) {
         (self.in_phase, self.since) = (0, now);
         if mutant!(phases_never_end) {
@@ -240,7 +238,7 @@ impl LaneSeal {
     /// Opens the lane's next frame. Returns the length of the opened frame.
     ///
     /// # Errors
-    /// When the frame is not the one that the peer has sealed next, or begins a phase too early.
+    /// Returns an error if the frame is not the next one that the peer sealed, or begins a phase too early.
     pub(crate) fn open(&mut self, frame: &mut [u8], now: Time) -> Result<usize, FrameError> {
         const ALTERED: FrameError = FrameError::Altered(
             "sealed frame that does not open: it was changed, repeated, moved or left out on its way",
@@ -267,8 +265,8 @@ impl LaneSeal {
         Ok(length - OVERHEAD)
     }
 
-    /// Checks that the peer may change to its next key phase. Frames can be delayed in transit, so the limit
-    /// is not a rate: over the lane's lifetime the peer may use twice the phases of an honest peer.
+    /// Checks that the peer may change to its next key phase. Frames can be delayed in transit, so the limit is not a
+    /// rate. Over the lane's lifetime, the peer may use twice as many phases as an honest peer.
     #[cold]
     fn check_phase(&self, now: Time) -> Result<(), FrameError> {
         let by_time = 2 * now.saturating_duration_since(self.created).as_nanos() / self.limit.time.as_nanos();
@@ -282,14 +280,14 @@ impl LaneSeal {
         ))
     }
 
-    /// Seals the frames that follow with the keys of a renewal.
+    /// Seals later frames with the keys of a renewal.
     pub(crate) fn switch(&mut self, now: Time) {
         let Some(renewed) = self.renewed.take() else { return };
         (self.in_phase, self.since) = (0, now);
         self.seals.replace(renewed, false);
     }
 
-    /// Opens the frames that follow with the keys of a renewal.
+    /// Opens later frames with the keys of a renewal.
     pub(crate) fn peer_switched(&mut self, renewed: LaneSecret) {
         self.opens.replace(renewed, false);
     }
@@ -308,7 +306,7 @@ mod tests {
         Exported::new(export).unwrap()
     }
 
-    /// Returns the two ends of the lanes of a session with two pollers on each side, by own and peer's poller.
+    /// Returns both ends of the lanes of a session with two pollers per side, by own poller and peer's poller.
     fn session(seed: u8, aead: Aead, limit: PhaseLimit) -> [Vec<LaneSeal>; 2] {
         [true, false].map(|is_client| {
             let keys = exported(seed).lanes(aead, Pollers { own: 2, peers: 2, is_client });
@@ -479,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_switch_to_keys_of_renewal_and_count_on() {
+    fn frame_counts_continue_after_lanes_switch_to_renewal_keys() {
         let limit = PhaseLimit { frames: 2, time: Duration::MAX };
         let [mut ours, mut theirs] = session(1, Aead::Aes256Gcm, limit);
         let renewed = |is_client| {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use webpki::EndEntityCert;
 
-/// 15 January 2027; certificates are valid from 2026 to 2030 unless a test changes that.
+/// 15 January 2027. Certificates are valid from 2026 to 2030 unless a test changes that.
 pub(super) const NOW: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1_800_000_000));
 pub(super) const NAME: &str = "shop.example";
 
@@ -32,7 +32,7 @@ pub(super) fn key() -> KeyPair {
     KeyPair::generate_for(&PKCS_ED25519).unwrap()
 }
 
-/// Names are IP addresses, URIs or DNS names, distinguished by their form.
+/// Returns certificate parameters with these names. IP addresses, URIs and DNS names are distinguished by form.
 pub(super) fn params(names: &[&str]) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.subject_alt_names = names
@@ -87,7 +87,7 @@ pub(super) fn credentials(identity: &Identity, trust: &Trust) -> Credentials {
     Credentials::new(identity, trust, default_provider(), Arc::new(Stopped)).unwrap()
 }
 
-/// Returns the credentials of a node of this name, with a separate root.
+/// Returns the credentials of a node with this name and a separate root.
 pub(crate) fn node_credentials(name: &str) -> Credentials {
     let root = authority();
     credentials(&identity(&root, &params(&[name])), &trust(&root))
@@ -98,7 +98,7 @@ fn verifier(trust: &Trust) -> Arc<Verifier> {
     credentials(&identity(&own, &params(&[NAME])), trust).verifier
 }
 
-/// List of one revoked certificate. The list is stale, and still used.
+/// Returns a list of one revoked certificate. The list is past its next update, but is still used.
 pub(super) fn revocation_list(issuer: &Authority, serial: u64) -> String {
     CertificateRevocationListParams {
         this_update: date_time_ymd(2026, 1, 1),
@@ -119,7 +119,7 @@ pub(super) fn revocation_list(issuer: &Authority, serial: u64) -> String {
     .unwrap()
 }
 
-/// Certificate with these names, verified.
+/// Returns the names of a verified certificate with these names.
 fn proven(names: &[&str]) -> Result<Proven, Refused> {
     let root = authority();
     verifier(&trust(&root)).check(&[issue(&root, &params(names))], NOW)
@@ -348,7 +348,7 @@ fn name_matching_agrees_with_webpki() {
     }
 }
 
-/// Changes each byte to several values: where webpki still reads the certificate, both agree about names.
+/// Changes each byte to several values. If webpki still accepts the certificate, both agree about its names.
 #[test]
 fn damaged_certificates_have_only_names_accepted_by_webpki() {
     let root = authority();
@@ -443,7 +443,7 @@ fn identity_errors_of_invalid_pem_name_mistake() {
     assert_eq!(lists, "no section X509 CRL in the PEM");
 }
 
-/// Runs a handshake to its end, or to the cause by which the client or the server ends it.
+/// Runs a handshake. Returns both connections, or the cause for which one side ended it.
 fn handshake(client: &Credentials, server: &Credentials) -> Result<[Connection; 2], Refused> {
     // A DNS name, since an address would never be sent as SNI.
     let name = ServerName::try_from("peer.example").unwrap();
@@ -505,7 +505,7 @@ fn handshakes_have_documented_settings() {
 }
 
 #[test]
-fn both_roles_refuse_by_same_causes() {
+fn both_roles_refuse_for_same_causes() {
     let (root, other) = (authority(), intermediate("other", &authority()));
     let good = identity(&root, &params(&[NAME]));
     let foreign = identity(&other, &params(&[NAME]));

@@ -19,7 +19,7 @@ use webpki::{
 /// Maximum number of certificates in a chain. webpki then finds at most 16 paths to a root.
 pub const MOST_CERTIFICATES: usize = 4;
 
-/// Cause why a handshake failed. The texts suit both nodes, because the cause travels as its number.
+/// Cause of a failed handshake. The texts suit both nodes, because the cause is sent as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[repr(u16)]
@@ -136,7 +136,7 @@ impl From<Refused> for Error {
     }
 }
 
-/// Finds the cause that a [`Verifier`] handed to rustls, or the nearest one for an error of rustls itself.
+/// Returns the cause that a [`Verifier`] passed to rustls, or the closest cause for an error of rustls itself.
 impl From<&Error> for Refused {
     fn from(error: &Error) -> Self {
         match error {
@@ -151,9 +151,9 @@ impl From<&Error> for Refused {
     }
 }
 
-/// Verifies chains of peers against roots and revocation lists.
+/// Verifies peers' certificate chains against roots and revocation lists.
 ///
-/// Status unknown to the lists is allowed. A list past its next update is still used.
+/// Certificates whose status the lists do not cover are accepted. A list past its next update is still used.
 #[derive(Debug)]
 pub struct Verifier {
     roots: Arc<[TrustAnchor<'static>]>,
@@ -175,7 +175,7 @@ impl Verifier {
     ///
     /// # Errors
     ///
-    /// One of the causes 1 to 7, [`Refused::Malformed`] or [`Refused::OtherUse`].
+    /// Returns one of the causes 1 to 7, [`Refused::Malformed`] or [`Refused::OtherUse`].
     pub fn check(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<Proven, Refused> {
         #[cfg(debug_assertions)]
         super::off_poller::assert();
@@ -184,7 +184,7 @@ impl Verifier {
         Ok(Proven::new(names, not_after, chain))
     }
 
-    /// Returns the names, and the first end of validity.
+    /// Returns the names, and the earliest expiry.
     fn check_split(
         &self,
         end_entity: &CertificateDer<'_>,

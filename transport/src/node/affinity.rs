@@ -17,7 +17,7 @@ pub(crate) fn is_oversubscribed(pollers: u16, cpus: usize) -> bool {
     usize::from(pollers) >= cpus
 }
 
-/// Returns the CPU that a poller gets for itself, if any.
+/// Returns the CPU that a poller is pinned to, if any.
 pub(crate) fn cpu_for(pinning: &Pinning, poller: u16, pollers: u16, cpus: &[usize]) -> Option<usize> {
     match pinning {
         Pinning::Off => None,

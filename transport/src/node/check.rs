@@ -1,5 +1,4 @@
-//! Checks a node's options before anything is created from them: threads, files, sockets or large
-//! allocations.
+//! Checks a node's options before they are used to create threads, files, sockets or large allocations.
 //!
 //! [`NodeOptions::check`] checks the range of each option, [`NodeOptions::check_memory`] their total memory.
 //! The layer above checks its own settings in the same place and adds its memory.
@@ -19,15 +18,16 @@ use trunkline_verbs::{VerbsError, headroom, host_memory};
 
 /// Range of the depth of an SRQ, in receives.
 const SRQ_DEPTHS: RangeInclusive<u32> = 16..=16_384;
-/// Range of the time after which a silent peer loses its session: three ACK timeouts of a software device at least.
+/// Range of the time after which the session of a silent peer ends. The minimum covers three ACK timeouts of a
+/// software device.
 const SESSION_LOSS_TIMES: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(60);
 /// Range of the interval of probes of an idle peer.
 const IDLE_KEEPALIVES: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(20);
 /// Maximum number of addresses that a node listens on.
 const MAX_ADDRESSES: usize = 1024;
-/// Maximum of a limit in messages, calls, handlers or jobs, since their number fits in 32 bits.
+/// Maximum of a limit on messages, calls, handlers or jobs, which are counted in 32 bits.
 pub const MAX_COUNT: usize = u32::MAX as usize;
-/// Maximum of a limit in bytes: the address space of a process.
+/// Maximum of a limit in bytes, which is the size of a process's address space.
 pub const MAX_BYTES: usize = match 1_usize.checked_shl(47) {
     Some(bytes) => bytes,
     None => usize::MAX,
@@ -37,7 +37,7 @@ pub const MAX_BYTES: usize = match 1_usize.checked_shl(47) {
 const ANNOUNCED_BYTES: usize = 4096;
 /// Memory for messages of sessions that are not up, per poller.
 const PENDING_BYTES: usize = 16 << 20;
-/// Memory for heads of messages that waited, per poller.
+/// Memory for the heads of sent messages that are kept for reuse, per poller.
 const HEADS_BYTES: usize = 1 << 20;
 
 impl NodeOptions {
@@ -123,14 +123,15 @@ impl NodeOptions {
         Ok(())
     }
 
-    /// Returns the maximum memory that the options let the node and its peers use: the transport's part of the table in
-    /// `docs/book/src/reference/budgets.md`.
+    /// Returns the maximum memory that the options let the node and its peers use, which is the transport's part of
+    /// the table in `docs/book/src/reference/budgets.md`.
     #[must_use]
     pub fn memory_at_most(&self) -> Footprint {
         memory_at_most(self)
     }
 
-    /// Warns if a control group of the process has less memory than `ceiling`, at which the kernel ends the process.
+    /// Warns if the memory limit of a control group of the process is below `ceiling`. The kernel kills the process
+    /// at that limit.
     pub fn warn_of_small_group(&self, ceiling: &Footprint) {
         if self.runtime.is_simulated() {
             return;
@@ -146,12 +147,10 @@ impl NodeOptions {
         }
     }
 
-    /// Refuses options that need more memory than the machine, its control group or the process's limits
-    /// have.
+    /// Refuses options that need more memory than the machine, the control group or the limits of the process allow.
     ///
-    /// The memory of the layer above is added: the memory that it takes at the start, and the maximum that
-    /// its limits allow where they are raised. The default limits fit every machine, as peers rarely use them
-    /// up.
+    /// `at_start` is the memory that the layer above takes at the start, and `raised` the maximum that its raised
+    /// limits allow. Default limits are not counted, because peers rarely use them up.
     ///
     /// # Errors
     /// Returns [`StartError::TooMuchMemory`] with the sum and its largest parts, or [`StartError::NoRoom`].
@@ -193,7 +192,7 @@ fn memory_at_most(options: &NodeOptions) -> Footprint {
     sum.add("heads of messages", "pollers", &[pollers, HEADS_BYTES]);
     sum.add("queued bytes", "queued_bytes", &[options.budgets.queued_bytes.in_all]);
     sum.add("queued messages", "queued_messages", &[options.budgets.queued_messages.in_all, MESSAGE_BYTES]);
-    // A pool rounds blocks up by as much as a quarter, and keeps some for later.
+    // A pool rounds block sizes up by at most a quarter, and keeps free blocks for reuse.
     let memory = options.rendezvous_bytes;
     let pool = memory.saturating_add(memory / 4).saturating_add((memory / 2).min(128 << 20));
     sum.add("large messages, in and out", "rendezvous_bytes", &[2, pool]);

@@ -22,13 +22,13 @@ impl DeviceError {
     }
 }
 
-/// Owner of RoCE's port at an address, and the remedy.
+/// Owner of the RoCE port at an address, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("UDP port {} at {address} is taken by {owner}; {}", owner.port, owner.remedy(*.is_of_client))]
 pub struct TakenPort {
     address: IpAddr,
     owner: PortOwner,
-    /// True if the node does not listen, so that the address is not the program's choice.
+    /// True if the node does not listen, so that the program did not choose the address.
     is_of_client: bool,
 }
 
@@ -76,7 +76,7 @@ pub enum StartError {
         /// The allowed values.
         remedy: &'static str,
     },
-    /// An address can be reached by other hosts, and peers are not authenticated. The node must allow that
+    /// An address can be reached by other hosts, and peers are not authenticated. The options must allow this
     /// explicitly.
     #[error(
         "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; give the node an \
@@ -151,9 +151,9 @@ pub enum StartError {
     MemoryLimit {
         /// The given limit, in bytes.
         limit: u64,
-        /// The least limit, in bytes.
+        /// The smallest possible limit, in bytes.
         least: u64,
-        /// Settings of the program that keep their values.
+        /// Settings that the program chose and that keep their values.
         kept: Vec<&'static str>,
     },
     /// The options need more memory than the machine has.

@@ -1,16 +1,16 @@
-//! Compares the memory that settings require with the memory of the machine. If the machine has less, the
-//! kernel would kill the process much later.
+//! Compares the memory that settings require with the memory of the machine. Otherwise the kernel would kill the
+//! process much later.
 //!
-//! A [`Footprint`] is a sum of named parts. A node has two: the memory that it takes when it starts, and the
-//! memory that its limits let peers use. `docs/book/src/reference/budgets.md` has the same table. The first is compared with the
-//! free memory of the machine and its control group. The second is compared with all of it, counting only
-//! limits that are raised above their defaults. Sums saturate, and a saturated sum never fits.
+//! A [`Footprint`] is a sum of named parts, which `docs/book/src/reference/budgets.md` lists. A node has two
+//! footprints. The memory that it takes when it starts is compared with the free memory of the machine and its
+//! control group. The memory that its limits let peers use is compared with the total memory, counting only limits
+//! that are raised above their defaults. Sums saturate, and a saturated sum never fits.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use trunkline_verbs::{headroom, host_memory};
 
-/// Memory of one queued message beyond its bytes, and of one call.
+/// Memory for a queued message in addition to its bytes, and for a call.
 pub const MESSAGE_BYTES: usize = 256;
 /// Memory that a thread's stack uses. Its address space is [`headroom::STACK`].
 const USED_STACK: usize = 64 << 10;
@@ -23,7 +23,7 @@ const NOWHERE: u64 = 1 << 47;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
     name: &'static str,
-    /// Settings that it depends on.
+    /// Settings that the part depends on.
     settings: &'static str,
     bytes: u64,
 }
@@ -34,7 +34,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// Memory, by purpose.
+/// Amounts of memory by purpose.
 #[derive(Debug, Clone, Default)]
 pub struct Footprint {
     parts: Vec<Part>,
@@ -42,7 +42,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Adds a part: the product of these factors, in bytes.
+    /// Adds a part, whose size in bytes is the product of these factors.
     pub fn add(&mut self, name: &'static str, settings: &'static str, factors: &[usize]) {
         let bytes = factors.iter().fold(1, |bytes: u64, factor| bytes.saturating_mul(*factor as u64));
         self.parts.push(Part { name, settings, bytes });
@@ -62,7 +62,7 @@ impl Footprint {
         Self { parts, threads: 0 }
     }
 
-    /// Moves the parts of another footprint here.
+    /// Appends the parts of another footprint.
     pub fn append(&mut self, other: Self) {
         self.parts.extend(other.parts);
         self.threads = self.threads.saturating_add(other.threads);
@@ -99,7 +99,7 @@ enum Use {
     Raised,
 }
 
-/// Settings that need more memory than there is: the sum, and its largest parts.
+/// Sum that exceeds the available memory, with its largest parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooMuchMemory {
     use_of: Use,

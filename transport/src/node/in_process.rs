@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_softrdma::link::Hub;
 
-/// A network of nodes inside one process, which reach only each other, without ports, sockets or files.
+/// A network of nodes inside one process. The nodes reach only each other, without ports, sockets or files.
 ///
-/// Nodes join it by `NodeBuilder::in_process` and get an address on it, `Node::local_address`. Clones refer
-/// to the same network.
+/// Nodes join the network through `NodeBuilder::in_process` and get an address in it, `Node::local_address`. Clones
+/// refer to the same network.
 #[derive(Clone, Default)]
 pub struct InProcessNetwork(Arc<Network>);
 
@@ -22,7 +22,7 @@ struct Network {
     given: AtomicU32,
 }
 
-/// First assigned address: a loopback address, because other hosts cannot reach it.
+/// First assigned address, a loopback address because other hosts cannot reach it.
 const FIRST: u32 = u32::from_be_bytes([127, 64, 0, 1]);
 
 impl InProcessNetwork {

@@ -1,10 +1,9 @@
-//! One incarnation of a node's device: everything created on it, from its opening to its end.
+//! One incarnation of a node's device, with all objects created on it.
 //!
-//! A node outlives its device. Objects created here end with the device, and the next incarnation creates its
-//! own. Parts that live as long as the node (drivers, pools, budgets) are in
-//! [`crate::node::shared::NodeShared`]. The node opens the first incarnation. After that pollers and the CM
-//! machine own the parts. They must drop them when the incarnation ends, because the kernel removes a device
-//! only after every object on it is destroyed.
+//! A node outlives its device. The objects end with the device, and the next incarnation creates new ones. Parts that
+//! live as long as the node (drivers, pools, budgets) are in [`crate::node::shared::NodeShared`]. The node opens the
+//! first incarnation. After that pollers and the CM machine own the parts. These owners must drop the parts when the
+//! incarnation ends, because the kernel removes a device only after all objects on it are destroyed.
 #![forbid(unsafe_code)]
 
 use crate::buffer::{ReceiveSlots, SendSlots};
@@ -28,7 +27,7 @@ use trunkline_verbs::{
 pub(crate) const SEND_SLOTS: u32 = 256;
 /// Number of completions in a CQ for sends, in addition to the receives.
 const SEND_COMPLETIONS: u32 = 2048;
-/// Number of slots in which poller 0 sends handshake frames: one per session without a proof.
+/// Number of slots from which poller 0 sends handshake frames, one per session without a proof.
 const HANDSHAKE_SLOTS: u32 = if cfg!(feature = "identity") { 1024 } else { 0 };
 /// Maximum number of connection requests that wait to be handled.
 const BACKLOG: u32 = 256;
@@ -41,7 +40,7 @@ pub(crate) struct DeviceShared {
     pub(crate) intake: Intake,
     /// CQs by poller, for the INIs created for them.
     pub(crate) cqs: Vec<Arc<dyn CompletionQueue>>,
-    /// SRQ numbers by poller. They have a meaning over XRC only.
+    /// SRQ numbers by poller, meaningful only over XRC.
     pub(crate) srqs: Vec<SrqNumber>,
     /// Family of the device.
     pub(crate) provider: &'static str,
@@ -50,11 +49,11 @@ pub(crate) struct DeviceShared {
     pub(crate) connections: ConnectionKind,
     /// Reason for the choice of the connections.
     pub(crate) connections_why: String,
-    /// Maximum depth that the SRQs can reach.
+    /// Maximum depth of the SRQs.
     pub(crate) deepest_srq: u32,
 }
 
-/// Sink for the frames of the QPs that receive from peers.
+/// Receive queues of the QPs that receive from peers.
 #[derive(Debug)]
 pub(crate) enum Intake {
     /// Any XRC SRQ of the domain.
@@ -72,7 +71,7 @@ pub(crate) struct PollerDevice {
     pub(crate) sends: SendSlots,
     pub(crate) receives: ReceiveSlots,
     pub(crate) crossings: Crossings,
-    /// Slots for handshake frames; `None` at other pollers than 0, and without handshakes.
+    /// Slots for handshake frames; `None` for pollers other than 0, and without handshakes.
     #[cfg(feature = "identity")]
     pub(crate) handshakes: Option<SendSlots>,
     /// Number of posted receives, and the maximum depth of the SRQ.
@@ -93,7 +92,7 @@ pub(crate) struct Opened {
 /// listen on, the node is a client, whose address is chosen here.
 ///
 /// # Errors
-/// The cause and its remedy.
+/// Returns the cause and its remedy.
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opened, StartError> {
     let Chosen { device, provider, why, listen } = provider::open(options, listen)?;
     let pd = device.alloc_pd().map_err(verb("make a protection domain"))?;
@@ -111,13 +110,13 @@ pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Opene
         }
         ConnectionKind::Rc => None,
     };
-    // Over RC all pollers divide each SRQ; each needs a useful part.
+    // Over RC each SRQ is divided among all pollers, and each part must be large enough for use.
     let depth = options
         .srq_depth
         .max(crossings::least_depth(kind, options.pollers))
         .min(device.attributes().max_srq_wr);
     let crossings = Crossings::bytes_of_node(kind, options.pollers, depth);
-    // A poller takes its slots and the stack of its thread.
+    // A poller allocates its slots and the stack of its thread.
     let slots = usize::try_from(receive_slots(depth).saturating_add(SEND_SLOTS)).unwrap_or(usize::MAX);
     let poller = slots.saturating_mul(SLOT_BYTES).saturating_add(headroom::STACK);
     let pollers = usize::from(options.pollers).saturating_mul(poller);
@@ -184,8 +183,8 @@ pub(crate) struct Listening {
     pub(crate) listeners: Vec<Arc<dyn CmId>>,
 }
 
-/// Returns why an address cannot be listened on. Names the program that holds the RoCE port there if that is
-/// the reason.
+/// Returns the error for an address that cannot be listened on. It names the program that holds the RoCE port there
+/// if that is the reason.
 fn not_listening(
     device: &dyn Device,
     options: &NodeOptions,
@@ -223,8 +222,8 @@ fn own_addresses(device: &dyn Device, unspecified: IpAddr) -> Vec<IpAddr> {
     device.gid_table().into_iter().map(|entry| entry.gid.ip()).filter(of_family).collect()
 }
 
-/// Returns an address at which this listener can be reached: its own, or an address of the device if it
-/// listens on all of them.
+/// Returns an address at which this listener can be reached. If it listens on all addresses of the device, this is
+/// one of them.
 pub(crate) fn reachable_at(shared: &DeviceShared, listening: &Listening) -> Option<SocketAddr> {
     let at = listening.listeners.first()?.local_address();
     if !at.ip().is_unspecified() {
@@ -335,7 +334,7 @@ fn handshake_slots(options: &NodeOptions, poller: u16) -> u32 {
     if options.has_handshakes() && poller == 0 { HANDSHAKE_SLOTS } else { 0 }
 }
 
-/// Returns the maximum depth of an SRQ: the CQ must hold the completion of each receive, too.
+/// Returns the maximum depth of an SRQ. The CQ limits it because it must also hold the completion of each receive.
 fn depth_limit(options: &NodeOptions, depth: u32, device: &DeviceAttributes) -> u32 {
     let of_cq = device.max_cqe.saturating_sub(SEND_COMPLETIONS + handshake_slots(options, 0));
     options.deepest_srq().min(device.max_srq_wr).min(of_cq).max(depth)

@@ -1,7 +1,7 @@
-//! A node: one handle for the pollers, the CM machine and their shared state.
+//! A node, which is the handle of the pollers, the CM machine and their shared state.
 //!
-//! Starting creates everything that can fail on the caller's thread, so that errors are returned. The order
-//! matters: receives are posted before a peer can connect.
+//! All steps of a start that can fail run on the caller's thread, so that errors are returned. Receives are posted
+//! before a peer can connect.
 #![forbid(unsafe_code)]
 
 mod affinity;
@@ -52,8 +52,8 @@ use trunkline_verbs::{Access, Time, headroom};
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// Time for which dropping a node waits for work in progress.
 const DROP_GRACE: Duration = Duration::from_millis(200);
-/// Time after the grace period at which a running thread is abandoned. Sessions, device and pollers need up
-/// to 1.5 s, if peers do not answer or a poller cannot forward its frames.
+/// Time after the grace period at which a running thread is abandoned. Closing the sessions, the device and the
+/// pollers takes up to 1.5 s if peers do not answer or a poller cannot forward its frames.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
 /// A running node. Dropping it shuts it down.
@@ -63,11 +63,11 @@ pub struct Node {
     shared: Arc<NodeShared>,
     /// Threads that have not been joined, with the pollers' indices. The joining thread holds the lock.
     machines: Mutex<Vec<(Option<PollerIndex>, Running)>>,
-    /// Time at which running threads are abandoned, in ns: the earliest of all shutdowns.
+    /// Earliest time of all shutdowns at which running threads are abandoned, in ns.
     abandon_at: AtomicU64,
     /// Threads that drive the machines.
     threads: Vec<ThreadNumber>,
-    /// True if the CM machine is among them.
+    /// True if the CM machine is among the threads.
     is_whole: bool,
     cpus: usize,
 }
@@ -173,7 +173,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the address at which the node is reached: its first listening address, with the actual port.
+    /// Returns the address at which the node is reached, which is its first listening address with the actual port.
     /// An unspecified address is replaced by the first address of the device at which the node is reached.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
@@ -187,10 +187,9 @@ impl Node {
         self.shared.pollers.clone()
     }
 
-    /// Returns registered memory of `bytes` bytes, to fill and send without a copy. Its contents are zero or
-    /// bytes of an earlier use. Returns `None` if memory is exhausted or cannot be registered, for example
-    /// while the device is away. When the device is removed, buffers keep their contents and are then sent by
-    /// a copy.
+    /// Returns registered memory of `bytes` bytes, to fill and send without a copy. It initially contains zeros or
+    /// bytes from an earlier use. Returns `None` if memory is exhausted or cannot be registered, for example while
+    /// the device is away. When the device is removed, buffers keep their contents, which are then copied when sent.
     #[must_use]
     pub fn buffer(&self, bytes: usize) -> Option<RegisteredBuffer> {
         if self.process.is_forked() {
@@ -200,8 +199,8 @@ impl Node {
         Some(RegisteredBuffer::new(block, Arc::clone(&self.shared.registry)))
     }
 
-    /// Replaces the credentials of a node with an identity. New handshakes use them; sessions and handshakes
-    /// in progress continue.
+    /// Replaces the credentials of a node that has an identity. New handshakes use them; sessions and handshakes in
+    /// progress continue.
     #[cfg(feature = "identity")]
     pub fn set_credentials(&self, credentials: Arc<Credentials>) {
         self.shared.cm.command(CmCommand::Credentials(credentials));
@@ -263,7 +262,7 @@ impl Node {
         }
     }
 
-    /// Returns the node's counters, without its device's.
+    /// Returns the node's counters, without the counters of its device.
     fn counters(&self) -> Vec<EventCounter> {
         let shared = &self.shared;
         let counters = [
@@ -280,14 +279,14 @@ impl Node {
         Vec::from_iter(counters)
     }
 
-    /// Shuts the node down. Drivers are notified, work in progress gets up to `grace` to finish, and
-    /// peers are notified. Returns when all of that is over. Returns at once in a simulation, or if called
-    /// from a thread of this node, like [`Node::begin_shutdown`].
+    /// Shuts the node down. Drivers are notified, work in progress gets up to `grace` to finish, and peers are
+    /// notified. Returns when the shutdown is complete. Returns at once in a simulation, or if called from a thread
+    /// of this node, like [`Node::begin_shutdown`].
     ///
     /// Returns the pollers whose driver did not return within 3 s after the grace period. Their threads and
     /// resources remain until the driver returns.
     ///
-    /// Has no effect in a forked child: the threads and their resources belong to the parent.
+    /// Has no effect in a forked child, since the threads and their resources belong to the parent.
     pub fn shutdown(&self, grace: Duration) -> Vec<PollerIndex> {
         if self.process.is_forked() {
             return Vec::new();

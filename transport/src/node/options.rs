@@ -1,4 +1,4 @@
-//! Options of a node's start.
+//! Options for starting a node.
 #![forbid(unsafe_code)]
 
 use crate::budget::{NodeLimits, part_of};
@@ -50,7 +50,7 @@ pub trait Watch: Send + Sync + fmt::Debug {
 pub struct NicOptions {
     /// Name of the NIC, as `ibv_devices` lists it.
     pub device: Option<String>,
-    /// Index in the NIC's table of GIDs. The node must use the address of that GID.
+    /// Index in the NIC's GID table. The node must use the address of that GID.
     pub gid_index: Option<u16>,
 }
 
@@ -73,14 +73,13 @@ pub enum Pinning {
     /// Pollers are not pinned. They yield and sleep after a short time of polling.
     #[default]
     Off,
-    /// One CPU per poller, from the CPUs of the process, if it may use more CPUs than it has pollers. Otherwise as
-    /// `Off`.
+    /// One of the process's CPUs per poller, if there are more CPUs than pollers. Otherwise the same as `Off`.
     Auto,
-    /// One CPU per poller, by index.
+    /// The CPU of each poller, by the poller's index.
     List(Vec<usize>),
 }
 
-/// Options of a node's start. The defaults suit one service on one machine.
+/// Options for starting a node. The defaults suit one service on one machine.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
     /// Requested addresses. [`NodeOptions::listens_on`] returns the actual ones.
@@ -91,11 +90,11 @@ pub struct NodeOptions {
     pub(crate) provider: Option<ProviderChoice>,
     pub(crate) nic: NicOptions,
     pub(crate) connections: Option<Connections>,
-    /// `None` for the defaults, or the settings of the environment.
+    /// `None` for the defaults, or the settings from the environment.
     pub(crate) device: Option<SoftOptions>,
     /// Faults that replace the ones in `device`.
     pub(crate) faults: Option<FaultPlan>,
-    /// Path that overrides the one of `device`.
+    /// Path that overrides the path in `device`.
     pub(crate) path: Option<PathChoice>,
     pub(crate) runtime: Runtime,
     pub(crate) watch: Option<Arc<dyn Watch>>,
@@ -125,7 +124,7 @@ pub struct NodeOptions {
     /// Time after which the names of a session are proved again.
     #[cfg(feature = "identity")]
     pub(crate) renew_after: Duration,
-    /// True if a node with an identity opens sessions with peers without one.
+    /// True if a node with an identity opens sessions with peers that have none.
     #[cfg(feature = "identity")]
     pub(crate) accepts_unproven: bool,
 }
@@ -185,8 +184,8 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the lowest level of sessions. [`Level::None`] lets a node with an identity open sessions with
-    /// peers without one, too.
+    /// Sets the lowest accepted level of sessions. [`Level::None`] lets a node with an identity also open sessions
+    /// with peers that have none.
     #[cfg(feature = "identity")]
     #[must_use]
     pub fn accept(mut self, lowest: Level) -> Self {
@@ -194,8 +193,8 @@ impl NodeOptions {
         self
     }
 
-    /// Sets whether processes of this user on this host are exempt from the handshake. By default they are,
-    /// where the software device proves their user.
+    /// Sets whether processes of this user on this host are exempt from the handshake. By default, they are exempt if
+    /// the software device proves their user.
     #[cfg(feature = "identity")]
     #[must_use]
     pub fn exempt_local_user(mut self, exempts: bool) -> Self {
@@ -240,7 +239,7 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the number of pollers, 1 (the default) to 32. Each is a thread.
+    /// Sets the number of pollers, from 1 (the default) to 32. Each poller is a thread.
     #[must_use]
     pub fn pollers(mut self, pollers: u16) -> Self {
         self.pollers = pollers;
@@ -254,15 +253,15 @@ impl NodeOptions {
         self
     }
 
-    /// Chooses the NIC; by default the first one that can serve.
+    /// Chooses the NIC; by default the first usable one.
     #[must_use]
     pub fn nic(mut self, nic: NicOptions) -> Self {
         self.nic = nic;
         self
     }
 
-    /// Chooses XRC or RC connections; by default XRC if the device has it. All nodes that communicate need
-    /// the same kind.
+    /// Chooses XRC or RC connections; by default XRC if the device supports it. Nodes that communicate need the same
+    /// kind.
     #[must_use]
     pub fn connections(mut self, connections: Connections) -> Self {
         self.connections = Some(connections);
@@ -322,16 +321,15 @@ impl NodeOptions {
         Ok(self)
     }
 
-    /// Sets the software device's options: addresses, link, faults, capture.
+    /// Sets the options of the software device, such as addresses, link, faults and capture.
     #[must_use]
     pub fn device(mut self, device: SoftOptions) -> Self {
         self.device = Some(device);
         self
     }
 
-    /// Runs on the software device, on a network within this process. The node gets a separate address there.
-    /// It uses the ports of [`NodeOptions::listen`] but ignores the addresses; without those it gets a free
-    /// port.
+    /// Runs the node on the software device, in a network within this process, where it gets a separate address. Only
+    /// the ports of [`NodeOptions::listen`] are used. Without any, the node gets a free port.
     #[must_use]
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         let address = network.address();
@@ -341,8 +339,8 @@ impl NodeOptions {
         self
     }
 
-    /// Returns the UDP port of the node's software device, by default the environment's. Peers with the same one are
-    /// named without it, see [`PeerKey::seen_from`](crate::PeerKey::seen_from).
+    /// Returns the UDP port of the node's software device, by default the port from the environment. The names of
+    /// peers with the same port omit it; see [`PeerKey::seen_from`](crate::PeerKey::seen_from).
     #[must_use]
     pub fn udp_port(&self) -> u16 {
         let port = SoftOptions::receiving_port;
@@ -358,7 +356,7 @@ impl NodeOptions {
         ports.into_iter().map(|port| SocketAddr::new(own, port)).collect()
     }
 
-    /// Sets the runtime of the node's machines: a thread for each by default, or a simulation.
+    /// Sets the runtime of the node's machines. By default, each machine is a thread.
     #[must_use]
     pub fn runtime(mut self, runtime: Runtime) -> Self {
         self.runtime = runtime;
@@ -399,8 +397,8 @@ impl NodeOptions {
         self
     }
 
-    /// Injects faults on the software device's link, in place of the faults from [`NodeOptions::device`] or
-    /// the environment. The form is the same as for `TRUNKLINE_FAULTS`: `drop=0.01,reorder=0.01,seed=7`.
+    /// Injects faults on the software device's link, in place of the faults from [`NodeOptions::device`] or the
+    /// environment. The format is the same as in `TRUNKLINE_FAULTS`, for example `drop=0.01,reorder=0.01,seed=7`.
     ///
     /// # Errors
     /// [`StartError::BadFaults`] if the text cannot be parsed.
@@ -410,7 +408,7 @@ impl NodeOptions {
         Ok(self)
     }
 
-    /// Sets the path of the software device's packets to other processes of the host. Overrides
+    /// Sets the path of the software device's packets to other processes on the host. Overrides
     /// [`NodeOptions::device`] and the environment.
     #[must_use]
     pub fn path(mut self, path: PathChoice) -> Self {
@@ -427,16 +425,16 @@ impl NodeOptions {
         device
     }
 
-    /// Sets the maximum size of a message, head and body together: 64 MiB and 64 KiB by default.
+    /// Sets the maximum size of a message, including head and body: 64 MiB + 64 KiB by default.
     #[must_use]
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.max_message_bytes = bytes;
         self
     }
 
-    /// Sets the memory for large messages of all peers that are being received or still held: 256 MiB by
-    /// default, and at least the largest message and 64 KiB. It is allocated only as used. The same amount is
-    /// used for copies that peers READ.
+    /// Limits the memory for large messages that are being received from all peers, or are still held: 256 MiB by
+    /// default, and at least the largest message plus 64 KiB. It is allocated on demand. A separate limit of the same
+    /// size applies to copies that peers READ.
     #[must_use]
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.rendezvous_bytes = bytes;
@@ -444,8 +442,8 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the part of `rendezvous_bytes` that one peer may use, in each direction: by default half of it,
-    /// and always at least the largest message and 64 KiB. A message without memory waits, and fails
+    /// Limits the part of `rendezvous_bytes` that one peer may use, in each direction: half of it by default, and
+    /// always at least the largest message plus 64 KiB. A message that exceeds the limit waits for memory, and fails
     /// after 30 s.
     #[must_use]
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
@@ -453,9 +451,8 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the number of messages that may wait to be sent, to one peer and to all: 65,536 and 262,144 by
-    /// default. Further messages are refused, and so are requests of a peer that leaves little room for
-    /// replies.
+    /// Limits the number of messages that wait to be sent: 65,536 to one peer and 262,144 to all by default. Further
+    /// messages are refused, and so are requests from a peer that leaves little room for replies.
     #[must_use]
     pub fn queued_messages(mut self, limit: Limit) -> Self {
         self.budgets.queued_messages = limit;
@@ -463,9 +460,8 @@ impl NodeOptions {
         self
     }
 
-    /// Limits the bytes of messages that wait to be sent, and of large ones that their peer has not READ: 128
-    /// MiB to one peer and 512 MiB to all by default. The largest message must fit. Further messages are
-    /// refused.
+    /// Limits the bytes of messages that wait to be sent, and of large messages that the peer has not READ: 128 MiB
+    /// to one peer and 512 MiB to all by default. The largest message must fit. Further messages are refused.
     #[must_use]
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
         self.budgets.queued_bytes = limit;
@@ -473,9 +469,9 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the number of large messages that are announced and not READ yet, in each direction: 4,096 of one
-    /// peer and 16,384 of all by default. Further messages wait at their sender, and are refused if a peer
-    /// announces them anyway.
+    /// Limits the number of large messages that are announced but not yet READ, in each direction: 4,096 per peer and
+    /// 16,384 in total by default. Further messages wait at the sender, and are refused if the peer announces them
+    /// anyway.
     #[must_use]
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.budgets.large_messages = limit;
@@ -483,7 +479,7 @@ impl NodeOptions {
         self
     }
 
-    /// Lowers the limits of memory that the program has not set to `part` / [`PARTS`](crate::budget::PARTS) of their defaults, but
+    /// Multiplies by `part` / [`PARTS`](crate::budget::PARTS) the memory limits that the program has not set, but
     /// leaves room for the largest message.
     #[doc(hidden)]
     #[must_use]
@@ -513,20 +509,20 @@ impl NodeOptions {
         self
     }
 
-    /// Returns the names of the settings that a memory limit keeps.
+    /// Returns the names of the settings that a memory limit does not change.
     #[doc(hidden)]
     #[must_use]
     pub fn kept(&self) -> &[&'static str] {
         &self.kept
     }
 
-    /// Returns the limit of queued bytes.
+    /// Returns the limit on queued bytes.
     #[must_use]
     pub fn queued_bytes_limit(&self) -> Limit {
         self.budgets.queued_bytes
     }
 
-    /// Sets the time after which a peer that takes none of the messages that wait for it loses its session:
+    /// Sets the time after which the session of a peer ends if the peer accepts none of the messages queued for it:
     /// 60 s by default, at least 1 s.
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
@@ -534,13 +530,13 @@ impl NodeOptions {
         self
     }
 
-    /// Returns the memory that the largest message takes, with the tags of a sealed one.
+    /// Returns the memory that the largest message takes, including its tags if it is sealed.
     pub(crate) fn least_rendezvous(&self) -> usize {
         let tags = if self.has_handshakes() { self.max_message_bytes / 4096 + 16 } else { 0 };
         self.max_message_bytes.saturating_add(HEAD_ROOM + tags)
     }
 
-    /// Returns the memory for large messages of one peer, and of all together.
+    /// Returns the limit on memory for large messages.
     pub(crate) fn rendezvous(&self) -> Limit {
         let least = self.least_rendezvous();
         let per_peer = self.rendezvous_bytes_per_peer.unwrap_or((self.rendezvous_bytes / 2).max(least));
@@ -577,25 +573,25 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the longest time that a poller polls after an event before it sleeps: 400 µs by default, at most
-    /// 1 s. It polls only if the last gaps between events were shorter than that and the core is otherwise
-    /// free. With zero it always sleeps: each event then costs a wake-up by the system.
+    /// Sets the longest time that a poller polls after an event before it sleeps: 400 µs by default, at most 1 s. It
+    /// polls only if the recent gaps between events were shorter and the core is otherwise idle. With zero, it always
+    /// sleeps, and each event costs a wake-up by the kernel.
     #[must_use]
     pub fn poll_for(mut self, longest: Duration) -> Self {
         self.poll_for = longest;
         self
     }
 
-    /// Sets the time without an acknowledgement after which a peer's session ends: 1 s by default, 0.5 s to
-    /// 60 s. A silent peer is probed after half of this time while work waits for it, and at least as often
-    /// as an idle one. A stream without items counts as waiting for 2 s at a time.
+    /// Sets the time without an acknowledgement after which a peer's session ends: 1 s by default, 0.5 s to 60 s. A
+    /// silent peer is probed after half of this time while work waits for it, and at least as often as an idle one.
+    /// While only a stream item is awaited, the probe follows after 2 s of silence.
     #[must_use]
     pub fn session_loss_time(mut self, time: Duration) -> Self {
         self.session_loss_time = time;
         self
     }
 
-    /// Returns the time of silence after which a peer is probed while anything waits for it.
+    /// Returns the time of silence after which a peer is probed while work waits for it.
     pub(crate) fn keepalive(&self) -> Duration {
         (self.session_loss_time / 2).min(self.idle_keepalive)
     }
@@ -608,7 +604,7 @@ impl NodeOptions {
         self
     }
 
-    /// Allows listening on other than loopback addresses although peers are not authenticated. A node whose sessions are all
+    /// Allows listening on non-loopback addresses although peers are not authenticated. A node whose sessions are all
     /// encrypted does not need it.
     #[must_use]
     pub fn allow_unauthenticated(mut self, allow: bool) -> Self {

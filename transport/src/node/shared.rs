@@ -1,5 +1,5 @@
-//! State shared by the threads of a node for as long as it lives: the pools, the budgets, the handle of the
-//! CM machine, and the current device.
+//! State that the threads of a node share: the pools, the budgets, the handle of the CM machine, and the current
+//! device.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "identity")]
@@ -34,7 +34,7 @@ pub(crate) struct Gauges {
     machines: Alive,
 }
 
-/// Token held by a machine, even before it is created, for as long as it exists.
+/// Token that a machine holds from before its creation until it is dropped.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Alive(Arc<()>);
 
@@ -54,7 +54,7 @@ impl Gauges {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) max_message_bytes: usize,
-    /// Silence after which a peer is probed, in milliseconds, if anything waits for it.
+    /// Silence after which a peer is probed, in milliseconds, while work waits for it.
     pub(crate) keepalive_ms: u64,
     /// Longest time that a poller polls after an event.
     pub(crate) poll_for: Duration,
@@ -83,7 +83,7 @@ pub(crate) struct Facts {
     pub(crate) link: String,
     /// Number of devices that the node has had, including the current one.
     pub(crate) incarnations: u64,
-    /// Time since which the device is away.
+    /// Time at which the device was removed, while it is away.
     pub(crate) removed_since: Option<Time>,
 }
 
@@ -133,7 +133,6 @@ impl CurrentDevice {
         self.write().facts.removed_since = Some(now);
     }
 
-    /// Releases the device.
     fn release(&self) {
         let mut known = self.write();
         let Some(device) = known.device.take() else { return };
@@ -150,7 +149,6 @@ impl CurrentDevice {
     }
 }
 
-/// Adds counters by name.
 fn add(to: &mut Vec<Counter>, more: &[Counter]) {
     for counter in more {
         match to.iter_mut().find(|known| known.name == counter.name) {
@@ -187,7 +185,7 @@ struct OwnCredentials {
     warned: u64,
 }
 
-/// Tenths of a certificate's lifetime. The log warns when no more remain.
+/// Remaining tenths of a certificate's lifetime at which the log first warns.
 #[cfg(feature = "identity")]
 const WARNED_TENTHS: u64 = 2;
 
@@ -225,18 +223,17 @@ impl OwnIdentity {
         }
     }
 
-    /// Replaces the credentials.
     pub(crate) fn replace(&self, credentials: Arc<Credentials>) {
         *self.own() = OwnCredentials::new(credentials);
     }
 
-    /// Returns the time until the first end of validity in the node's own chain, zero after that.
+    /// Returns the time until the first certificate of the node's chain expires; zero afterwards.
     pub(crate) fn expires_in(&self) -> Duration {
         self.own().credentials.expires_in()
     }
 
-    /// Warns once when a fifth of the own certificate's life is left, once when a tenth is left, and once when
-    /// it has expired.
+    /// Warns once when a fifth of the certificate's lifetime is left, once when a tenth is left, and once when it has
+    /// expired.
     pub(crate) fn warn_of_end(&self) {
         let mut own = self.own();
         let left = own.credentials.expires_in();
@@ -277,7 +274,6 @@ impl OwnIdentity {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counters, by name.
     pub(crate) fn counters(&self) -> [Counter; 6] {
         [
             ("handshakes_begun", &self.handshakes_begun),
@@ -296,7 +292,7 @@ impl OwnIdentity {
 pub(crate) struct NodeShared {
     /// Runtime of the node's machines, with their clock and their source of randomness.
     pub(crate) runtime: Runtime,
-    /// Random number of this node for each peer. It stays the same when the device is replaced.
+    /// Epochs of this node, one random number per peer. They stay the same when the device is replaced.
     pub(crate) epochs: Epochs,
     /// Number of requests without proof of the address, which were refused with a cookie.
     pub(crate) unproven: AtomicU64,
@@ -333,7 +329,7 @@ pub(crate) struct NodeShared {
 }
 
 impl NodeShared {
-    /// Opens the pools: they register their memory with `device`.
+    /// Opens the pools, which register their memory with `device`.
     pub(crate) fn open(&self, device: &Arc<DeviceShared>) {
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.open(Arc::clone(&device.pd));
@@ -342,8 +338,8 @@ impl NodeShared {
         self.device.set(Arc::clone(device));
     }
 
-    /// Releases the device, which was removed and is not used any more. Keys become invalid, and buffers of
-    /// the application become plain memory.
+    /// Releases the device, which was removed and is no longer used. Keys become invalid, and buffers of the
+    /// application become plain memory.
     pub(crate) fn release(&self) {
         for pool in [&self.sources, &self.sinks, &self.buffers] {
             pool.close();

@@ -1,6 +1,6 @@
-//! Detects that the process was stopped. Its peers close their sessions during the stop, which afterwards
-//! looks as if the peers had ended. Only the process itself can detect the stop, so its machines compare
-//! each wake-up time with the requested one.
+//! Detects stops of the process. Peers close their sessions during a stop, which afterwards looks as if the peers had
+//! ended. Only the process itself can detect a stop, so its machines compare each wake-up time with the requested
+//! time.
 //!
 //! A machine that sleeps runs no code of the program, so a busy handler does not count.
 #![forbid(unsafe_code)]
@@ -12,7 +12,7 @@ use trunkline_verbs::Time;
 
 /// Delay of a wake-up that always counts as a stop. A shorter one counts if it takes `session_loss_time`.
 const LEAST: Duration = Duration::from_secs(2);
-/// Time after a stop in which ending sessions are ascribed to it. A device gives up a silent peer within 1.3 s.
+/// Time after a stop in which the ends of sessions are ascribed to it. A device detects a silent peer within 1.3 s.
 const LASTS: Duration = Duration::from_secs(3);
 
 /// The latest stop of the process.
@@ -43,8 +43,8 @@ impl Stops {
         }
     }
 
-    /// Returns the cause of the end of a session that began at `began`: the latest stop of the process if it came after `began`,
-    /// ended less than [`LASTS`] ago and explains `cause`; else `cause`.
+    /// Returns the cause of the end of a session that began at `began`. It is the latest stop of the process if that
+    /// came after `began`, ended less than [`LASTS`] ago and explains `cause`, and otherwise `cause`.
     pub(crate) fn explain(&self, cause: PeerDown, began: Time, now: Time) -> PeerDown {
         let may_be_ours = matches!(
             cause,

@@ -1,9 +1,8 @@
-//! The epochs of a node: numbers that distinguish its incarnations for its peers.
+//! The epochs of a node, which are numbers by which peers distinguish its incarnations.
 //!
-//! Each peer is given a different number, which is always the same for that peer. A node that echoes an epoch
-//! is the peer with that epoch, or has read its packets. From one epoch, the epochs of other peers cannot be
-//! derived.
-//! `NodeShared` owns the epochs.
+//! Each peer gets a different number, which is always the same for that peer. A node that echoes an epoch is the peer
+//! that was given it, or has read the packets to that peer. The epoch for one peer does not reveal the epoch for
+//! another. `NodeShared` owns the epochs.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -19,12 +18,12 @@ impl Epochs {
         Self(Some(Secret::new(runtime)))
     }
 
-    /// Returns epochs that are the same for every peer and node: a deliberate fault.
+    /// Returns epochs that are the same for every peer and node, as a deliberate fault.
     pub(crate) const fn constant() -> Self {
         Self(None)
     }
 
-    /// Returns the epoch for a peer; never 0.
+    /// Returns the epoch for a peer, which is never 0.
     pub(crate) fn of(&self, peer: PeerKey) -> u64 {
         let Some(secret) = self.0 else { return 1 };
         let ports = [peer.address().port(), peer.udp_port().unwrap_or(0)].map(u16::to_be_bytes);

@@ -1,4 +1,4 @@
-//! The hash of peers' keys. Peers choose their keys, so each table draws a secret that the hash depends on.
+//! The hash function for peer keys. Peers choose their keys, so the hash depends on a random secret of each table.
 #![forbid(unsafe_code)]
 
 use std::hash::{BuildHasher, Hasher};
@@ -73,7 +73,7 @@ mod tests {
     use crate::PeerKey;
     use std::collections::BTreeSet;
 
-    /// A table takes the bucket from the low bits of a hash and a tag from the upper ones.
+    /// A table takes the bucket from the low bits of a hash, and a tag from the high bits.
     #[test]
     fn hashes_of_adjacent_keys_differ_in_low_and_high_bits() {
         let hash = PeerHash::of(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);

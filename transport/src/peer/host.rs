@@ -1,7 +1,7 @@
 //! The hosts of a node's peers.
 //!
-//! [`PeerHost`] defines a host, and the device identifies the owner of each address. An address may move to
-//! another owner while its peer has charges, so budgets keep the host of a peer until the last discharge.
+//! [`PeerHost`] defines a host, and the device identifies the owner of each address. An address may move to another
+//! owner while units are charged to its peer, so budgets keep a peer's host until the last discharge.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -27,7 +27,6 @@ impl PeerHosts {
         self.lock().device = Some(Arc::downgrade(device));
     }
 
-    /// Returns the host of a peer.
     pub(crate) fn of(&self, peer: PeerKey) -> PeerHost {
         let known = self.lock().known.get(&peer.host()).copied();
         known.unwrap_or_else(|| self.ask(peer.host()))
@@ -40,7 +39,7 @@ impl PeerHosts {
         host
     }
 
-    /// Forgets the host of an address without a peer.
+    /// Removes the host of an address that no longer has a peer.
     pub(crate) fn forget(&self, address: IpAddr) {
         self.lock().known.remove(&address);
     }

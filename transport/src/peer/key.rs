@@ -8,21 +8,22 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// The key of a peer node: the address that it listens on, and the UDP port of its software device if that differs from this
-/// node's own. The key and the charges to the peer stay the same over reconnects, even if the peer was forgotten in the
-/// meantime.
+/// The key of a peer node: the address that it listens on, and the UDP port of its software device if that differs
+/// from this node's own. The key and the budget units charged to the peer persist across reconnects, even if the peer
+/// was forgotten in the meantime.
 ///
 /// Its text is `IP:PORT` or `IP:PORT/UDP_PORT`, such as `10.0.0.1:7000/4792` and `[fd00::1]:7000/4792`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerKey(Words);
 
-/// The address in words, since keys are compared for each message.
+/// The address in words, which make the comparison of keys for each message fast.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Words {
     /// Halves of the IP address. IPv4 is stored as IPv4-mapped IPv6.
     high: u64,
     low: u64,
-    /// Port that the peer listens on, above the UDP port of its device: 0 for the port of this node's own device.
+    /// Port that the peer listens on in the upper half, and UDP port of its device in the lower half, where 0 stands
+    /// for the port of this node's own device.
     ports: u32,
     hint: Hint,
 }
@@ -44,8 +45,8 @@ pub enum InvalidPeer {
     UdpPort(String),
 }
 
-/// Place of the peer in the tables of the poller that created the key, which verify it. It is not part of the
-/// key's identity: all hints compare equal.
+/// Place of the peer in the tables of the poller that created the key. The tables verify it. It is not part of the
+/// key's identity, so all hints compare equal.
 #[derive(Clone, Copy)]
 struct Hint(u32);
 
@@ -83,8 +84,8 @@ impl Hash for Hint {
 }
 
 impl PeerKey {
-    /// Creates the key of the peer that listens at `address`, in canonical form: IPv4 inside of IPv6 becomes IPv4,
-    /// and the flow label is dropped. Its device has the same UDP port as this node's.
+    /// Creates the key of the peer that listens at `address` and whose device has the same UDP port as this node's.
+    /// The address is made canonical: IPv4-mapped IPv6 becomes IPv4, and the flow label is dropped.
     #[must_use]
     #[inline]
     pub const fn new(address: SocketAddr) -> Self {
@@ -126,7 +127,7 @@ impl PeerKey {
     /// Splits a text into a host with its port and the UDP port after a slash, if there is one.
     ///
     /// # Errors
-    /// [`InvalidPeer::UdpPort`] if the text has a slash without a number from 1 to 65535 after it.
+    /// Returns [`InvalidPeer::UdpPort`] if the text has a slash without a number from 1 to 65535 after it.
     pub fn split_udp_port(text: &str) -> Result<(&str, Option<u16>), InvalidPeer> {
         let Some((host, port)) = text.split_once('/') else { return Ok((text, None)) };
         match port.parse() {
@@ -154,8 +155,8 @@ impl PeerKey {
         key(0)..=key(u16::MAX)
     }
 
-    /// Returns bits that differ between most peers, for a cache. A peer that chooses its address can choose
-    /// these bits, too.
+    /// Returns bits that differ between most peers, for a cache. A peer that can choose its address can also choose
+    /// these bits.
     #[inline]
     pub(crate) fn mix(self) -> usize {
         let Words { high, low, ports, .. } = self.0;
@@ -170,8 +171,8 @@ impl PeerKey {
         Self(Words { hint, ..self.0 })
     }
 
-    /// Returns the peer's likely place in the tables of the poller that created the key; beyond all places if
-    /// unknown.
+    /// Returns the peer's likely place in the tables of the poller that created the key. If unknown, the value
+    /// exceeds all places.
     #[inline]
     pub(crate) fn hint(self) -> usize {
         usize::try_from(self.0.hint.0).unwrap_or(usize::MAX)

@@ -1,15 +1,14 @@
-//! A map from peers to values, for a poller's thread. The key of a peer has a hint, the usual place of the
-//! value.
+//! A map from peers to values, for a poller's thread. The hint in a peer's key is the usual place of the value.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A map of peers whose keys come from one poller: a lookup costs a few comparisons. Other keys need a
-/// search, with the same results.
+/// A map keyed by peer. A lookup with a key from the map's poller costs a few comparisons. Other keys give the same
+/// results through a search.
 #[derive(Debug)]
 pub struct PeerMap<T> {
-    /// Entries, each at the place of its key's hint unless another peer was there.
+    /// Entries, each at the place of its key's hint unless that place was taken.
     entries: Vec<Option<(PeerKey, T)>>,
     places: BTreeMap<PeerKey, usize>,
     vacant: BTreeSet<usize>,
@@ -112,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Hints, right or wrong, do not change the results.
+        /// Neither correct nor wrong hints change the results.
         #[test]
         fn map_matches_btree_map(steps in proptest::collection::vec((0..4_u8, 0..6_u32, 0..8_usize), 1..200)) {
             let (mut map, mut model) = (PeerMap::default(), BTreeMap::new());

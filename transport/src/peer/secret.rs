@@ -1,7 +1,7 @@
 //! Secrets of a node, and keyed hashes under them.
 //!
-//! Fixes the choice of the hash, SipHash-2-4 with 128 bits: a pseudo-random function that is fast for a few
-//! dozen bytes. Published hashes reveal neither the secret nor other hashes.
+//! The hash is SipHash-2-4 with 128 bits, a pseudo-random function that is fast for a few dozen bytes. Published
+//! hashes reveal neither the secret nor other hashes.
 #![forbid(unsafe_code)]
 
 use siphasher::sip128::{Hasher128, SipHasher24};
@@ -18,7 +18,7 @@ impl Secret {
         Self(runtime.random(), runtime.random())
     }
 
-    /// Returns the hash of fields whose lengths never differ.
+    /// Returns the hash of fields of fixed lengths.
     pub(crate) fn hash(self, fields: &[&[u8]]) -> u128 {
         let mut hasher = SipHasher24::new_with_keys(self.0, self.1);
         fields.iter().for_each(|field| hasher.write(field));

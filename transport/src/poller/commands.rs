@@ -1,4 +1,4 @@
-//! A poller's queue of commands from other machines, performed in order.
+//! A poller's queue of commands from other machines, which are executed in order.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -12,10 +12,10 @@ use trunkline_verbs::QpNumber;
 #[derive(Debug)]
 pub(super) struct CommandQueue {
     handle: PollerHandle,
-    /// Command taken from the queue that must wait. No later command overtakes it.
+    /// Command that was taken from the queue and must wait. Later commands do not overtake it.
     deferred: Option<Command>,
-    /// True while the end of a session is being carried out. Queued commands may concern the frames taken in
-    /// the meantime.
+    /// True while the end of a session is being processed. Queued commands may concern the frames taken in the
+    /// meantime.
     is_closing: bool,
 }
 
@@ -24,7 +24,7 @@ impl CommandQueue {
         Self { handle, deferred: None, is_closing: false }
     }
 
-    /// Returns true if the queue holds any command.
+    /// Returns true if the queue is not empty.
     pub(super) fn has_any(&self) -> bool {
         self.handle.has_commands()
     }
@@ -36,15 +36,14 @@ impl CommandQueue {
         self.deferred.take().or_else(|| self.handle.next_command())
     }
 
-    /// Returns true if a command is held back or still being carried out, so that later commands have not
-    /// been seen.
+    /// Returns true if a command is deferred or still being processed, so that later commands have not been read.
     pub(super) fn is_held_back(&self) -> bool {
         self.is_closing || self.deferred.is_some()
     }
 }
 
 impl Transport {
-    /// Performs the commands of other machines. Returns true if there were any.
+    /// Executes the commands of other machines. Returns true if there were any.
     pub(super) fn commands(&mut self) -> bool {
         let mut worked = false;
         while let Some(command) = self.inbox.next() {
@@ -56,8 +55,8 @@ impl Transport {
         worked
     }
 
-    /// Performs commands while completions are being taken. A command that would itself take completions or
-    /// forwarded frames is held back for [`Transport::commands`], with all commands after it.
+    /// Executes commands while completions are being taken. A command that itself takes completions or forwarded
+    /// frames is deferred to [`Transport::commands`], with all commands after it.
     pub(super) fn commands_amid_completions(&mut self) {
         while let Some(command) = self.inbox.next() {
             if matches!(command, Command::DeviceLost | Command::HandedOn(_) | Command::SessionClosed { .. }) {
@@ -129,12 +128,11 @@ impl Transport {
         self.peers.returned(peer);
         let home = self.crossings.home_of(poller);
         if let Some((before, _)) = self.targets.get(target).map(Target::session) {
-            // Handle queued frames of the old QP before its number names the new one.
+            // Handle queued frames of the old QP before its number identifies the new QP.
             self.take_line(before);
         }
         let old = self.targets.add(target, Target::new(peer, number, poller, home));
-        // The old QP is destroyed, or its number would not have been reused, but its target is not closed
-        // here yet.
+        // The number was reused, so the old QP is already destroyed, but its target has not been closed here yet.
         if let Some(pair) = old {
             self.res.grants.close(pair);
         }

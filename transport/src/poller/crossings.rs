@@ -1,17 +1,16 @@
 //! Rings between the pollers of a node, which forward frames to their target poller.
 //!
-//! Over RC a peer's connection ends at one of this node's pollers, the *home* of all frames that come through it, and
-//! each frame names its target poller. The home reads only the target and forwards the frame through a ring,
-//! one per pair of pollers, and wakes the target poller. The frame lends the home's receive slot, which is
-//! returned there when the message is dropped. Credit bounds the frames that a session has in flight. A
-//! session that exceeds its bound is closed. Frames of other sessions wait at the home while the ring is
-//! full.
+//! Over RC, a peer's connection ends at one of this node's pollers, the *home* of all frames on that connection, and
+//! each frame names its target poller. The home reads only the target, forwards the frame through a ring, and wakes
+//! the target poller. There is a ring for each ordered pair of pollers. The frame holds a receive slot of the home,
+//! which is returned when the message is dropped. Credit limits the frames that a session has in flight, and a
+//! session that exceeds its limit is closed. Frames of other sessions wait at the home while the ring is full.
 //!
-//! When a session is closed, its senders assume that everything in a home's CQ has arrived. So each poller
-//! takes the frames that arrived through its own QPs, forwards the frames for others, and then sends the end
-//! of the session through every ring.
+//! When a session is closed, its senders assume that everything in a home's CQ has arrived. So each poller takes the
+//! frames that arrived through its own QPs, forwards the frames for other pollers, and then sends the end of the
+//! session through every ring.
 //!
-//! Over XRC, and with one poller, there are no rings.
+//! Over XRC, or with one poller, there are no rings.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -26,10 +25,10 @@ use trunkline_machine::mutant;
 use trunkline_machine::rings::spsc::{self, Consumer, Producer};
 use trunkline_verbs::QpNumber;
 
-/// Item that a home sends to another poller. QP numbers are reused, names of sessions are not.
+/// Item that a home sends to another poller. Items carry the session because QP numbers are reused.
 #[derive(Debug)]
 pub(crate) enum Crossing {
-    /// A frame for that poller.
+    /// A frame for the other poller.
     Frame { target: QpNumber, peer: PeerKey, number: u32, frame: Received },
     /// The end of a closed session, after all of its frames.
     End { peer: PeerKey, number: u32 },
@@ -47,10 +46,10 @@ impl Crossing {
 #[derive(Debug)]
 struct Outlet {
     ring: Producer<Crossing>,
-    /// Peers and sessions of the frames in the ring, in order. The frames of the first entries may already be
+    /// Peers and sessions of the frames in the ring, in order. The frames of the first entries may already have been
     /// taken from the ring.
     handed: VecDeque<(PeerKey, u32)>,
-    /// Items that did not fit the ring, at most as many as the ring holds.
+    /// Items that did not fit in the ring, at most as many as the ring holds.
     waiting: VecDeque<Crossing>,
     /// Maximum number of frames of one session in the ring and in `waiting`.
     allowance: usize,
@@ -62,11 +61,11 @@ impl Outlet {
         Self { ring, handed, waiting: VecDeque::new(), allowance: allowance(share) }
     }
 
-    /// Forwards a frame, now or when the ring has room again. Returns false if its session has more frames
-    /// here than its credit allows; the waiting frames of the session are then dropped.
+    /// Forwards a frame, now or when the ring has room again. Returns false if the session has more frames here than
+    /// its credit allows. The waiting frames of the session are then dropped.
     fn push(&mut self, crossing: Crossing) -> bool {
         if self.count() >= self.allowance {
-            // Items taken since the last count free their allowance.
+            // Items taken from the ring since the last count no longer use the allowance.
             self.flush();
             let session = crossing.session();
             if self.waiting.len() >= self.ring.capacity() || self.count_of(session) >= self.allowance {
@@ -112,12 +111,12 @@ impl Outlet {
 /// One poller's ends of the rings.
 #[derive(Debug)]
 pub(crate) struct Crossings {
-    /// Number of homes that receive this poller's messages: all pollers over RC, else 1.
+    /// Number of homes that receive this poller's messages, which is the number of pollers over RC, and otherwise 1.
     homes: u16,
     /// Outlets by poller; `None` for this poller.
     to: Vec<Option<Outlet>>,
     from: Vec<Consumer<Crossing>>,
-    /// Pollers that were handed items since the last wake.
+    /// Pollers to which items were forwarded since they were last woken.
     unwoken: Vec<usize>,
 }
 
@@ -144,14 +143,14 @@ impl Crossings {
         ends
     }
 
-    /// Returns the memory of the rings of a whole node, in bytes.
+    /// Returns the memory of all rings of a node, in bytes.
     pub(crate) fn bytes_of_node(kind: ConnectionKind, pollers: u16, depth: u32) -> usize {
         if homes(kind, pollers) < 2 {
             return 0;
         }
         let rings = usize::from(pollers) * usize::from(pollers - 1);
         let ring = capacity(share(kind, pollers, depth)).next_power_of_two();
-        // Each item takes an entry in the ring and an entry in the list of handed items.
+        // Each item takes an entry in the ring and an entry in `handed`.
         let entry = size_of::<Crossing>() + size_of::<(PeerKey, u32)>();
         rings.saturating_mul(ring.saturating_mul(entry))
     }
@@ -182,7 +181,7 @@ impl Crossings {
         self.to.iter().flatten().any(|outlet| !outlet.waiting.is_empty())
     }
 
-    /// Hands on waiting items until the rings are full.
+    /// Forwards waiting items until the rings are full.
     pub(crate) fn flush(&mut self) {
         for (poller, outlet) in self.to.iter_mut().enumerate() {
             let Some(outlet) = outlet.as_mut().filter(|outlet| !outlet.waiting.is_empty()) else { continue };
@@ -193,8 +192,7 @@ impl Crossings {
         }
     }
 
-    /// Hands an item on to another poller. Returns false if its session has more there than its credit
-    /// allows.
+    /// Forwards an item to another poller. Returns false if its session has more items there than its credit allows.
     pub(crate) fn push(&mut self, poller: usize, crossing: Crossing) -> bool {
         let Some(Some(outlet)) = self.to.get_mut(poller) else { return false };
         let is_allowed = outlet.push(crossing);
@@ -215,13 +213,13 @@ impl Crossings {
         }
     }
 
-    /// Returns true if other pollers were handed items and not woken since.
+    /// Returns true if items were forwarded to pollers that have not been woken since.
     #[inline]
     pub(crate) fn is_anyone_unwoken(&self) -> bool {
         !self.unwoken.is_empty()
     }
 
-    /// Returns the pollers that were handed items since the last call. The caller wakes them.
+    /// Returns the pollers to which items were forwarded since the last call. The caller wakes them.
     pub(crate) fn take_unwoken(&mut self) -> vec::Drain<'_, usize> {
         self.unwoken.drain(..)
     }
@@ -242,7 +240,7 @@ impl Crossings {
         self.from.len()
     }
 
-    /// Takes the oldest item that one of the [`Crossings::others`] has forwarded.
+    /// Takes the oldest item that another poller has forwarded. `other` is less than [`Crossings::others`].
     pub(crate) fn pop(&mut self, other: usize) -> Option<Crossing> {
         self.from.get_mut(other)?.pop()
     }
@@ -253,9 +251,9 @@ fn capacity(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 4 + BATCH
 }
 
-/// Returns the number of frames that one session may have in a ring. A poller grants at most its share of a
-/// home's SRQ. A pair holds at least one credit, and a peer that gets no answer sends only a few frames
-/// without credit for each pair.
+/// Returns the number of frames that one session may have in a ring. A poller grants at most its share of a home's
+/// SRQ. A pair holds at least one credit, and a peer without an answer sends only a few frames without credit per
+/// pair.
 fn allowance(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 2 + BATCH
 }
@@ -265,12 +263,12 @@ pub(crate) fn homes(kind: ConnectionKind, pollers: u16) -> u16 {
     if kind == ConnectionKind::Rc { pollers } else { 1 }
 }
 
-/// Returns the part of the depth of each SRQ that each poller may promise.
+/// Returns the part of each SRQ's depth that each poller may grant.
 pub(crate) fn share(kind: ConnectionKind, pollers: u16, depth: u32) -> u32 {
     depth / u32::from(homes(kind, pollers).max(1))
 }
 
-/// Returns the minimum depth of an SRQ whose receives the pollers divide.
+/// Returns the minimum depth of an SRQ that is divided among the pollers.
 pub(crate) fn least_depth(kind: ConnectionKind, pollers: u16) -> u32 {
     const LEAST_SHARE: u32 = 16;
     LEAST_SHARE * u32::from(homes(kind, pollers))
@@ -296,7 +294,7 @@ impl Transport {
         }
     }
 
-    /// Hands on the frames that waited for room in a ring, and wakes the pollers that received any.
+    /// Forwards the frames that waited for room in a ring, and wakes the pollers that received frames.
     pub(super) fn wake_crossed(&mut self) {
         self.crossings.flush();
         for poller in self.crossings.take_unwoken() {
@@ -333,7 +331,7 @@ impl Transport {
             transport.targets.get(target).is_some_and(|known| known.session() == (peer, number))
         };
         if !is_of_session(self) {
-            // The home may have received the session's command before this poller.
+            // The home may have received the command about the session before this poller.
             self.commands_amid_completions();
         }
         if is_of_session(self) {
@@ -343,8 +341,8 @@ impl Transport {
         }
     }
 
-    /// Reports to the other pollers that every frame of a closed session was forwarded. The session is closed
-    /// here once all of them have reported the same.
+    /// Reports to the other pollers that all frames of a closed session were forwarded. The session is closed on this
+    /// poller once all other pollers have reported this too.
     pub(super) fn begin_closing(&mut self, peer: PeerKey, number: u32) {
         self.crossings.end(peer, number);
         self.wake_crossed();
@@ -381,7 +379,7 @@ impl Transport {
         }
     }
 
-    /// Takes a forwarded frame, or the end of a session, from another poller, if its session is known.
+    /// Takes a frame or the end of a session from another poller, if the session is known.
     pub(super) fn take_last(&mut self, crossing: Crossing) {
         match crossing {
             Crossing::Frame { target, peer, number, frame } => {
@@ -403,8 +401,7 @@ mod tests {
         crossing.map(|crossing| crossing.session().1)
     }
 
-    /// Each session has a separate allowance. Items without room in a ring are kept when the rings are
-    /// dropped.
+    /// Each session has a separate allowance. Items that wait for room are kept when the rings are dropped.
     #[test]
     fn overflow_items_follow_items_of_ring() {
         let mut ends = Crossings::of_node(ConnectionKind::Rc, 2, 32);

@@ -1,16 +1,15 @@
-//! A poller's share of a device: its queues and the sleeper that waits for them, taking a device, releasing
-//! one that was removed, and deepening the SRQ.
+//! A poller's part of a device, which is its queues and the sleeper that waits for them. A poller takes a new device,
+//! deepens the SRQ, and releases a device that was removed.
 //!
-//! The driver and everything that waits to be sent outlive a device. The outcome of work in progress is
-//! reported when the device is released, and only the pools' memory stays registered.
+//! The driver and everything that waits to be sent outlive a device. The outcome of work in progress is reported when
+//! the device is released. Only the pools' memory stays registered then.
 //!
-//! Each remote poller that may send into the SRQ holds a credit while idle, so the depth of the SRQ grows
-//! with the number of remote pollers. It is doubled, within the limits of the node and its device, before
-//! idle credits take half of it, and when busy peers have left no room for another pair. It never shrinks.
-//! Receives are posted before credit for them is granted. The settings that open a session use no credit:
-//! when many sessions come up at once the SRQ may be empty, and the sending devices repeat them after the
-//! RNR time, without a limit. Over RC with several pollers, which divide each other's SRQs into fixed
-//! parts, the depth does not change.
+//! Each remote poller that may send into the SRQ holds a credit while idle, so the depth of the SRQ grows with the
+//! number of remote pollers. The depth is doubled, within the limits of the node and its device, before idle credits
+//! take half of it, and when busy peers leave no room for another pair. It never decreases. Receives are posted
+//! before credit for them is granted. The settings frames that open a session use no credit. When many sessions come
+//! up at once, the SRQ may be empty, and the sending devices then retry after the RNR timer, without a limit. Over RC
+//! with several pollers, each SRQ is divided into fixed parts, so the depth does not change.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -33,13 +32,13 @@ use trunkline_verbs::{
     SharedReceiveQueue, Time, VerbsError,
 };
 
-/// Queues, which exist while there is a device, and the sleeper that waits for them.
+/// Queues, which exist while a device is present, and the sleeper that waits for them.
 #[derive(Debug)]
 pub(super) struct Queues {
     sleeper: Sleeper,
     /// Wakes the poller.
     waker: Waker,
-    /// False for some pollers of a simulation, which then sleep on their channel.
+    /// False for some pollers in a simulation, which sleep on their completion channel instead.
     sleeps_on_device: bool,
     /// `None` while the device is away.
     attached: Option<Attached>,
@@ -75,7 +74,7 @@ impl Queues {
     /// Takes queues, and watches their completion channel.
     ///
     /// # Errors
-    /// When the completion channel cannot be waited for.
+    /// Returns an error if the sleeper cannot wait for the completion channel.
     pub(super) fn attach(&mut self, queues: Attached) -> io::Result<()> {
         let watched = self.sleeper.watch(|| queues.channel.as_fd());
         if self.sleeps_on_device {
@@ -88,7 +87,6 @@ impl Queues {
         watched
     }
 
-    /// Releases the queues.
     pub(super) fn detach(&mut self) {
         if let Some(wait) = self.wait.take() {
             self.sleeper.watch_set(0, Vec::new);
@@ -104,7 +102,6 @@ impl Queues {
         }
     }
 
-    /// Returns true if there is a device.
     pub(super) fn is_attached(&self) -> bool {
         self.attached.is_some()
     }
@@ -121,7 +118,7 @@ impl Queues {
         self.attached.as_ref().map_or(0, |attached| attached.cq.poll(completions).min(most))
     }
 
-    /// Posts `count` fresh receives, and those missing because slots were short.
+    /// Posts `count` new receives, and the receives that are missing for lack of slots.
     pub(super) fn repost(&self, receives: &mut ReceiveSlots, count: usize) {
         let count = if mutant!(receive_is_not_reposted) { count.saturating_sub(1) } else { count };
         if let Some(attached) = &self.attached {
@@ -163,7 +160,7 @@ impl Queues {
     /// Requests an event at the next completion.
     ///
     /// # Errors
-    /// The device's error.
+    /// Returns the device's error.
     pub(super) fn arm(&self) -> Result<(), VerbsError> {
         let attached = self.attached.as_ref().filter(|_| !mutant!(cq_is_not_armed));
         attached.map_or(Ok(()), |attached| attached.cq.request_notify(Notify::Any))
@@ -187,12 +184,12 @@ impl Queues {
             || self.wait.as_ref().is_some_and(|wait| wait.has_arrivals())
     }
 
-    /// Returns true if a simulated device has work for which it does not wake the poller.
+    /// Returns true if a simulated device has work, for which it does not wake the poller.
     pub(super) fn is_due(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| wait.is_due())
     }
 
-    /// Consumes the channel's events after waking.
+    /// Consumes the events of the sleep after waking.
     pub(super) fn awake(&self) {
         self.sleeper.awake();
         if let Some(wait) = &self.wait {
@@ -257,8 +254,8 @@ impl Transport {
         }
     }
 
-    /// Handles the removal of the device. Its completions still count, and received messages are forwarded,
-    /// because their senders assume that they arrived. All other work fails, and may have reached the peer.
+    /// Handles the removal of the device. Completions are still handled, and received messages are forwarded, because
+    /// their senders assume that they arrived. All other work fails, although it may have reached the peer.
     pub(super) fn device_lost(&mut self) {
         while self.take_all() {}
         for slot in self.trunks.slots() {
@@ -273,7 +270,7 @@ impl Transport {
         self.res.shared.cm.command(CmCommand::Emptied { poller: self.res.index });
     }
 
-    /// Releases a device that is no longer needed: first the queues, then the memory that they refer to.
+    /// Releases a device that is no longer needed, first the queues, then the memory that they refer to.
     pub(super) fn release_device(&mut self) {
         self.take_all();
         for session in self.peers.take_all_pending() {
@@ -291,7 +288,7 @@ impl Transport {
         #[cfg(feature = "identity")]
         self.handshakes.close();
         self.res.receives.close();
-        // Reset the grants: the granted credit belonged to receives of the released SRQs.
+        // Reset the grants, since the granted credit belonged to receives of the released SRQs.
         self.res.grants = Grants::new(0, self.crossings.homes());
         self.res.marked.clear();
         self.res.copies.clear();

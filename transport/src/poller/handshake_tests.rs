@@ -1,4 +1,4 @@
-//! Pollers without a CM machine: a test connects their QPs, gives their commands and takes their reports.
+//! Tests of pollers without a CM machine. A test connects their QPs, sends commands to them and takes their reports.
 
 use super::*;
 use crate::command::{CmHandle, Command, PollerHandle};
@@ -28,7 +28,7 @@ struct Pollers {
     device: Arc<DeviceShared>,
     shared: Arc<NodeShared>,
     address: IpAddr,
-    /// TGTs, which exist as long as this handle.
+    /// TGTs, kept so that they are not destroyed.
     targets: RefCell<Vec<Arc<dyn QueuePair>>>,
     _sleeper: Sleeper,
 }
@@ -98,7 +98,7 @@ impl Pollers {
         self.transports[0].handshakes.count()
     }
 
-    /// Connects an INI to a peer, for a session of both sides with this number.
+    /// Connects an INI to a peer, for a session that has this number on both sides.
     fn dial(&self, to: &Self, number: u32, poller: u16) -> Arc<dyn QueuePair> {
         let (near, far) = (&self.device, &to.device);
         let (pd, send_cq) = (Some(Arc::clone(&near.pd)), Some(Arc::clone(&near.cqs[0])));
@@ -156,7 +156,7 @@ impl Pollers {
         self.device.device.create_srq(SrqInit { pd, kind, max_wr: 1, max_sge: 1, context: 0 }).unwrap()
     }
 
-    /// Sends a frame without the code under test. Keep the region until it has arrived.
+    /// Sends a frame without the code under test. Keep the returned region until the frame has arrived.
     fn post(&self, ini: &dyn QueuePair, remote_srq: SrqNumber, frame: &[u8]) -> Arc<dyn MemoryRegion> {
         let memory = Memory::zeroed(frame.len()).unwrap();
         memory.write(0, frame).unwrap();
@@ -298,7 +298,7 @@ fn late_completion_is_ignored() {
     });
     late(&mut near, PLACE, 0);
     late(&mut near, PLACE, u64::from(u32::MAX) + 2);
-    // A trunk that was already freed.
+    // A completion of a trunk that was already freed.
     late(&mut near, 0, 1);
     assert_eq!(near.slots().0, 1022);
     far.turn();
@@ -424,8 +424,8 @@ fn handshake_frames_are_unknown_to_node_without_handshakes() {
     assert_eq!(cause, (1, PeerDown::UnknownFrame(HANDSHAKE)));
 }
 
-/// A trunk that is being taken down still takes messages, because they were reported as delivered to their
-/// sender. The sender may have switched to the keys of a renewal before them.
+/// A trunk that is being taken down still accepts messages, because they were reported as delivered to their sender.
+/// The sender may have switched to the keys of a renewal before it sent them.
 #[test]
 fn closing_trunk_accepts_messages_after_key_switch() {
     use crate::command::SessionUp;
@@ -476,7 +476,7 @@ fn closing_trunk_accepts_messages_after_key_switch() {
         })));
         let seal = |lane: &mut LaneSeal, frame: &[u8]| {
             let mut frame = frame.to_vec();
-            // Position that grants nothing beyond the base credit, and many messages that wait.
+            // The position grants only the base credit, and the backlog is large.
             frame[4..8].copy_from_slice(&[0x19, 0xfc, 0xff, 0]);
             frame.resize(frame.len() + OVERHEAD, 0);
             lane.seal(&mut frame, Time(0));
@@ -544,7 +544,7 @@ fn closing_trunk_accepts_messages_after_key_switch() {
     }
 }
 
-/// Another poller of the node may be done with the earlier session, and take part in the renewal.
+/// Another poller of the node may already have ended the earlier session, and take part in the renewal.
 #[test]
 fn session_queued_behind_another_switches_to_renewed_keys() {
     use crate::PeerIdentity;

@@ -1,14 +1,13 @@
-//! Handshake frames of sessions that are not up, which travel between pollers 0.
+//! Handshake frames of sessions that are not up, exchanged between the pollers 0 of two nodes.
 //!
-//! These frames use no credit, so a peer without posted receives occupies a slot until its session ends.
-//! Therefore handshakes have separate slots, and a session posts one frame at a time: the next one follows
-//! after its acknowledgement. Up to eight more wait: a ServerHello and the flight after it are the longest
-//! sequence.
+//! These frames use no credit, so a peer without posted receives occupies a slot until its session ends. Therefore
+//! handshakes have separate slots, and a session posts its next frame only after the previous one is acknowledged. Up
+//! to eight further frames wait, which suffices for the longest sequence, a ServerHello and the flight after it.
 //!
-//! The CM machine begins a handshake when the INI of poller 0 is connected. It creates the outgoing frames
-//! and handles the received ones. A session comes up only after all of its frames are acknowledged. A
-//! `SessionClosed` comes after its INI was destroyed, so its slot is free then. Sequence numbers are not
-//! reused: a late completion is ignored.
+//! The CM machine begins a handshake when the INI of poller 0 is connected. It creates the outgoing frames and
+//! handles the received ones. A session comes up only after all of its frames are acknowledged. A `SessionClosed`
+//! follows the destruction of the INI, so the session's slot can then be freed. Sequence numbers are not reused, so
+//! that a late completion is ignored.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -28,7 +27,7 @@ use trunkline_verbs::{
     SrqNumber, VerbsError,
 };
 
-/// Place of handshake frames in work request numbers. The table of trunks never has it.
+/// Place in the work request numbers of handshake frames. It is never used in the table of trunks.
 const PLACE: usize = (1 << 23) - 1;
 /// Maximum number of frames of a session that wait behind the posted one.
 const WAITING: usize = 8;
@@ -48,7 +47,7 @@ struct Sender {
 /// Handshakes of all sessions that are not up.
 #[derive(Debug)]
 pub(super) struct Handshakes {
-    /// `None` at other pollers than 0, without handshakes, and without a device.
+    /// `None` for pollers other than 0, without handshakes, and without a device.
     slots: Option<SendSlots>,
     senders: BTreeMap<SessionOfPeer, Sender>,
     /// Sessions with a posted frame, by its sequence number.
@@ -64,12 +63,12 @@ impl Handshakes {
         Self { slots, senders: BTreeMap::new(), posted: BTreeMap::new(), ready: VecDeque::new(), next: 0 }
     }
 
-    /// Returns the number of free slots, and of all slots.
+    /// Returns the number of free slots and of all slots.
     pub(super) fn count(&self) -> (u32, u32) {
         self.slots.as_ref().map_or((0, 0), SendSlots::count)
     }
 
-    /// Returns true if the peer has not acknowledged a frame.
+    /// Returns true if a frame is not acknowledged yet.
     pub(super) fn await_acknowledgement(&self) -> bool {
         !self.posted.is_empty()
     }
@@ -81,7 +80,7 @@ impl Handshakes {
             .insert(session, Sender { qp, srq, posted: None, waiting: VecDeque::new(), acknowledged: 0 });
     }
 
-    /// Queues a frame of a session. Returns false if too many wait. Frames of an ended session are dropped.
+    /// Queues a frame of a session. Returns false if too many frames wait. Frames of an ended session are dropped.
     fn queue(&mut self, session: SessionOfPeer, frame: Box<[u8]>) -> bool {
         debug_assert!(frame.len() <= HANDSHAKE_FRAME);
         let Some(sender) = self.senders.get_mut(&session) else { return true };
@@ -170,8 +169,8 @@ impl Handshakes {
 }
 
 impl Transport {
-    /// Queues a handshake frame. In a session that is up, it goes through the trunk like messages. Before, it
-    /// is posted once the session's earlier frame has completed.
+    /// Queues a handshake frame. In a session that is up, it is sent through the trunk like a message. Otherwise, it
+    /// is posted once the session's previous frame has completed.
     pub(super) fn send_handshake(&mut self, peer: PeerKey, number: u32, frame: Box<[u8]>) {
         if let Some(trunk) = self.find_trunk(peer, number).and_then(|slot| self.trunks.get_mut(slot)) {
             return trunk.send_handshake(&mut self.res, frame);
@@ -218,16 +217,16 @@ impl Transport {
         self.post_handshakes();
     }
 
-    /// Ends the handshake of a session that is closed. The freed slot may let another session send.
+    /// Ends the handshake of a session that is closed. Another session may then use the freed slot.
     pub(super) fn end_handshake(&mut self, peer: PeerKey, number: u32) {
         self.handshakes.end((peer, number));
         self.post_handshakes();
     }
 
-    /// Takes a handshake frame: a copy goes to the CM machine.
+    /// Takes a handshake frame, and passes a copy to the CM machine.
     ///
     /// # Errors
-    /// The rule of the protocol that the peer broke.
+    /// Returns the rule of the protocol that the peer broke.
     #[cold]
     pub(super) fn handshake_arrived(&mut self, qp: QpNumber, frame: &Received) -> Result<(), FrameError> {
         let Some(target) = self.targets.get_mut(qp) else { return Ok(()) };

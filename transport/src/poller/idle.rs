@@ -1,16 +1,15 @@
-//! The choice of a poller without work: poll again, yield, or sleep.
+//! Choice between polling again, yielding and sleeping for a poller without work.
 //!
 //! Polling pays only if the next event comes soon and the core is free. Both are measured:
 //!
-//! - A predictor, built like a branch predictor, estimates from the last gaps between events whether the next
-//!   one is short.
-//! - If a round takes long without using as much CPU time, another thread ran for long or the cgroup's quota
-//!   was used up: the core is shared. The poller then sleeps whenever it has no work, and tries again after a
-//!   while. It never yields to other programs, because a yield gives away a whole scheduler slice, usually 3
-//!   to 4 ms.
+//! - A predictor, built like a branch predictor, estimates from the last gaps between events whether the next gap is
+//! short.
+//! - If a round takes much longer than the CPU time that it uses, another thread ran or the cgroup's quota was used
+//! up, and the core counts as shared. The poller then sleeps whenever it has no work, and tries again after a while.
+//! It never yields to other programs, because a yield gives away a whole scheduler slice, usually 3 to 4 ms.
 //!
-//! On a free core, the poller yields between polls. Other threads of the program, which run for microseconds,
-//! then need not wait for a slice to end.
+//! On a free core, the poller yields between polls, so that other threads of the program, which run for microseconds,
+//! do not wait for the end of a slice.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -18,24 +17,22 @@ use trunkline_verbs::Time;
 
 /// Empty polls before a poller yields.
 const POLLS_BEFORE_YIELD: u32 = 20;
-/// Minimum time before a poller yields. A poll of shared memory takes less time than any answer. Each further
-/// yield follows after twice the time: a yield is a system call, and a second one right after it finds no
-/// ready thread.
+/// Minimum time before a poller yields. Answers through shared memory may arrive earlier. The time doubles after each
+/// yield, because a yield is a system call, and usually no thread is ready soon after the previous one.
 const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
 /// Time without work after which a poller sleeps while it transfers a large message. Packets keep arriving,
 /// and a poller that sleeps between packets is woken for each.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
-/// Minimum time lost in a round that indicates another user of the core. Interrupts, and a runtime of the
-/// same program between two sleeps, take less; a program that never sleeps takes at least its slice, 2 to 5
-/// ms.
+/// Minimum time lost in a round that indicates another user of the core. Interrupts, and other threads of the program
+/// between two sleeps, take less. A program that never sleeps takes at least its slice, 2 to 5 ms.
 const TAKEN: Duration = Duration::from_micros(1500);
-/// Interval at which the poller reads its CPU time, a system call.
+/// Interval at which the poller reads its CPU time, which is a system call.
 const CPU_INTERVAL: Duration = Duration::from_millis(5);
 /// Time of uninterrupted polling after which the core counts as free. It is longer than a scheduler slice.
 const ALONE_AFTER: Duration = Duration::from_millis(10);
-/// Time of polling, with yields, after which the next retry comes early again.
+/// Time of polling, with yields, after which the retry interval is reset.
 const SURELY_ALONE_AFTER: Duration = Duration::from_millis(20);
-/// Longest time of polling after an event when polling is tried again, since a peer may wait for this core.
+/// Longest time of polling after an event when polling is tried again, since another thread may wait for the core.
 const CAUTIOUS_POLL: Duration = Duration::from_micros(50);
 /// Time until a poller on a shared core polls again, doubled after each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -46,7 +43,7 @@ const LAST_RETRY: Duration = Duration::from_secs(2);
 pub(super) enum Rest {
     /// Poll again.
     Spin,
-    /// Let others run, then poll again.
+    /// Let other threads run, then poll again.
     Yield,
     /// Sleep until an event.
     Sleep,
@@ -92,19 +89,19 @@ impl Idle {
         }
     }
 
-    /// Creates the state of a simulated machine. It sleeps after the first empty round: polling would not
+    /// Creates the state of a simulated machine. It sleeps after the first empty round, because polling would not
     /// affect other machines in virtual time, and the simulation must exercise the sleep.
     pub(super) fn simulated() -> Self {
         Self { simulated: true, ..Self::new(Duration::ZERO) }
     }
 
-    /// Notes the beginning of a round. `cpu_time` returns the CPU time that the poller has used.
+    /// Records the beginning of a round. `cpu_time` returns the CPU time that the poller has used.
     #[inline]
     pub(super) fn round(&mut self, now: Time, cpu_time: impl FnOnce() -> Option<Duration>) {
         self.core.round(now, self.gap.is_some(), cpu_time);
     }
 
-    /// Notes an event: a round that began at `now` and did something.
+    /// Records a round that began at `now` and did some work.
     pub(super) fn event(&mut self, now: Time) {
         if let Some(gap) = self.gap.take() {
             self.gaps.learn(now.saturating_duration_since(gap.since) <= self.poll_for);
@@ -142,11 +139,11 @@ impl Idle {
     }
 }
 
-/// A predictor of gaps between events: a counter for each pattern of the last gaps. Calls at a low rate, for
-/// example, repeat a long gap, a gap until the answer, and a gap until its acknowledgement.
+/// A predictor of gaps between events, with a counter for each pattern of the last gaps. For example, calls at a low
+/// rate repeat a long gap, a gap until the answer, and a gap until its acknowledgement.
 #[derive(Debug)]
 struct Gaps {
-    /// The last gaps, the latest in the lowest bit, set if it was short.
+    /// The last gaps as bits, the latest in the lowest bit. A set bit is a short gap.
     pattern: usize,
     /// Saturating counts of short gaps after each pattern. Above 1, a short gap is expected.
     counters: [u8; 1 << Self::LENGTH],
@@ -174,7 +171,7 @@ impl Gaps {
     }
 }
 
-/// Knowledge about other users of the core.
+/// Estimate of whether other threads use the core.
 #[derive(Debug)]
 struct SharedCore {
     state: Sharing,
@@ -207,7 +204,7 @@ enum Sharing {
 }
 
 impl SharedCore {
-    /// Notes the beginning of a round. `polls` is true if the last one was empty.
+    /// Records the beginning of a round. `polls` is true if the last round was empty.
     #[inline]
     fn round(&mut self, now: Time, polls: bool, cpu_time: impl FnOnce() -> Option<Duration>) {
         if let Some(since) = self.slept_since.take()
@@ -238,7 +235,8 @@ impl SharedCore {
         }
     }
 
-    /// Compares the CPU time used since the last reading with the time that has passed. The last round took `took`.
+    /// Compares the CPU time used since the last reading with the time that has passed. `took` is the duration of the
+    /// last round.
     #[cold]
     fn read_cpu_time(&mut self, now: Time, took: Duration, cpu_time: Option<Duration>) {
         let Some(cpu_time) = cpu_time else { return };

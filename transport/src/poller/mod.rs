@@ -1,23 +1,23 @@
-//! The transport of one poller: a CQ, an SRQ, the INIs of its trunks, their buffers and timers. A poller is a
-//! state machine without callbacks, owned by its driver. The RPC layer polls it on the poller's thread, runs
-//! each turn to completion and blocks only to sleep.
+//! The transport of one poller, with a CQ, an SRQ, the INIs of its trunks, their buffers and timers. It is a state
+//! machine without callbacks, owned by its driver. The RPC layer polls it on the poller's thread, runs each turn to
+//! completion and blocks only to sleep.
 //!
 //! | file | role |
 //! |---|---|
-//! | `run.rs`, `idle.rs` | its turns and events; when to yield, when to sleep |
-//! | `device.rs` | its queues on a device: taking, deepening and releasing them |
-//! | `sends.rs` | posting for all trunks, send completions, announcing credit |
+//! | `run.rs`, `idle.rs` | turns and events; when to yield and when to sleep |
+//! | `device.rs` | the queues on a device; how they are taken, deepened and released |
+//! | `sends.rs` | posting for all trunks, send completions, credit frames |
 //! | `receives.rs`, `turns.rs` | from completions to frames, and reposting; turns of peers |
-//! | `commands.rs` | commands of other machines |
+//! | `commands.rs` | commands from other machines |
 //! | `sessions.rs` | sessions coming up and going down |
 //! | `crossings.rs` | frames received by one poller for another, over RC |
 //! | `handshakes.rs` | handshake frames of sessions that are not up |
 //! | `timers.rs`, `shutdown.rs` | deadlines; progress of a shutdown |
 //! | `services.rs` | services for the driver: sending, cancelling, reaching a peer |
-//! | `trunks.rs`, `peers.rs`, `targets.rs` | its trunks, peers and TGTs, each with its own state |
+//! | `trunks.rs`, `peers.rs`, `targets.rs` | tables of trunks, peers and TGTs |
 //!
-//! The state and work of one trunk are in [`crate::trunk`]. Only [`crate::node::shared::NodeShared`] and the rings
-//! of [`crate::poller::crossings`] are shared with other threads. A poll takes the lock of the CQ.
+//! The state and work of one trunk are in [`crate::trunk`]. Only [`crate::node::shared::NodeShared`] and the rings of
+//! [`crate::poller::crossings`] are shared with other threads. A poll of the CQ takes the CQ's lock.
 
 mod commands;
 pub(crate) mod crossings;
@@ -61,9 +61,8 @@ use trunkline_verbs::Time;
 use trunks::Trunks;
 use turns::Turns;
 
-/// The transport of one poller, driven by the protocol above: [`Transport::begin_turn`],
-/// [`Transport::poll_event`], [`Transport::send`], [`Transport::flush_round`], [`Transport::end_turn`]. The
-/// transport passes data between its parts, and each part guards its state.
+/// The transport of one poller. The protocol above drives it through [`Transport::begin_turn`],
+/// [`Transport::poll_event`], [`Transport::send`], [`Transport::flush_round`] and [`Transport::end_turn`].
 #[derive(Debug)]
 pub struct Transport {
     res: Resources,
@@ -81,7 +80,7 @@ pub struct Transport {
     inbox: CommandQueue,
     receiving: Receiving,
     shutdown: Shutdown,
-    /// Limit on log lines about peers that misbehave.
+    /// Limit on log lines about peers that break the protocol.
     log: LogLimit,
     /// Time of the last check of the timers.
     scanned_ms: u64,

@@ -1,4 +1,4 @@
-//! A poller's table of peers: their trunks, and messages that wait for a session.
+//! A poller's table of peers, with their trunks and the messages that wait for a session.
 #![forbid(unsafe_code)]
 
 use crate::budget::{Counted, Shares};
@@ -19,12 +19,12 @@ struct Peer {
     named: bool,
     /// Messages that wait for the next session.
     waiting: MessageQueue,
-    /// Number of messages so far that were not addressed to a particular poller of the peer.
+    /// Number of messages so far that were not addressed to a specific poller of the peer.
     turns: u32,
     /// Request for a session that the CM machine has not answered yet.
     asked: Option<Connect>,
-    /// Cause of the last failed attempt to connect, and the earliest time of the next; `None` after any other
-    /// event.
+    /// Cause of the last failed attempt to connect, and the earliest time of the next attempt; `None` if the last
+    /// event was another one.
     away: Option<(PeerDown, Time)>,
     /// Place of the peer's trunk in the poller's table.
     trunk: Option<usize>,
@@ -36,7 +36,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Returns the cause of the last failed attempt to connect, and the time until the next.
+    /// Returns the cause of the last failed attempt to connect, and the time until the next attempt.
     fn due_in(&self, now: Time) -> Option<(PeerDown, Duration)> {
         let (cause, next) = self.away?;
         (next > now && !mutant!(calls_wait_for_the_next_attempt)).then(|| (cause, next - now))
@@ -58,7 +58,6 @@ pub(super) enum Next {
 pub(super) struct Peers(PeerTable<Peer>);
 
 impl Peers {
-    /// Creates an empty table that uses this hash.
     pub(super) fn new(hash: PeerHash) -> Self {
         Self(PeerTable::new(hash))
     }
@@ -80,10 +79,10 @@ impl Peers {
         (key, peer.trunk.is_none() && peer.pending.is_none())
     }
 
-    /// Returns the choice of poller for a message to a peer, and the place of the peer's trunk in the
-    /// poller's table. Messages without a chosen poller go to the remote poller with this poller's index, so
-    /// that they share a frame. If the peer has more pollers than this node, which has `count`, such
-    /// messages go in turn to this remote poller and to every `count`th poller after it.
+    /// Returns the choice of poller for a message to a peer, and the place of the peer's trunk in the poller's table.
+    /// Messages without a chosen poller are sent to the remote poller with this poller's index, so that they share
+    /// frames. If the peer has more than the `count` pollers of this node, they are sent in turn to that remote
+    /// poller and to every `count`th poller after it.
     #[inline]
     pub(super) fn route(
         &mut self,
@@ -105,7 +104,6 @@ impl Peers {
         Some((choice, peer.trunk))
     }
 
-    /// Returns the place of the peer's trunk in the poller's table.
     pub(super) fn trunk(&self, key: PeerKey) -> Option<usize> {
         self.0.get(key).and_then(|peer| peer.trunk)
     }
@@ -115,10 +113,10 @@ impl Peers {
         self.0.get_mut(key).map(|peer| &mut peer.waiting)
     }
 
-    /// Returns the kind of session request for the CM machine: `connect`, or [`Connect::Wait`] if any message
-    /// waits through failed attempts. Returns `None` if the same request is pending, if a session waits until
-    /// an earlier one is taken down, or if no message would wait for the answer. The machine does not answer
-    /// a request for a session that is up.
+    /// Returns the session request for the CM machine, which is `connect`, or [`Connect::Wait`] if a message waits
+    /// through failed attempts. Returns `None` if the same request is pending, if a new session waits for the end of
+    /// an earlier session, or if messages would not wait for the result. The CM machine does not respond to a request
+    /// if the session is up.
     pub(super) fn ask(&mut self, key: PeerKey, connect: Connect, now: Time) -> Option<Connect> {
         let peer = self.0.get_mut(key).filter(|peer| peer.pending.is_none())?;
         let connect = if peer.waiting.waits() { Connect::Wait } else { connect };
@@ -137,13 +135,13 @@ impl Peers {
         self.0.get(key).and_then(|peer| peer.away).map(|(cause, _)| cause)
     }
 
-    /// Returns the cause of the last failed attempt and the time until the next; `None` if a message may wait
-    /// for an attempt now.
+    /// Returns the cause of the last failed attempt and the time until the next attempt; `None` if a message may now
+    /// wait for an attempt.
     pub(super) fn due_in(&self, key: PeerKey, now: Time) -> Option<(PeerDown, Duration)> {
         self.0.get(key).and_then(|peer| peer.due_in(now))
     }
 
-    /// Records that an attempt to connect has failed, and the earliest time of the next.
+    /// Records a failed attempt to connect, and the earliest time of the next attempt.
     pub(super) fn went_away(&mut self, key: PeerKey, cause: PeerDown, next: Time) {
         if let Some(peer) = self.0.get_mut(key) {
             peer.away = Some((cause, next));
@@ -157,7 +155,7 @@ impl Peers {
         }
     }
 
-    /// Takes a session that is up. Returns the session if it can be used now, and keeps it while an earlier
+    /// Takes a session that is up. Returns the session if it can be used now. Otherwise keeps it until an earlier
     /// session is taken down.
     pub(super) fn session_up(&mut self, mut session: Box<SessionUp>) -> Option<Box<SessionUp>> {
         let (key, peer) = self.0.entry(session.peer);
@@ -177,8 +175,8 @@ impl Peers {
         }
     }
 
-    /// Takes the messages that wait for a session, when the peer's trunk can be used. Until then callers
-    /// get the cause of the last failure.
+    /// Takes the messages that wait for a session. Called when the peer's trunk can be used; until then, callers get
+    /// the cause of the last failure.
     pub(super) fn take_waiting(&mut self, key: PeerKey) -> MessageQueue {
         let Some(peer) = self.0.get_mut(key) else { return MessageQueue::default() };
         peer.away = None;
@@ -214,7 +212,7 @@ impl Peers {
         Next::Nothing
     }
 
-    /// Notes a renewal of a session that cannot be used yet. Its lanes switch when it can.
+    /// Records a renewal of a session that cannot be used yet. The session's lanes switch as soon as it can be used.
     #[cfg(feature = "identity")]
     pub(super) fn pending_renewed(
         &mut self,
@@ -229,20 +227,20 @@ impl Peers {
         }
     }
 
-    /// Takes out a session that ended before it could be used.
+    /// Takes a session that ended before it could be used.
     pub(super) fn take_pending(&mut self, key: PeerKey, number: u32) -> Option<Box<SessionUp>> {
         let peer = self.0.get_mut(key)?;
         peer.pending.take_if(|session| session.number == number)
     }
 
-    /// Takes out all sessions that could not be used yet.
+    /// Takes all sessions that could not be used yet.
     pub(super) fn take_all_pending(&mut self) -> Vec<SessionUp> {
         self.0.iter_mut().filter_map(|(_, peer)| peer.pending.take().map(|session| *session)).collect()
     }
 
-    /// Reports the peer down, and fails the messages that wait for a session. Messages that may wait until
-    /// their deadline stay if `keeps_waiting`. Returns true if any message still waits. After a failed
-    /// attempt, `next` is the earliest time of the next attempt.
+    /// Reports the peer down, and fails the messages that wait for a session. If `keeps_waiting`, messages that may
+    /// wait until their deadline remain. Returns true if any message still waits. After a failed attempt, `next` is
+    /// the earliest time of the next attempt.
     pub(super) fn down(
         &mut self,
         key: PeerKey,
@@ -261,8 +259,8 @@ impl Peers {
         waits
     }
 
-    /// Fails the messages that waited for a failed attempt to connect. Messages that may wait until their
-    /// deadline stay if `keeps_waiting`.
+    /// Fails the messages that waited for a failed attempt to connect. If `keeps_waiting`, messages that may wait
+    /// until their deadline remain.
     pub(super) fn fail_waiting(
         &mut self,
         key: PeerKey,
@@ -327,14 +325,14 @@ impl Peers {
 /// Number of remembered places of peers that were named by address.
 const RECENT: usize = 64;
 
-/// A value for each peer. Keys returned by the table are found through their hints; others, such as keys
+/// A table with a value per peer. Keys returned by the table are found through their hints. Other keys, such as keys
 /// built from addresses, are looked up.
 #[derive(Debug)]
 pub(super) struct PeerTable<T> {
     entries: Slab<(PeerKey, T)>,
     places: HashMap<PeerKey, usize, PeerHash>,
-    /// Places that [`PeerTable::entry`] looked up, indexed by some bits of the key. A place may belong to
-    /// another peer since then.
+    /// Places that [`PeerTable::entry`] looked up, indexed by some bits of the key. A place may belong to another
+    /// peer by now.
     recent: [usize; RECENT],
 }
 

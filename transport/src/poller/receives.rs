@@ -1,7 +1,7 @@
 //! The receive path, from completions to messages. Receives are reposted before anything is handled.
 //!
-//! A frame's peer and poller are identified by the TGT that it came through, not by its own claims. A peer
-//! that breaks the rules loses its session.
+//! A frame's peer and poller are identified by the TGT through which it arrived, not by its contents. If a peer
+//! breaks the rules, its session is closed.
 #![forbid(unsafe_code)]
 
 use super::targets::Target;
@@ -17,15 +17,14 @@ use bytes::Bytes;
 use std::mem;
 use trunkline_verbs::{Completion, QpNumber};
 
-/// Receive state of a round. The lists are empty between polls of the CQ, and kept to reuse their memory.
+/// Receive state of a round. The lists are empty between polls of the CQ, and are kept to reuse their memory.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
     stage: Stage,
     completions: Vec<Completion>,
     /// Frames of the completions; `None` for a receive that failed.
     frames: Vec<Option<Received>>,
-    /// Number of completions of the last poll of the CQ, and the number of them, with their frames, that
-    /// were taken.
+    /// Number of completions from the last poll of the CQ, and how many of them were taken.
     count: usize,
     taken: usize,
     taken_frames: usize,
@@ -33,7 +32,7 @@ pub(super) struct Receiving {
     bundle: Option<(Part, Bytes, Bundle)>,
     /// Place of the TGT of the frame whose messages are being returned, if it came from the CQ.
     place: Option<usize>,
-    /// True if a message was returned whose handling is not counted yet.
+    /// True if a message was returned and its handling is not counted yet.
     is_handling: bool,
 }
 
@@ -42,7 +41,7 @@ pub(super) struct Receiving {
 enum Stage {
     #[default]
     Begin,
-    /// Waiting frames, for this number of turns of their peers.
+    /// Waiting frames, for this number of further turns.
     Waiting {
         turns: usize,
         worked: bool,
@@ -59,7 +58,7 @@ enum Stage {
     Crossed,
 }
 
-/// Messages of a frame.
+/// Messages in a frame.
 enum Opened {
     Message(Origin, Message),
     Bundle(Part, Bytes, Bundle),
@@ -73,18 +72,18 @@ impl Receiving {
         self.taken < self.count
     }
 
-    /// Returns true if messages of a bundle remain that arrived with messages returned before.
+    /// Returns true if some messages of a bundle were returned and others remain.
     #[inline]
     pub(super) fn is_amid_bundle(&self) -> bool {
         self.bundle.is_some()
     }
 }
 
-/// Returns the next message of a bundle; `None` at its end and if the session has ended. A message may end the session; the
-/// remaining messages were received before that.
+/// Returns the next message of a bundle; `None` at its end and if the session has ended. Handling a message may end
+/// the session, although the remaining messages were received before that.
 ///
 /// # Errors
-/// If the bundle is malformed.
+/// Returns an error if the bundle is malformed.
 #[inline]
 fn message_of(
     trunks: &Trunks,
@@ -102,7 +101,7 @@ fn message_of(
 }
 
 impl Transport {
-    /// Performs one step of receiving, in turns of the peers. Returns the message if the step completed one.
+    /// Executes one step of receiving, in turns of the peers. Returns a message if the step yielded one.
     #[inline]
     pub(super) fn receive(&mut self) -> Option<Event> {
         if self.receiving.bundle.is_some() {
@@ -126,7 +125,7 @@ impl Transport {
         }
     }
 
-    /// Ends a frame whose messages were returned to the driver.
+    /// Finishes a frame whose messages were returned to the driver.
     #[inline]
     fn frame_ends(&mut self) {
         if let Some(target) = self.receiving.place.take().and_then(|place| self.targets.at(place)) {
@@ -237,7 +236,7 @@ impl Transport {
         }
     }
 
-    /// Takes a frame that came through a TGT, for this poller or for another one.
+    /// Takes a frame that arrived through a TGT, for this poller or another poller.
     #[inline]
     fn place(&mut self, target: QpNumber, frame: Received) -> Option<Event> {
         match self.crossings.other(&frame) {
@@ -306,7 +305,7 @@ impl Transport {
                     None => {
                         self.turns.end_turn(peer);
                         self.worked = true;
-                        // End the step: the simulated time of the last message may have to pass first.
+                        // End the step, since the simulated time of the last message may have to pass first.
                         self.receiving.stage = Stage::Waiting { turns, worked: true };
                         return None;
                     }
@@ -333,7 +332,7 @@ impl Transport {
         }
     }
 
-    /// Posts receives into returned slots. An empty SRQ has no completions, so completions alone cannot
+    /// Posts receives into returned slots. An empty SRQ does not produce completions, so completions alone cannot
     /// trigger this.
     fn repost_missing(&mut self) {
         if self.res.receives.is_missing_any() {
@@ -354,7 +353,7 @@ impl Transport {
         }
     }
 
-    /// Counts the credit of a frame that has waited and is now handled.
+    /// Updates the counts for a frame that waited and is now handled.
     fn has_waited(&mut self, target: QpNumber, uses_credit: bool) {
         if let Some(known) = self.targets.place(target).and_then(|place| self.targets.at(place)) {
             known.waited(&mut self.res.grants, uses_credit);
@@ -393,8 +392,8 @@ impl Transport {
         self.res.grants.grant(self.res.time.now_ms());
     }
 
-    /// Empties the CQ before a session of this peer ends. It may hold frames from a destroyed TGT, which were
-    /// acknowledged to their sender.
+    /// Empties the CQ before a session of this peer ends. The CQ may hold frames that arrived through a destroyed TGT
+    /// and were acknowledged to their sender.
     pub(super) fn take_arrived(&mut self, peer: PeerKey) {
         self.take_line(peer);
         for _ in 0..=self.queues.capacity_cqe() / BATCH {
@@ -405,8 +404,8 @@ impl Transport {
         self.take_crossed();
     }
 
-    /// Queues messages for the driver's next round: of all frames that wait, and of frames that have
-    /// arrived, up to a few polls of the CQ. Returns true if there were any.
+    /// Queues messages for the driver's next round. They are taken from all waiting frames, and from arrived frames
+    /// up to a few polls of the CQ. Returns true if there were any.
     pub(super) fn take_all(&mut self) -> bool {
         self.repost_missing();
         let mut worked = false;
@@ -446,8 +445,8 @@ impl Transport {
         count
     }
 
-    /// Queues the messages of a frame that came through a TGT, or forwards the frame. A frame of a peer other than `only`
-    /// waits.
+    /// Queues the messages of a frame that arrived through a TGT, or forwards the frame. A frame of a peer other than
+    /// `only` waits.
     fn queue_placed(&mut self, target: QpNumber, frame: Received, only: Option<PeerKey>) {
         if let Some(poller) = self.crossings.other(&frame) {
             return self.cross(poller, target, frame);
@@ -492,7 +491,7 @@ impl Transport {
         self.turns.wait(peer, Waiting::Frame { target: qp, frame, uses_credit });
     }
 
-    /// Queues the messages of a frame that came through a TGT earlier, for this poller or for another one.
+    /// Queues the messages of a frame that arrived through a TGT earlier, or forwards the frame.
     pub(super) fn take_early_frame(&mut self, target: QpNumber, frame: Received) {
         self.queue_placed(target, frame, None);
     }
@@ -519,7 +518,7 @@ impl Transport {
         }
     }
 
-    /// Keeps a frame of an unknown TGT if a command not yet taken may announce the TGT. Otherwise drops it.
+    /// Keeps a frame from an unknown TGT if a pending command may announce the TGT. Otherwise drops the frame.
     pub(super) fn keep_unannounced(&mut self, qp: QpNumber, frame: Received) {
         if self.inbox.is_held_back() {
             self.targets.keep_unannounced(qp, frame, self.crossings.homes());
@@ -590,7 +589,7 @@ impl Transport {
         None
     }
 
-    /// Keeps an early frame, received because the session came up at the peer first.
+    /// Keeps an early frame, which arrived because the session came up first on the peer.
     fn keep_early(&mut self, qp: QpNumber, kind: FrameKind, frame: Received) -> Result<(), FrameError> {
         let outdated = self.targets.keep_early(qp, kind, frame)?;
         if let Some(target) = outdated.and_then(|qp| self.targets.get(qp)) {

@@ -7,12 +7,12 @@
 //!    or, on a device with its own wait:                announce | look at every queue, prepare the wait | sleep
 //! ```
 //!
-//! A round is one turn, and so is each step before a sleep, because any other machine may run between two
-//! turns. A round takes several turns only in a simulation, when a handler was charged time. The machine is
-//! idle during that time, so its sends are flushed afterwards.
+//! A round is one turn, and so is each step before a sleep, because other machines may run between two turns. A round
+//! takes several turns only in a simulation, when the clock was charged the time of a handler. The machine is idle
+//! during that time, so its sends are flushed afterwards.
 //!
-//! Commands come before the driver's own work. A call made after the end of its session was reported waits
-//! for the next session, instead of being staged on a trunk that ends in the same round.
+//! Commands are executed before the driver's own work. So a call that is made after the end of its session was
+//! reported waits for the next session, and is not staged on a trunk that ends in the same round.
 #![forbid(unsafe_code)]
 
 use super::device::{Parted, Queues, part};
@@ -35,14 +35,14 @@ use trunkline_machine::mutant;
 use trunkline_machine::{Sleeper, Turn};
 use trunkline_verbs::Time;
 
-/// Number of events after which staged work is flushed, so that a slow handler does not hold back earlier
-/// replies. The messages of a bundle arrived together, and so their replies are sent together.
+/// Number of events after which staged work is flushed, so that a slow handler does not hold back earlier replies.
+/// The messages of a bundle arrived together, so their replies are sent together.
 const FLUSH_EVERY: usize = 16;
 
-/// Number of events between two reads of the clock. If they take long, staged work is flushed early.
+/// Number of events between two reads of the clock. If the events take long, staged work is flushed early.
 const LOOK_EVERY: usize = 4;
 
-/// Parts of a poller. The starting thread creates them, so that it can report failures.
+/// Parts of a poller, created on the starting thread so that failures are reported there.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) index: PollerIndex,
@@ -63,15 +63,15 @@ pub(crate) struct OfNode {
 pub(super) enum Stage {
     /// Receive from the CQ.
     Receive,
-    /// Perform commands.
+    /// Execute commands.
     Command,
     /// Wait for the driver's own work.
     Work,
     /// Return the events of the driver's work.
     Finish,
-    /// Arm the CQ, the first step before a sleep: later completions make the channel readable.
+    /// Arm the CQ, the first step before a sleep. Later completions make the channel readable.
     Arm,
-    /// Take completions that came before the CQ was armed, and announce sleep.
+    /// Take completions that arrived before the CQ was armed, and announce the sleep.
     Announce,
     /// Look at every queue once more.
     LookAgain,
@@ -84,7 +84,7 @@ pub(super) enum Stage {
 pub enum Begun {
     /// A round, or the continuation of one.
     Round,
-    /// The last look before sleep: [`Transport::sleep_unless`].
+    /// The last check before a sleep; call [`Transport::sleep_unless`].
     LookAgain,
     /// The turn is over, without work for the driver.
     Over(Turn),
@@ -94,7 +94,7 @@ impl Transport {
     /// Creates the transport of one poller.
     ///
     /// # Errors
-    /// When the completion channel cannot be waited for.
+    /// Returns an error if the sleeper cannot wait for the completion channel.
     pub(crate) fn new(parts: Parts, node: OfNode) -> io::Result<Self> {
         let OfNode { shared, alive } = node;
         let Parts { index, handle, sleeper, device } = parts;
@@ -138,7 +138,8 @@ impl Transport {
         })
     }
 
-    /// Requires a decision about each large message before the rest of it is READ: [`Event::Announced`].
+    /// Requires a decision by the driver about each large message before the rest of it is READ; see
+    /// [`Event::Announced`].
     pub fn screen_announced(&mut self) {
         self.res.screens = true;
     }
@@ -188,7 +189,7 @@ impl Transport {
         }
     }
 
-    /// Returns true if the driver's own work has led to events.
+    /// Returns true if there are events, which the driver's own work may have caused.
     #[inline]
     #[must_use]
     pub fn has_events(&self) -> bool {
@@ -196,14 +197,14 @@ impl Transport {
     }
 
     /// Returns true if messages sent in this round should not wait for its end, because events took long to handle.
-    /// Call this after each event, and if it returns true call [`Self::flush`].
+    /// Call this after each event, and call [`Self::flush`] if it returns true.
     #[inline]
     pub fn is_flush_due(&mut self) -> bool {
         self.delivered.is_multiple_of(LOOK_EVERY) && self.is_flush_overdue()
     }
 
-    /// Returns true if a simulated clock was charged the time of a handler. The turn ends then, and the next
-    /// one continues the round, so that frames are flushed only after that time has passed.
+    /// Returns true if a simulated clock was charged the time of a handler. The turn then ends, and the next turn
+    /// continues the round, so that frames are flushed only after that time has passed.
     #[inline]
     #[must_use]
     pub fn is_charged(&self) -> bool {
@@ -219,12 +220,12 @@ impl Transport {
         is_due
     }
 
-    /// Records that the driver's own work did anything.
+    /// Records whether the driver's own work did anything.
     pub fn note_work(&mut self, worked: bool) {
         self.worked |= worked;
     }
 
-    /// Posts everything that the round has led to.
+    /// Posts everything that was staged in the round.
     pub fn flush_round(&mut self) {
         self.stage = Stage::Receive;
         self.trunks.complete_tails(&mut self.res);
@@ -233,8 +234,8 @@ impl Transport {
         self.worked |= !self.res.copies.is_empty();
     }
 
-    /// Ends the turn and runs the timers. `awaited` returns the kind of answer that the driver awaits from
-    /// each peer; it is called when a probe may be due.
+    /// Ends the turn and runs the timers. `awaited` returns the kind of answer that the driver awaits from each peer;
+    /// it is called only if a probe may be due.
     pub fn end_turn(&mut self, awaited: impl FnOnce() -> BTreeMap<PeerKey, Awaited>) -> Turn {
         self.timers(awaited);
         #[cfg(all(feature = "identity", debug_assertions))]
@@ -274,8 +275,8 @@ impl Transport {
         Turn::Again
     }
 
-    /// Polls the CQ once more, since a completion that came before arming raises no event. Then announces
-    /// sleep.
+    /// Polls the CQ once more, since a completion that arrived before arming does not raise an event. Then announces
+    /// the sleep.
     fn announce(&mut self) -> Turn {
         if self.take_all() {
             self.stage = Stage::Receive;
@@ -286,8 +287,8 @@ impl Transport {
         Turn::Again
     }
 
-    /// Checks every queue, then sleeps until the driver's next timer at most. `is_ready` is true if the
-    /// driver has work: work queued before the announcement has not woken the poller.
+    /// Checks every queue, then sleeps until the driver's next timer at the latest. `is_ready` is true if the driver
+    /// has work, since work queued before the announcement does not wake the poller.
     pub fn sleep_unless(&mut self, is_ready: bool, next_timer: Option<Time>) -> Turn {
         self.stage = Stage::Asleep;
         if !mutant!(last_look_is_left_out) && (is_ready || self.is_brought_work()) {
@@ -303,7 +304,7 @@ impl Transport {
         Turn::Sleep(self.asleep_until)
     }
 
-    /// Returns true if any queue holds work from another thread.
+    /// Returns true if a queue contains work from another thread.
     fn is_brought_work(&self) -> bool {
         self.inbox.has_any()
             || !self.res.events.is_empty()
@@ -340,13 +341,13 @@ impl Transport {
         is_ready || self.is_brought_work() || (self.stage == Stage::Asleep && self.queues.is_due())
     }
 
-    /// Returns the transport's state with the driver's, for a simulation to count.
+    /// Returns the state of the transport and the driver, for a simulation.
     #[must_use]
     pub fn inspect(&self, driver: DriverLedger) -> PollerLedger {
         self.ledger(driver)
     }
 
-    /// Takes a large message that was announced, if its session has not ended.
+    /// Takes an announced large message, if its session has not ended.
     #[cold]
     pub fn announcement(&mut self, from: Origin) -> Option<Announcement> {
         let part = self.announcer(from)?.take_unscreened()?;
@@ -363,13 +364,13 @@ impl Transport {
         }
     }
 
-    /// Returns the trunk of the session that a message came through.
+    /// Returns the trunk of the session through which a message arrived.
     fn announcer(&mut self, from: Origin) -> Option<&mut Trunk> {
         let slot = self.trunks.find(self.peers.trunk(from.peer), from.peer, from.session.0)?;
         self.trunks.get_mut(slot).filter(|trunk| trunk.is_live())
     }
 
-    /// Returns true if the poller waits for the acknowledgement of something that it has sent.
+    /// Returns true if the poller waits for an acknowledgement.
     fn awaits_acknowledgement(&self) -> bool {
         #[cfg(feature = "identity")]
         if self.handshakes.await_acknowledgement() {

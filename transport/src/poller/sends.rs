@@ -1,5 +1,4 @@
-//! Sending across all trunks: trunks with something to post, the trunk of a completion, and peers that need a
-//! credit frame.
+//! Sending through all trunks: posting their work, handling send completions, and sending credit frames.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -21,7 +20,7 @@ impl Transport {
         if !success && trunk.is_live() {
             tracing::debug!(peer = %trunk.peer(), cause = completion.status.explain(), "trunk broken");
             let cause = match completion.status {
-                // Removing a device flushes its QPs before the device raises its event.
+                // The removal of a device flushes its QPs before the device raises its event.
                 CompletionStatus::WorkRequestFlushed if trunk.is_without_device() => PeerDown::DeviceRemoved,
                 // The session never opened, or this side lacks the path on which the peer opened it.
                 status if !trunk.is_open() || status == CompletionStatus::RetryExceeded => {
@@ -39,8 +38,8 @@ impl Transport {
         }
     }
 
-    /// Returns [`PeerDown::FullPacketsLost`] in place of `cause` if the failed packet was larger than all that were
-    /// delivered. NICs do not report whether the peer still answers.
+    /// Returns [`PeerDown::FullPacketsLost`] in place of `cause` if the failed packet was larger than all delivered
+    /// packets. NICs do not report whether the peer still answers.
     fn maybe_too_large(&self, trunk: &Trunk, completion: &Completion, cause: PeerDown) -> PeerDown {
         let is_silent = completion.status == CompletionStatus::RetryExceeded && cause == PeerDown::Died;
         let is_nic = || self.res.shared.device.get().is_some_and(|device| device.provider != SOFTWARE);
@@ -69,7 +68,7 @@ impl Transport {
         self.res.marked.put_back(marked);
     }
 
-    /// Copies the rest of this turn's piece of large messages, trunk by trunk.
+    /// Copies the rest of this turn's part of large messages, trunk by trunk.
     fn copy_in_turn(&mut self) {
         while let Some(slot) = self.res.copies.next_trunk() {
             self.push_trunk(slot);
@@ -104,7 +103,7 @@ impl Transport {
     }
 }
 
-/// Returns why the peer is lost, given the status of a failed completion.
+/// Returns the cause of a peer's loss for the status of a failed completion.
 pub(super) fn cause_of(status: CompletionStatus) -> PeerDown {
     use CompletionStatus as S;
     match status {
@@ -114,7 +113,7 @@ pub(super) fn cause_of(status: CompletionStatus) -> PeerDown {
         S::LocalLengthError | S::LocalQpOperationError | S::LocalProtectionError | S::FatalError => {
             PeerDown::DeviceFailed
         }
-        // The SRQs or keys of the session do not exist. Wrong numbers from the peer have the same effect.
+        // The session's SRQs or keys do not exist, or the peer sent wrong numbers.
         S::RemoteAccessError | S::RemoteInvalidRdRequest | S::RemoteAborted => PeerDown::AccessRefused,
         _ => PeerDown::Died,
     }

@@ -21,14 +21,14 @@ pub(super) struct LastSent {
     peer: PeerKey,
     session: SessionNumber,
     choice: PollerChoice,
-    /// Place of the trunk, and its lane.
+    /// Place of the trunk, and index of its lane.
     slot: usize,
     lane: usize,
     /// True until staged messages are posted.
     is_staged: bool,
     /// True if all messages to [`Destination::Any`] go to this lane.
     is_any: bool,
-    /// True if the peer has no other poller.
+    /// True if the peer has only one poller.
     is_only: bool,
 }
 
@@ -57,20 +57,20 @@ impl Default for LastSent {
 }
 
 impl Transport {
-    /// Returns the time, read at the beginning of the poller's turn.
+    /// Returns the time, as read at the beginning of the poller's turn.
     #[must_use]
     pub fn now(&self) -> Time {
         self.res.time.now()
     }
 
-    /// Advances the time to at least `time`, which a long handler of the program has read from the clock
-    /// during this turn. Messages sent next then carry the correct time left.
+    /// Advances the time to at least `time`, which was read from the clock during this turn after a long handler.
+    /// Later messages then carry the correct time left.
     pub fn advance(&mut self, time: Time) {
         self.res.time.advance(time);
     }
 
-    /// Returns true if messages sent in this turn should not wait for its end. Reads the clock: call it every
-    /// few handlers, and then call [`Self::flush`].
+    /// Returns true if messages sent in this turn should not wait for its end. Reads the clock, so call it only every
+    /// few handlers. If it returns true, call [`Self::flush`].
     pub fn is_flush_overdue(&mut self) -> bool {
         !self.is_charged() && self.res.is_flush_overdue()
     }
@@ -98,14 +98,14 @@ impl Transport {
         u16::try_from(self.res.shared.pollers.len()).unwrap_or(u16::MAX)
     }
 
-    /// Returns a node's key with this poller's hint, which makes lookups fast. Starts to connect if there is
-    /// no session, and tries again, with backoff, while a message waits to be sent.
+    /// Returns a node's key with this poller's hint, which makes lookups fast. Begins to connect if there is no
+    /// session, and retries with backoff while a message waits to be sent.
     pub fn peer(&mut self, node: PeerKey) -> PeerKey {
         self.find(node, Connect::FailFast)
     }
 
-    /// Returns true if this node may keep further large messages for long: a message of the maximum size still finds
-    /// memory.
+    /// Returns true if this node may keep further large messages for long, because memory for a message of the
+    /// maximum size remains.
     #[must_use]
     pub fn has_spare_memory(&self) -> bool {
         self.res.shared.sinks.has_spare(self.res.shared.limits.max_message_bytes)
@@ -118,11 +118,11 @@ impl Transport {
         trunk.is_some_and(Trunk::is_open)
     }
 
-    /// Begins to connect to a node if there is no session and the backoff allows an attempt. The result of
-    /// the attempt is reported by [`Event::Peer`](crate::Event::Peer). The attempt may have begun earlier,
-    /// and may last until a removed device is back. With [`Connect::Wait`] a caller waits through pauses: the
-    /// next attempt begins early, so that a request is sent at least once a second. Call this again after
-    /// each failed attempt while a caller waits.
+    /// Begins to connect to a node if there is no session and the backoff allows an attempt. The result of the
+    /// attempt is reported by [`Event::Peer`](crate::Event::Peer). The attempt may have begun earlier, and may last
+    /// until a removed device is back. With [`Connect::Wait`], a caller waits through pauses, and the next attempt
+    /// begins early, so that a request is sent at least once a second. Call this again after each failed attempt
+    /// while a caller waits.
     pub fn reach(&mut self, node: PeerKey, connect: Connect) -> Reach {
         let peer = self.find(node, connect);
         if self.is_up(peer) {
@@ -137,13 +137,13 @@ impl Transport {
         }
     }
 
-    /// Accepts a message. The requested outcomes are reported by [`Event::Sent`](crate::Event::Sent), at most once, and never from
-    /// inside this call. Without a session, the message waits in a bounded queue for the attempt to connect in progress. If no
-    /// attempt is in progress, this begins one.
+    /// Accepts a message. The requested outcomes are reported by [`Event::Sent`](crate::Event::Sent), at most once,
+    /// and never from inside this call. Without a session, the message waits in a bounded queue for an attempt to
+    /// connect, which this call begins if necessary.
     ///
     /// # Errors
-    /// If the message was not accepted. The outcome is not reported then, and the caller may send the
-    /// message again.
+    /// Returns an error if the message was not accepted. Its outcome is then not reported, and the caller may send it
+    /// again.
     pub fn send(&mut self, message: &Outgoing<'_>) -> Result<Accepted, SendError> {
         let bytes = message.head.len().saturating_add(message.body.len());
         let limit = self.res.shared.limits.max_message_bytes;
@@ -180,7 +180,8 @@ impl Transport {
         self.await_session(message, choice, has_trunk)
     }
 
-    /// Returns true if [`Self::join`] may take a message: one has been sent since messages were last posted.
+    /// Returns true if [`Self::join`] may accept a message, because a message has been sent since messages were last
+    /// posted.
     #[must_use]
     #[inline]
     pub fn has_staged(&self) -> bool {
@@ -233,29 +234,29 @@ impl Transport {
         trunk.is_some_and(|trunk| SessionNumber(trunk.number()) == session)
     }
 
-    /// Returns the cause of the last failed attempt to connect to the peer, unless a later one has succeeded.
+    /// Returns the cause of the last failed attempt to connect to the peer, unless a later attempt succeeded.
     #[must_use]
     pub fn away(&self, peer: PeerKey) -> Option<PeerDown> {
         self.peers.away(peer)
     }
 
-    /// Returns the size of the oldest large message of the peer that waits for memory here, among the
+    /// Returns the size of the oldest large message from the peer that waits for memory on this node, among the
     /// messages that `is_it` selects by their received part.
     #[must_use]
     pub fn waiting_bytes(&self, peer: PeerKey, is_it: &dyn Fn(&Message) -> bool) -> Option<usize> {
         self.trunks.get(self.peers.trunk(peer)?)?.waiting_bytes(is_it)
     }
 
-    /// Refuses a request of the peer if its reply may not be queued. A part of the budget is reserved for
-    /// such refusals.
+    /// Checks whether a reply to the peer could be queued. If not, the caller refuses the request, for which a part
+    /// of the budget is reserved.
     ///
     /// # Errors
-    /// The exhausted budget.
+    /// Returns the exhausted budget.
     pub fn has_reply_room(&mut self, peer: PeerKey) -> Result<(), Exhausted> {
         self.res.shares.has_reply_room(peer)
     }
 
-    /// Returns the maximum size of a message to any peer, head and body together.
+    /// Returns the maximum size of a message to any peer, including head and body.
     #[must_use]
     pub fn max_message_bytes(&self) -> usize {
         self.res.shared.limits.max_message_bytes
@@ -273,7 +274,7 @@ impl Transport {
         key
     }
 
-    /// Queues a message until a session is up. Requests a session from the CM machine if there is no trunk.
+    /// Queues a message until a session is up. If there is no trunk, requests a session from the CM machine.
     #[inline(never)]
     fn await_session(
         &mut self,

@@ -1,11 +1,11 @@
-//! A poller's part in sessions: opening, failure, and closing in two phases.
+//! A poller's part in the opening, failure and closing of sessions.
 //!
-//! A trunk that ends is first taken down. It is freed, and the driver notified, when the device is done
-//! with it and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
+//! A trunk ends in two phases. It is first taken down. It is freed, and the driver is notified, once the device has
+//! completed its work and the CM machine has destroyed the TGTs of its session (`transport/src/trunk/ending.rs`).
 //!
-//! Over RC, a poller considers a session closed once its QPs are destroyed and all other pollers have
-//! reported its end. After a second the poller stops waiting for the reports: a busy poller must not delay
-//! the report of a dead peer.
+//! Over RC, a poller considers a session closed once its QPs are destroyed and all other pollers have reported its
+//! end. After a second, the poller stops waiting for the reports, because a busy poller must not delay the report of
+//! a dead peer.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -69,8 +69,8 @@ impl Transport {
         }
     }
 
-    /// Charges the credits of a session's targets, and returns the grants by the peer's poller. Returns
-    /// `None` if the SRQ is not deep enough for all of them.
+    /// Charges the base credits of a session's targets, and returns the grants by the peer's poller. Returns `None`
+    /// if the SRQ is not deep enough for all of them.
     fn charge(&mut self, targets: &[(u16, QpNumber)]) -> Option<Vec<(PollerIndex, GrantId)>> {
         let charge = |&(poller, qp): &(u16, QpNumber)| {
             self.make_room();
@@ -89,7 +89,7 @@ impl Transport {
         }
     }
 
-    /// Ends a session for whose targets the SRQ is not deep enough.
+    /// Ends a session because the SRQ is not deep enough for its targets.
     fn refuse_for_depth(&mut self, peer: PeerKey, number: u32) {
         let why = "its SRQs have no room for more pollers of peers: raise their depth (NodeBuilder::srq_depth), unless \
                    the log names a lack of memory";
@@ -102,7 +102,7 @@ impl Transport {
         self.res.shared.cm.command(CmCommand::Broken { peer, number, cause });
     }
 
-    /// Takes the frames that arrived before the session was up here, and counts the credit that they used.
+    /// Takes the frames that arrived before the session was up on this poller, and counts the credit that they used.
     fn take_early(&mut self, peer: PeerKey, number: u32, slot: usize, targets: &[(u16, QpNumber)]) {
         for &(poller, qp) in targets {
             let Some(mut frame) = self.targets.take_early(qp) else { continue };
@@ -138,7 +138,7 @@ impl Transport {
         }
     }
 
-    /// Takes down a trunk that can no longer be used, and reports that to the CM machine.
+    /// Takes down a trunk that can no longer be used, and notifies the CM machine.
     pub(super) fn break_trunk(&mut self, slot: usize, cause: PeerDown) {
         let Some(trunk) = self.trunks.get(slot).filter(|trunk| trunk.is_live()) else { return };
         let (peer, number) = (trunk.peer(), trunk.number());
@@ -146,7 +146,7 @@ impl Transport {
         self.begin_dying(slot, cause);
     }
 
-    /// Begins the first phase: posting stops, and posted work is flushed.
+    /// Begins the first phase, in which posting stops and posted work is flushed.
     pub(super) fn begin_dying(&mut self, slot: usize, cause: PeerDown) {
         let Some(trunk) = self.trunks.get_mut(slot) else { return };
         if trunk.begin_dying(&mut self.res, cause) {
@@ -154,8 +154,8 @@ impl Transport {
         }
     }
 
-    /// Takes down the trunk of a session. The TGTs of the session are destroyed, and everything received
-    /// through this node's TGTs was taken.
+    /// Takes down the trunk of a closed session, whose TGTs are destroyed. All messages received through them have
+    /// been taken.
     pub(super) fn session_closed(&mut self, peer: PeerKey, number: u32, cause: PeerDown) {
         #[cfg(feature = "identity")]
         self.end_handshake(peer, number);
@@ -172,8 +172,7 @@ impl Transport {
 
     /// Closes the targets of a session after its last frames have arrived.
     pub(super) fn finish_closing(&mut self, peer: PeerKey, number: u32) {
-        // A session that did not come up has no waiting frames. The peer's waiting frames belong to another
-        // session.
+        // Frames wait only for sessions that are up. Otherwise, the peer's waiting frames belong to another session.
         let targets = self.targets.of_session((peer, number));
         if targets.iter().any(|(_, qp)| self.targets.get(*qp).is_some_and(|target| target.pair().is_some())) {
             self.take_line(peer);
@@ -220,7 +219,7 @@ impl Transport {
         }
     }
 
-    /// Frees a trunk, even if the device still has some of its work.
+    /// Frees a trunk, even if the device has not completed all of its work.
     pub(super) fn free_trunk(&mut self, slot: usize, cause: PeerDown) {
         let Some(trunk) = self.trunks.remove(slot) else { return };
         let peer = trunk.peer();
@@ -248,7 +247,7 @@ impl Transport {
 /// Time for which a closed session waits for other pollers to forward earlier frames.
 const CLOSING_LIMIT: Duration = Duration::from_secs(1);
 
-/// A session: the peer and this node's number of the session.
+/// Identifies a session by the peer and this node's number of the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
 /// All sessions of a poller that are ending.
@@ -261,20 +260,19 @@ struct Closing {
     since: Option<Time>,
     /// Number of other pollers that have reported the session's end.
     ends: usize,
-    /// True if the session was closed before all reports arrived.
+    /// True if the session is closed although reports are missing.
     is_over: bool,
 }
 
 impl Closings {
-    /// Records that the session's QPs are destroyed. Returns true if the session is now closed, because every
-    /// other poller has already reported its end.
+    /// Records that the session's QPs are destroyed. Returns true if the session is now closed, because all other
+    /// pollers have already reported its end.
     pub(super) fn begin(&mut self, session: SessionOfPeer, now: Time, others: usize) -> bool {
         self.0.entry(session).or_default().since.get_or_insert(now);
         self.take_if_all_ended(session, others)
     }
 
-    /// Counts a report of one of the `others`. Returns true if the session is now closed, as
-    /// [`Closings::begin`] does.
+    /// Counts a report from one of the `others`. Returns true if the session is now closed.
     pub(super) fn end_received(&mut self, session: SessionOfPeer, others: usize) -> bool {
         self.0.entry(session).or_default().ends += 1;
         self.take_if_all_ended(session, others)
@@ -302,12 +300,12 @@ impl Closings {
         .collect()
     }
 
-    /// Returns true if a session waits for reports of other pollers.
+    /// Returns true if a session waits for reports from other pollers.
     pub(super) fn is_waiting(&self) -> bool {
         self.0.values().any(|closing| !closing.is_over)
     }
 
-    /// Forgets all sessions, when the device and its rings are released.
+    /// Removes all sessions when the device and the rings are released.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

@@ -1,7 +1,7 @@
-//! Progress of a shutdown: the events that a poller awaits before it reports and ends.
+//! Progress of a shutdown, with the events that a poller awaits before it ends.
 //!
-//! The driver may send until the CM machine has closed the sessions, also to new peers: work that was open
-//! when the shutdown began may depend on these sends.
+//! The driver may send until the CM machine has closed the sessions, also to new peers, because work that was open
+//! when the shutdown began may depend on these messages.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -14,7 +14,7 @@ use trunkline_verbs::Time;
 /// Time for which the last messages may be in flight after the grace period.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// Time for which the driver's last messages may be in flight after all others were delivered.
+/// Time for which the driver's last messages may be in flight after all other messages were delivered.
 const LAST_MESSAGES: Duration = Duration::from_secs(1);
 
 /// State of a poller's shutdown, which only moves forward.
@@ -75,8 +75,8 @@ impl Shutdown {
         self.idle = idle;
     }
 
-    /// Returns true if sessions may settle now. Finding them is slow while handlers run, so it is tried once
-    /// per millisecond then.
+    /// Returns true if the poller should now search for sessions that may settle. The search is slow while handlers
+    /// run, so it is then made once per millisecond.
     pub(super) fn looks_for_settled(&mut self, now_ms: u64) -> bool {
         let looks = self.told && (self.idle || now_ms > self.looked_ms);
         if looks {
@@ -85,17 +85,17 @@ impl Shutdown {
         looks
     }
 
-    /// Returns true if delivery in the session was not yet reported to the driver.
+    /// Returns true if the complete delivery in the session has not been reported to the driver.
     pub(super) fn is_untold(&self, session: (PeerKey, u32)) -> bool {
         !self.told_sessions.contains(&session)
     }
 
-    /// Records that delivery in a session was reported to the driver.
+    /// Records that the complete delivery in a session was reported to the driver.
     pub(super) fn tell_session(&mut self, session: (PeerKey, u32)) {
         self.told_sessions.insert(session);
     }
 
-    /// Records the time if the poller is quiet and the driver idle.
+    /// Records the time if the poller is quiet and the driver is idle.
     pub(super) fn settle(&mut self, quiet: bool, now: Time) {
         let is_idle = self.idle || mutant!(shutdown_does_not_wait_for_handlers);
         if self.told && quiet && is_idle {
@@ -124,16 +124,17 @@ impl Shutdown {
 }
 
 impl Transport {
-    /// Returns true once the node shuts down. In every round the driver then performs the steps below, in their order,
-    /// between [`Transport::flush_round`] and [`Transport::end_turn`].
+    /// Returns true once the node shuts down. In every round, the driver then calls the functions below, in their
+    /// order, between [`Transport::flush_round`] and [`Transport::end_turn`].
     #[inline]
     #[must_use]
     pub fn is_shutting_down(&self) -> bool {
         self.shutdown.has_begun()
     }
 
-    /// Returns true, once, when the shutdown begins: open work should end. Messages may still be sent, also to new peers, until the
-    /// sessions are closed: when every poller's driver is drained, or the grace period is over.
+    /// Returns true, once, when the shutdown begins and open work should end. Messages may still be sent, also to new
+    /// peers, until the sessions are closed. They are closed when the drivers of all pollers are drained, or the
+    /// grace period is over.
     pub fn begins_shutdown(&mut self) -> bool {
         self.shutdown.must_tell()
     }
@@ -150,9 +151,9 @@ impl Transport {
         self.shutdown.cut(has_told);
     }
 
-    /// Records whether the driver is idle, and returns the sessions without work in flight. During its grace
-    /// period, a node that shuts down waits until the driver is idle and all sessions are without work. A
-    /// stalled peer does not delay other peers.
+    /// Records whether the driver is idle, and returns the sessions without work in flight. During its grace period,
+    /// a node waits until the driver is idle and all sessions are without work. A stalled peer does not delay other
+    /// peers.
     pub fn settling(&mut self, is_drained: bool) -> Vec<(PeerKey, SessionNumber)> {
         self.shutdown.driver_is(is_drained);
         let (quiet, now) = (self.is_quiet(), self.res.time.now());
@@ -165,10 +166,9 @@ impl Transport {
         untold.map(|(peer, number)| (peer, SessionNumber(number))).collect()
     }
 
-    /// Records that the driver has no open work for the peer of a quiet session. Returns true if everything
-    /// sent to the peer was delivered, false if the session lost a message whose outcome is not reported.
-    /// Sessions are closed once the messages sent from now on are delivered too, or a second after all peers
-    /// have settled.
+    /// Records that the driver has no open work for the peer of a quiet session. Returns true if everything sent to
+    /// the peer was delivered, and false if the session lost a message whose outcome is not reported. Sessions are
+    /// closed once later messages are also delivered, or a second after all peers have settled.
     pub fn settle(&mut self, peer: PeerKey, session: SessionNumber) -> bool {
         self.shutdown.tell_session((peer, session.0));
         !self.res.events.has_lost(peer)

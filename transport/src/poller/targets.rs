@@ -1,13 +1,13 @@
-//! The TGTs whose messages may be for this poller, and frames that arrive before their TGT is announced.
+//! The TGTs that may receive messages for this poller, and frames that arrive before their TGT is announced.
 //!
-//! A session that is not up here holds no credit of the SRQ, but it may have come up at the peer first. Each
-//! of the peer's pollers may then send its Settings, and waits for this node's Settings before it sends
-//! anything else. This *early* frame is copied, so that it occupies neither a receive slot nor a block of
-//! short frames. The total size of early frames is bounded.
+//! A session that is not up on this poller does not hold credit of the SRQ, but it may already be up on the peer.
+//! Each of the peer's pollers may then send its Settings, and sends nothing else before it receives this node's
+//! Settings. This *early* frame is copied, so that it occupies neither a receive slot nor a block of short frames.
+//! The total size of early frames is bounded.
 //!
-//! Thousands of honest peers may join at once, each with a frame of some hundred bytes. So the longest frame
-//! is dropped first, and of equally long ones the oldest. Sessions are half-open for the time of a handshake,
-//! or for seconds if their peer delays it.
+//! Thousands of honest peers may connect at once, each with a frame of some hundred bytes. So the longest frame is
+//! dropped first, and among frames of equal length the oldest. Sessions are half-open for the time of a handshake, or
+//! for seconds if the peer delays it.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -21,17 +21,16 @@ use std::collections::BTreeMap;
 use trunkline_machine::mutant;
 use trunkline_verbs::QpNumber;
 
-/// Number of frames that a peer's poller may send to a poller of this node before an answer: its settings,
-/// a message by its base credit, and a few frames that grant credit for the one message that this node may
-/// send by its own base credit.
+/// Number of frames that a peer's poller may send to a poller of this node before an answer. They are its settings, a
+/// message for its base credit, and a few frames that grant credit for the one message that this node may send.
 const UNANNOUNCED: usize = 8;
 
-/// Maximum number of a target's frames without credit that wait for their peer's turn. An honest peer sends
-/// such frames to grant credit, and each grants at least as much as is left.
+/// Maximum number of a target's frames without credit that wait for their peer's turn. An honest peer sends such
+/// frames to grant credit, and each grants at least as much as the remaining credit.
 const UNCREDITED: u32 = 64;
 
-/// Maximum number of handshake frames through a target. The longest handshake has 11: a ClientHello, the flight of the TLS
-/// client, and a FAILURE.
+/// Maximum number of handshake frames through a target. The longest handshake has 11 frames, which are a ClientHello,
+/// the flight of the TLS client, and a FAILURE.
 #[cfg(feature = "identity")]
 const HANDSHAKES: u8 = 12;
 
@@ -40,25 +39,24 @@ const HANDSHAKES: u8 = 12;
 pub(super) struct Target {
     peer: PeerKey,
     number: u32,
-    /// Index of the peer's poller that sends to it.
+    /// Index of the peer's poller that sends to the target.
     poller: u16,
-    /// Index of the local poller whose SRQ supplies its receives.
+    /// Index of the local poller whose SRQ supplies the receives.
     home: u16,
     /// Last known place of the target's trunk in the poller's table.
     trunk: Option<usize>,
     /// The pair's credit; `None` until the session is up.
     pair: Option<GrantId>,
-    /// Frame that arrived before the command that reports the session up.
+    /// Frame that arrived before the command that the session is up.
     early: Option<Received>,
-    /// Last round in which the target's messages were handled on arrival, and the number of messages that
-    /// it could still handle then.
+    /// Last round in which messages of the target were handled on arrival, and how many more could be handled in it.
     turn: (u32, u32),
     /// Number of the target's waiting frames that use no credit.
     uncredited: u32,
-    /// Number of handshake frames that came through the target.
+    /// Number of handshake frames received through the target.
     #[cfg(feature = "identity")]
     handshakes: u8,
-    /// True if the peer broke the rules: its messages are ignored until the TGT is destroyed.
+    /// True if the peer broke the rules. Its messages are ignored until the TGT is destroyed.
     broken: bool,
 }
 
@@ -86,7 +84,7 @@ impl Target {
     /// Counts a frame that waits.
     ///
     /// # Errors
-    /// When more frames wait than the peer may send.
+    /// Returns an error if more frames wait than the peer may send.
     pub(super) fn wait(&mut self, grants: &mut Grants, uses_credit: bool) -> Result<(), FrameError> {
         if uses_credit {
             let waits = self.pair.map_or(Ok(()), |pair| grants.wait(pair));
@@ -99,7 +97,7 @@ impl Target {
         Ok(())
     }
 
-    /// Uncounts a frame that has waited.
+    /// Stops counting a frame that waited.
     pub(super) fn waited(&mut self, grants: &mut Grants, used_credit: bool) {
         if !used_credit {
             self.uncredited = self.uncredited.saturating_sub(1);
@@ -117,8 +115,8 @@ impl Target {
         self.turn = (round, left);
     }
 
-    /// Charges the base credit to the SRQ's depth, unless that was done before. Called when the session is
-    /// up. Returns `None` if the SRQ is too shallow for another target.
+    /// Charges the base credit to the SRQ's depth, unless it is already charged. Called when the session is up.
+    /// Returns `None` if the SRQ is too shallow for another target.
     pub(super) fn charge(&mut self, qp: QpNumber, res: &mut Resources) -> Option<GrantId> {
         if self.pair.is_none() {
             self.pair = res.grants.open(res.time.now_ms(), qp, self.peer, self.home);
@@ -158,12 +156,12 @@ impl Target {
         self.broken
     }
 
-    /// Marks the target as broken: its frames are ignored from now on.
+    /// Marks the target as broken, so that its frames are ignored.
     pub(super) fn ignore(&mut self) {
         self.broken = true;
     }
 
-    /// Parses the header of a frame that came to this poller.
+    /// Parses the header of a frame for this poller.
     ///
     /// # Errors
     /// The rule of the protocol that the peer broke.
@@ -181,7 +179,7 @@ impl Target {
     /// Records the credit that a frame reports, and the credit that it used.
     ///
     /// # Errors
-    /// When the frame used or released more credit than there was.
+    /// Returns an error if the frame used or released more credit than was granted.
     pub(super) fn apply_header(
         &self,
         pair: GrantId,
@@ -196,7 +194,7 @@ impl Target {
     /// Counts a handshake frame.
     ///
     /// # Errors
-    /// When the peer has sent its settings, or more frames than a handshake has.
+    /// Returns an error if the peer has already sent its settings, or more frames than a handshake has.
     #[cfg(feature = "identity")]
     pub(super) fn count_handshake(&mut self) -> Result<(), FrameError> {
         if self.pair.is_some() || self.early.is_some() {
@@ -209,8 +207,8 @@ impl Target {
         Ok(())
     }
 
-    /// Returns true if the peer may send a frame of this kind before the session is up here: its Settings,
-    /// once.
+    /// Returns true if the peer may send a frame of this kind before the session is up on this poller. Only one
+    /// Settings frame is allowed.
     fn may_be_early(&self, kind: FrameKind) -> bool {
         self.early.is_none() && kind == FrameKind::Settings
     }
@@ -222,11 +220,11 @@ pub(super) struct Targets {
     known: Slab<Target>,
     /// Place of each target.
     places: BTreeMap<QpNumber, usize>,
-    /// Last target looked up: consecutive frames often have the same target.
+    /// Last target looked up, since consecutive frames often have the same target.
     recent: Option<(QpNumber, usize)>,
     /// Early frames, by the targets that keep them.
     early: EarlyFrames,
-    /// Frames of unknown TGTs, which a queued command may announce.
+    /// Frames from unknown TGTs, which a queued command may announce.
     unannounced: Vec<(QpNumber, Received)>,
     /// TGTs whose peers have sent more frames than allowed.
     excessive: Vec<QpNumber>,
@@ -247,7 +245,6 @@ impl Targets {
         Some(place)
     }
 
-    /// Returns the target at a place.
     pub(super) fn at(&mut self, place: usize) -> Option<&mut Target> {
         self.known.get_mut(place)
     }
@@ -264,7 +261,7 @@ impl Targets {
         self.known.get_mut(*self.places.get(&qp)?)
     }
 
-    /// Marks a target as broken: its frames are ignored from now on.
+    /// Marks a target as broken, so that its frames are ignored.
     pub(super) fn ignore(&mut self, qp: QpNumber) {
         if let Some(target) = self.get_mut(qp) {
             target.ignore();
@@ -276,7 +273,7 @@ impl Targets {
         self.places.iter().filter_map(|(&qp, &place)| Some((qp, self.known.get(place)?)))
     }
 
-    /// Adds a target. Returns the credit of an earlier one with the same number that was not closed here yet.
+    /// Adds a target. Returns the credit of an earlier target with the same QP number that was not closed here yet.
     pub(super) fn add(&mut self, qp: QpNumber, target: Target) -> Option<GrantId> {
         let credit = self.remove(qp);
         self.places.insert(qp, self.known.insert(target));
@@ -298,11 +295,11 @@ impl Targets {
         self.known.try_remove(self.places.remove(&qp)?)?.pair
     }
 
-    /// Keeps a frame that arrived before the session was up here. Returns the target whose frame was dropped
-    /// in exchange; its session must end.
+    /// Keeps a frame that arrived before the session was up on this poller. Returns the target whose frame was
+    /// dropped in exchange, and whose session must end.
     ///
     /// # Errors
-    /// When the peer has sent more than it may before the session is up.
+    /// Returns an error if the peer has sent more than it may before the session is up.
     pub(super) fn keep_early(
         &mut self,
         qp: QpNumber,
@@ -330,15 +327,15 @@ impl Targets {
         self.get_mut(qp)?.early.take()
     }
 
-    /// Returns the size of all early frames in bytes, and the number of them that were not copied.
+    /// Returns the size of all early frames, in bytes, and how many of them were not copied.
     pub(super) fn count_early(&self) -> (usize, usize) {
         let frames = || self.known.iter().filter_map(|(_, target)| target.early.as_ref());
         let bytes = frames().map(|frame| frame.as_ref().len()).sum();
         (bytes, frames().filter(|frame| !frame.is_copied()).count())
     }
 
-    /// Keeps a copy of a frame of a TGT that a later command may announce, up to the number of frames that a
-    /// peer may send to the `pollers` whose frames come here.
+    /// Keeps a copy of a frame from a TGT that a later command may announce, up to the number of frames that a peer
+    /// may send to `pollers` pollers.
     pub(super) fn keep_unannounced(&mut self, qp: QpNumber, frame: Received, pollers: u16) {
         let kept = self.unannounced.iter().filter(|(other, _)| *other == qp).count();
         if kept < UNANNOUNCED * usize::from(pollers) {
@@ -348,10 +345,10 @@ impl Targets {
         }
     }
 
-    /// Returns the frames of a TGT that is now announced, in order.
+    /// Returns the frames from a TGT that is now announced, in order.
     ///
     /// # Errors
-    /// When the peer has sent more than it may, so that not all frames were kept.
+    /// Returns an error if the peer has sent more than it may, so that some frames were not kept.
     pub(super) fn take_unannounced(&mut self, qp: QpNumber) -> Result<Vec<Received>, FrameError> {
         let kept = std::mem::take(&mut self.unannounced);
         let (of_it, others) = kept.into_iter().partition::<Vec<_>, _>(|(other, _)| *other == qp);
@@ -362,7 +359,8 @@ impl Targets {
         Ok(of_it.into_iter().map(|(_, frame)| frame).collect())
     }
 
-    /// Drops the frames of TGTs that no queued command announces. Such TGTs are destroyed or never existed.
+    /// Drops the frames from TGTs that were not announced by queued commands. Such TGTs are destroyed or never
+    /// existed.
     pub(super) fn forget_unannounced(&mut self) {
         self.unannounced.clear();
         self.excessive.clear();
@@ -390,7 +388,7 @@ impl Targets {
         std::mem::replace(&mut self.untold, spare)
     }
 
-    /// Takes back an emptied list, to reuse its memory.
+    /// Takes back an empty list, to reuse its memory.
     pub(super) fn put_back(&mut self, emptied: Vec<QpNumber>) {
         self.spare = emptied;
     }
@@ -400,7 +398,7 @@ impl Targets {
         !self.untold.is_empty()
     }
 
-    /// Forgets all targets, when the device is released.
+    /// Removes all targets when the device is released.
     pub(super) fn clear(&mut self) {
         self.known.clear();
         self.places.clear();
@@ -410,11 +408,11 @@ impl Targets {
     }
 }
 
-/// Maximum size of the early frames that a poller keeps, in bytes. One host can use a quarter of it: 256
-/// connections with a frame each.
+/// Maximum size of the early frames that a poller keeps, in bytes. One host can use a quarter of it, with 256
+/// connections and a frame on each.
 pub(super) const MOST_BYTES: usize = 16 << 20;
 
-/// The targets that keep an early frame, with its length, in the order in which the frames came.
+/// The targets with an early frame, and its length, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct EarlyFrames {
     of: Vec<(QpNumber, usize)>,
@@ -448,8 +446,8 @@ impl EarlyFrames {
 mod tests {
     use super::*;
 
-    /// Over RC a poller that was stopped receives at once all frames that a session's peer has sent to the
-    /// other pollers through it.
+    /// Over RC, a poller that was stopped receives at once all frames that a peer has sent to other pollers through
+    /// it.
     #[test]
     fn frames_before_announcement_are_kept_in_order_or_their_session_ends() {
         let (qp, other, mut targets) = (QpNumber::new(7), QpNumber::new(8), Targets::default());

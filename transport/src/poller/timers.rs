@@ -1,4 +1,4 @@
-//! Timed work of a poller: deadlines of queued messages, trunks that end, shutting down.
+//! Timed work of a poller, such as deadlines of queued messages, the end of trunks and the shutdown.
 #![forbid(unsafe_code)]
 
 use super::Transport;
@@ -16,7 +16,7 @@ const SCAN_MS: u64 = 5;
 const NAP: Duration = Duration::from_millis(10);
 /// Time without a message from the driver after which a poller may nap, in milliseconds.
 const REST_MS: u64 = 1000;
-/// Pause before a poller looks again at work without a timer, such as waiting for memory.
+/// Pause before a poller retries work that has no timer, such as waiting for memory.
 const RETRY: Duration = Duration::from_millis(20);
 
 impl Transport {
@@ -58,13 +58,13 @@ impl Transport {
         let own = waits.then(|| self.res.time.now() + RETRY);
         let of_trunks = self.trunks.next_timer(&self.res, RETRY);
         let next = [own, of_trunks, self.peers.next_deadline()].into_iter().flatten().min();
-        // Timers are not checked before that time, except at the end of a burst.
+        // Timers are not checked before the next scan, except at the end of a burst.
         let next = next.map(|next| next.max(self.res.time.at_ms(self.scanned_ms + SCAN_MS)));
         next.into_iter().chain(Some(self.res.tails.due()).filter(|&due| due < Time::MAX)).min()
     }
 
-    /// Returns the time until which the poller leaves packets and deadlines to its device. The poller waits
-    /// only for acknowledgements of many keepalives, and each would wake it.
+    /// Returns the time until which the poller leaves packets and deadlines to its device. It then waits only for the
+    /// acknowledgements of many keepalives, each of which would wake it.
     pub(super) fn nap(&self) -> Option<Time> {
         let now_ms = self.res.time.now_ms();
         let rests = now_ms < self.res.nap_until_ms && now_ms > self.res.sent_ms + REST_MS;

@@ -1,4 +1,4 @@
-//! The trunks of a poller. Work request numbers name their places in the table.
+//! The trunks of a poller. Work request numbers contain their places in the table.
 #![forbid(unsafe_code)]
 
 use crate::budget::Shares;
@@ -10,12 +10,12 @@ use std::mem;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Maximum number of keepalives sent at once, so that other work waits for no further keepalives, and the device's
-/// background thread does not take the poller for a stalled one.
+/// Maximum number of keepalives sent at once, so that other work is not delayed further, and the device's background
+/// thread does not consider the poller stalled.
 const KEEPALIVES_AT_ONCE: u32 = 64;
-/// Number of keepalives sent at once whose acknowledgements do not wake the poller one by one.
+/// Minimum number of keepalives sent at once whose acknowledgements do not wake the poller one by one.
 const MANY_KEEPALIVES: u32 = 8;
-/// Time in which all peers that are alive acknowledge keepalives, in milliseconds.
+/// Time within which live peers acknowledge keepalives, in milliseconds.
 const ACKNOWLEDGED_MS: u64 = 500;
 
 /// All trunks, including trunks that are being taken down.
@@ -67,7 +67,6 @@ impl Trunks {
         self.busy(res).filter_map(|(_, trunk)| stalled(trunk)).collect()
     }
 
-    /// Returns the places of all trunks.
     pub(super) fn slots(&self) -> Vec<usize> {
         self.0.iter().map(|(slot, _)| slot).collect()
     }
@@ -84,7 +83,7 @@ impl Trunks {
         }
     }
 
-    /// Iterates over the busy trunks and their places. All others have only a keepalive timer.
+    /// Iterates over the busy trunks and their places. All other trunks have only a keepalive timer.
     fn busy<'a>(&'a self, res: &'a Resources) -> impl Iterator<Item = (usize, &'a Trunk)> {
         res.busy.iter().filter_map(|&slot| Some((slot, self.0.get(slot)?)))
     }
@@ -116,8 +115,8 @@ impl Trunks {
         res.tails.put_back(slots, next);
     }
 
-    /// Sends keepalives to silent peers. Once a keepalive is due, others that will be due soon are sent with
-    /// it, so that the number of wake-ups does not grow with the number of sessions.
+    /// Sends keepalives to silent peers. When a keepalive is due, keepalives that are due soon are sent with it, so
+    /// that the number of wake-ups does not grow with the number of sessions.
     pub(super) fn probe(
         &mut self,
         res: &mut Resources,
@@ -151,8 +150,7 @@ impl Trunks {
         res.probe_ms = if res.has_more_keepalives { now_ms } else { next_ms };
     }
 
-    /// Returns the time at which [`Trunks::timers`] has something to do. `retry` is as for
-    /// [`Trunk::next_timer`].
+    /// Returns the time of the next call of [`Trunks::timers`]. For `retry`, see [`Trunk::next_timer`].
     pub(super) fn next_timer(&self, res: &Resources, retry: Duration) -> Option<Time> {
         let probe = (!self.is_empty()).then(|| res.time.at_ms(res.probe_ms));
         self.busy(res).filter_map(|(_, trunk)| trunk.next_timer(res, retry)).chain(probe).min()
@@ -162,13 +160,13 @@ impl Trunks {
         self.0.is_empty()
     }
 
-    /// Returns the quiet sessions, by peer and number: without queued messages or work in flight.
+    /// Returns the sessions without queued messages or work in flight, by peer and number.
     pub(super) fn quiet_sessions(&self) -> Vec<(PeerKey, u32)> {
         let quiet = self.live().filter(|trunk| trunk.is_open() && trunk.is_quiet());
         quiet.map(|trunk| (trunk.peer(), trunk.number())).collect()
     }
 
-    /// Returns true if all trunks are quiet: without queued messages or work in flight.
+    /// Returns true if all trunks are without queued messages and work in flight.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.iter().all(|(_, trunk)| trunk.is_quiet())
     }

@@ -1,15 +1,14 @@
-//! Fair turns among peers: a busy peer delays the messages of other peers by at most its turn.
+//! Fair turns among peers, so that a busy peer delays the messages of other peers by at most its turn.
 //!
 //! The device completes receives in the order of their arrival, so a peer that uses all its credit could put
-//! thousands of messages before the next one of another peer. In each round a peer's first messages are
-//! therefore handled on arrival. Further frames wait here, in a line for each peer, and the lines take turns.
-//! A round ends after [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not late
-//! either. A message that takes longer than its part of that time, to decode or to handle, counts as several
-//! messages.
+//! thousands of messages before the next message of another peer. In each round, only a peer's first messages are
+//! therefore handled on arrival. Further frames wait here, in a line for each peer, and the lines take turns. A round
+//! ends after [`ROUND_MESSAGES`] or [`ROUND_TIME`], so that sends, tasks and timers are not delayed. A message whose
+//! decoding or handling takes longer than its part of that time counts as several messages.
 //!
-//! Waiting frames have used credit, which the peer gets back when the frames are handled. That bounds the lines, since a
-//! peer that sends beyond its credit loses its session before such a frame waits. A session ends after its line was
-//! emptied.
+//! Waiting frames use credit, which the peer gets back when the frames are handled. This bounds the lines, since the
+//! session of a peer that exceeds its credit is closed before such a frame waits. A session ends only after its line
+//! is emptied.
 #![forbid(unsafe_code)]
 
 use crate::buffer::Received;
@@ -24,14 +23,14 @@ use trunkline_verbs::{Clock, QpNumber, Time};
 
 /// Time after which a round ends.
 const ROUND_TIME: Duration = Duration::from_micros(100);
-/// Time that a message may take without counting as more than one, in nanoseconds: its part of a round.
+/// Time that a message may take without counting as more than one, in nanoseconds, which is its part of a round.
 const MESSAGE_TIME_NS: u64 = 3_125;
 /// Maximum number of messages between two readings of the clock.
 const UNTIMED: u32 = 4;
 /// Capacity, in frames, that an empty list keeps.
 const KEPT: usize = 256;
 
-/// A frame that waits for its peer's turn, or the rest of one.
+/// A frame, or the rest of a frame, that waits for its peer's turn.
 #[derive(Debug)]
 pub(super) enum Waiting {
     /// A frame, the TGT that it came through, and whether it uses credit.
@@ -52,10 +51,9 @@ pub(super) struct Part {
 #[derive(Debug, Default)]
 struct Line {
     frames: VecDeque<Waiting>,
-    /// True until the line's frames were handled, and the turn in which the last of them was handled has
-    /// ended.
+    /// True while the line is in `order`, which includes the turn of its last frame.
     is_in_order: bool,
-    /// Number of all handled messages when the line's last turn ended, or when the line began.
+    /// Value of `handled` when the line's last turn ended, or when the line began.
     since: u64,
 }
 
@@ -64,7 +62,7 @@ struct Line {
 pub(super) struct Turns {
     /// Lines by peer. Empty lines are kept until [`Turns::forget`], to avoid an allocation for each.
     lines: BTreeMap<PeerKey, Line>,
-    /// Peers with a line, the next one first.
+    /// Peers with a line, in the order of their turns.
     order: VecDeque<PeerKey>,
     round: u32,
     /// Number of messages handled in all rounds.
@@ -88,7 +86,6 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// Begins a round.
     pub(super) fn begin_round(&mut self, now: Time) {
         self.round = self.round.wrapping_add(1);
         self.spent = 0;
@@ -97,7 +94,6 @@ impl Turns {
         self.has_polled = false;
     }
 
-    /// Returns true if all lines are empty.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
@@ -108,12 +104,11 @@ impl Turns {
         self.spent >= ROUND_MESSAGES || self.spent >= TURN_MESSAGES && clock.now() >= self.until
     }
 
-    /// Returns the number of the round.
     pub(super) fn round(&self) -> u32 {
         self.round
     }
 
-    /// Returns true if a peer's frames wait.
+    /// Returns true if frames of the peer wait.
     pub(super) fn has_line(&self, peer: PeerKey) -> bool {
         !self.is_empty() && self.lines.get(&peer).is_some_and(|line| line.is_in_order)
     }
@@ -123,13 +118,13 @@ impl Turns {
         self.left = messages;
     }
 
-    /// Returns the number of messages left to the peer that has its turn.
+    /// Returns the number of messages left to the peer in its turn.
     pub(super) fn left(&self) -> u32 {
         self.left
     }
 
-    /// Returns true if the current peer may continue: it has messages left, or gets more because other peers
-    /// have none and the round is not over.
+    /// Returns true if the current peer may continue, because it has messages left in its turn, or gets more since
+    /// other peers do not wait and the round is not over.
     #[inline]
     pub(super) fn goes_on(&mut self, peer: PeerKey, clock: &Clock) -> bool {
         if self.left > 0 {
@@ -170,7 +165,7 @@ impl Turns {
         }
     }
 
-    /// Counts messages that took long by their time.
+    /// Counts messages by the time that they took.
     #[cold]
     fn charge_time(&mut self, now: Time) {
         let times = now.since(self.timed) / MESSAGE_TIME_NS;
@@ -188,7 +183,7 @@ impl Turns {
         self.line(peer).frames.push_back(frame);
     }
 
-    /// Puts the rest of a frame back to the front of its peer's line.
+    /// Puts the rest of a frame back at the front of its peer's line.
     pub(super) fn put_back(&mut self, peer: PeerKey, frame: Waiting) {
         self.line(peer).frames.push_front(frame);
     }
@@ -224,7 +219,7 @@ impl Turns {
         self.lines.get_mut(&peer)?.frames.pop_front()
     }
 
-    /// Ends a peer's turn. A peer whose frames still wait has its next turn after all others.
+    /// Ends a peer's turn. If frames of the peer still wait, its next turn follows the turns of all other peers.
     pub(super) fn end_turn(&mut self, peer: PeerKey) {
         let Some(line) = self.lines.get_mut(&peer) else { return };
         line.since = self.handled;
@@ -253,7 +248,6 @@ impl Turns {
         self.order.front().copied()
     }
 
-    /// Returns the number of waiting peers.
     pub(super) fn peers(&self) -> usize {
         self.order.len()
     }
@@ -276,7 +270,7 @@ mod tests {
         turns.took(clocks.1);
     }
 
-    /// Returns the number of messages of this duration in one turn, and whether the round is over then.
+    /// Returns the number of messages of this duration in one turn, and whether the round is then over.
     fn turn(turns: &mut Turns, clocks: (&VirtualClock, &Clock), message: Duration) -> (u32, bool) {
         turns.give(TURN_MESSAGES);
         let mut handled = 0;

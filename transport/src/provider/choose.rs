@@ -1,16 +1,16 @@
-//! Choice of a node's device: a pure function of the devices and the wish.
+//! Choice of a node's device, as a pure function of the devices and the node's requirements.
 //!
-//! | requested | a NIC can serve | none can |
+//! | requested | a NIC is usable | all NICs are unusable |
 //! |---|---|---|
 //! | `auto` | that NIC | the software device, with the reason |
 //! | `require` | that NIC | an error, with the reason |
 //! | `soft` | the software device | the software device |
 //!
-//! A NIC can serve when one of its ports is active and it has every address that the node is to listen on. A
-//! wildcard means its RoCE v2 addresses, with port 0 for the first of them. A client, which has no address,
-//! takes the first RoCE v2 address that other hosts can reach, IPv4 before IPv6, if it is allowed to be
-//! reachable; otherwise a loopback address, which a NIC does not have. Link-local GIDs are never used: both
-//! ends would have to agree on interfaces.
+//! A NIC is usable if one of its ports is active and it has every address that the node listens on. A wildcard stands
+//! for all RoCE v2 addresses of the NIC, or for the first one if the port is 0. A client, which has no address, takes
+//! the first RoCE v2 address that other hosts can reach, IPv4 before IPv6, if it is allowed to be reachable;
+//! otherwise a loopback address, which a NIC does not have. Link-local GIDs are never used: both ends would have to
+//! agree on interfaces.
 #![forbid(unsafe_code)]
 
 use crate::NoNic;
@@ -36,7 +36,7 @@ pub(super) struct Wish<'a> {
     pub(super) software_only: Option<&'static str>,
 }
 
-/// Address of a node without one.
+/// Address of a node that does not listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientAddress {
     /// Address named by the options of the device.
@@ -77,11 +77,11 @@ pub(super) enum Choice {
     Nic(NicChoice),
     /// The software device, and why.
     Software(String),
-    /// Error: the node does not start.
+    /// The reason why the node does not start.
     Nothing(NoNic),
 }
 
-/// A NIC that can serve.
+/// A usable NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NicChoice {
     pub(super) device: String,
@@ -90,7 +90,7 @@ pub(super) struct NicChoice {
     pub(super) why: String,
 }
 
-/// Decides. Calls `survey` only when NICs matter.
+/// Chooses the device. Calls `survey` only if the choice depends on NICs.
 pub(super) fn choose(wish: &Wish<'_>, survey: impl FnOnce() -> Result<Vec<Nic>, NoNic>) -> Choice {
     if wish.choice == ProviderChoice::Soft {
         return Choice::Software("softrdma: asked for".to_owned());
@@ -105,7 +105,7 @@ pub(super) fn choose(wish: &Wish<'_>, survey: impl FnOnce() -> Result<Vec<Nic>, 
     }
 }
 
-/// Returns the first NIC that can serve, or the reason against the one that comes nearest.
+/// Returns the first usable NIC, or the reason why the NIC closest to being usable is not.
 fn nic(wish: &Wish<'_>, nics: &[Nic]) -> Result<NicChoice, NoNic> {
     if nics.is_empty() {
         return Err(NoNic::NoDevice);
@@ -139,7 +139,7 @@ fn nic(wish: &Wish<'_>, nics: &[Nic]) -> Result<NicChoice, NoNic> {
     Err(nearest.unwrap_or(NoNic::NoDevice))
 }
 
-/// Returns how this NIC would serve, or the reason why it cannot.
+/// Returns the choice of this NIC, or the reason why it is unusable.
 fn serve(wish: &Wish<'_>, nic: &Nic, all: &[&Nic]) -> Result<NicChoice, NoNic> {
     let device = nic.name.clone();
     let state = nic
@@ -170,7 +170,7 @@ fn serve(wish: &Wish<'_>, nic: &Nic, all: &[&Nic]) -> Result<NicChoice, NoNic> {
             let mut wanted: Vec<IpAddr> = usable.iter().map(|entry| entry.gid.ip()).collect();
             wanted.retain(|ip| address.is_ipv6() || ip.is_ipv4());
             if address.port() == 0 {
-                // Each address would get a separate port, but peers learn only the first port.
+                // Each address would get a separate port, but peers are told only the first port.
                 wanted.truncate(1);
             }
             listen.extend(wanted.iter().map(|ip| SocketAddr::new(*ip, address.port())));
@@ -205,7 +205,7 @@ fn client(
     drawn: IpAddr,
 ) -> Result<(IpAddr, &'static str), NoNic> {
     let mut ips: Vec<IpAddr> = usable.iter().map(|entry| entry.gid.ip()).collect();
-    // The sort is stable, so that equals stay in the order of the table.
+    // The sort is stable, so addresses of one family keep the order of the table.
     ips.sort_by_key(IpAddr::is_ipv6);
     let loopback = ips.iter().copied().find(IpAddr::is_loopback);
     let routable = ips.iter().copied().find(|ip| !ip.is_loopback());

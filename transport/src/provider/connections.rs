@@ -1,8 +1,8 @@
 //! Kinds of a node's connections: XRC, or RC on devices without XRC.
 //!
-//! Decides the kind, with the reason. Over XRC a poller's INI reaches any poller of the peer by SRQ number.
-//! Over RC each poller has a basic SRQ, and a poller's connection ends at one poller of the peer, which
-//! forwards the frames for other pollers (`poller/crossings.rs`). The kind is invisible to callers.
+//! Chooses the kind, and gives the reason. Over XRC a poller's INI reaches any poller of the peer by SRQ number. Over
+//! RC each poller has a basic SRQ, and a poller's connection ends at one poller of the peer, which forwards the
+//! frames for other pollers (`poller/crossings.rs`). The kind is invisible to callers.
 #![forbid(unsafe_code)]
 
 use crate::StartError;
@@ -90,7 +90,7 @@ impl fmt::Display for ConnectionKind {
 /// Chooses the kind of a device's connections, with the reason.
 ///
 /// # Errors
-/// If XRC is requested and the device does not support it.
+/// Returns an error if XRC is requested and the device does not support it.
 pub(crate) fn choose(
     asked: Connections,
     device: &DeviceAttributes,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read() {
+    fn connection_names_are_parsed() {
         for (text, connections) in
             [("auto", Connections::Auto), ("xrc", Connections::Xrc), ("rc", Connections::Rc)]
         {

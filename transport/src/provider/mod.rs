@@ -1,7 +1,7 @@
-//! Choice of a node's device: surveys the NICs, decides, opens, and gives the reason.
+//! Choice and opening of a node's device, with the reason for the choice.
 //!
-//! Called when a node starts, and to preview the choice. `choose` decides and is pure, and `survey` finds the NICs that this build
-//! supports; [`crate::NoNic`] is the reason why NICs cannot be used.
+//! Called when a node starts, and to preview the choice. `survey` finds the NICs that this build supports, and
+//! `choose` chooses among them without I/O. [`crate::NoNic`] is the reason why NICs cannot be used.
 #![forbid(unsafe_code)]
 
 mod choose;
@@ -35,7 +35,7 @@ pub(crate) struct Chosen {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) provider: &'static str,
     pub(crate) why: String,
-    /// Addresses to listen on: never empty; port 0 stands for a free one.
+    /// Addresses to listen on, never empty. Port 0 stands for a free port.
     pub(crate) listen: Vec<SocketAddr>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Chosen {
 /// client.
 ///
 /// # Errors
-/// If all devices are unusable.
+/// Returns an error if all devices are unusable.
 pub(crate) fn open(options: &NodeOptions, listen: &[SocketAddr]) -> Result<Chosen, StartError> {
     open_from(options, listen, survey::nics(), Path::new(survey::DEVICE_FILES))
 }
@@ -69,7 +69,7 @@ fn open_from(
     Ok(chosen)
 }
 
-/// Decides from the NICs of the host, and adds opened NICs to `opened`.
+/// Chooses the device from the NICs of the host, and adds opened NICs to `opened`.
 fn decide(
     options: &NodeOptions,
     listen: &[SocketAddr],
@@ -188,9 +188,9 @@ pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
     device.gid_table().into_iter().find(is_it).map(|entry| entry.index)
 }
 
-/// Returns the address of a node that does not listen: the device's first address, if the node may use it.
-/// Otherwise a separate loopback address, because a process of another user may hold the RoCE port of
-/// 127.0.0.1. A host without IPv4 has ::1 only.
+/// Returns the address of a node that does not listen, which is the device's first address if the node may use it.
+/// Otherwise it is a separate loopback address, because a process of another user may hold the RoCE port of
+/// 127.0.0.1. On a host without IPv4, the address is ::1.
 fn client_address(options: &NodeOptions) -> ClientAddress {
     if let Some(&first) = options.software().addresses.first()
         && (first.is_loopback() || options.may_leave_host())

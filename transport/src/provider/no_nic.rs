@@ -111,7 +111,7 @@ pub enum NoNic {
 }
 
 impl NoNic {
-    /// Returns how close the device came to being usable. With several devices, the reason of the closest one is
+    /// Returns how close the device came to being usable. With several devices, the reason for the closest one is
     /// reported.
     pub(crate) fn nearness(&self) -> u8 {
         match self {

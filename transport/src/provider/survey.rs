@@ -1,6 +1,6 @@
-//! Survey of the NICs. Each is opened once and read; the chosen one is kept.
+//! Survey of the host's NICs. Each NIC is opened once to read its state, and the chosen NIC stays open.
 //!
-//! Called by `decide`. A device that cannot be opened is part of the answer, not an error.
+//! Called by `decide`. A device that cannot be opened is part of the result, not an error.
 #![forbid(unsafe_code)]
 
 use super::choose::{Nic, NicState};
@@ -12,13 +12,13 @@ use std::path::Path;
 use std::sync::Arc;
 use trunkline_verbs::{Device, PortState, Provider, VerbsError};
 
-/// A family of NICs, with the knowledge of its connection manager.
+/// A family of NICs, with its connection manager.
 pub(super) trait Nics: Provider {
     /// Returns the name of the device that connections from this address use.
     fn holder(&self, address: IpAddr) -> Result<String, VerbsError>;
 }
 
-/// Directory of the kernel's files of RDMA devices.
+/// Directory of the kernel's device files for RDMA.
 pub(super) const DEVICE_FILES: &str = "/dev/infiniband";
 
 /// Returns every NIC, and adds opened NICs to `opened`. `addresses` are the addresses requested for the

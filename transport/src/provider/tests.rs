@@ -74,7 +74,7 @@ fn short(choice: &Choice) -> String {
     }
 }
 
-/// Checks one row of the table: the settings, the NICs, and the expected choice.
+/// Checks one row of the table, with the settings, the NICs and the expected choice.
 fn expect(ask: &Ask<'_>, nics: &[Nic], wanted: &str) {
     let choice = decide(ask, Ok(nics.to_vec()));
     assert_eq!(short(&choice), wanted, "listening on {:?}, device {:?}", ask.listen, ask.device);

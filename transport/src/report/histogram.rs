@@ -1,8 +1,8 @@
-//! A histogram of latencies. They are counted on the path of every call, by one thread, and read by another.
+//! Histogram of latencies. One thread records the latency of every call, and another thread reads the counts.
 //!
-//! The histogram is log-linear: each power of two of nanoseconds has four buckets of equal width, so a bucket
-//! is at most a quarter as wide as its lower bound. Memory is fixed, and a record takes a few instructions
-//! without a lock. The writer loads and stores relaxed, so a report may miss concurrent records.
+//! The histogram is log-linear: each power of two of nanoseconds has four buckets of equal width, so a bucket is at
+//! most a quarter as wide as its lower bound. Memory is fixed. Recording takes a few instructions and no lock. The
+//! writer uses relaxed loads and stores, so a report may miss concurrent records.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Binary logarithm of the number of buckets per power of two.
 const SUB_BITS: u32 = 2;
 const SUB: usize = 1 << SUB_BITS;
-/// Maximum time. Longer ones are counted in the last bucket, which ends after 18 minutes.
+/// Maximum time. Longer times are counted in the last bucket, which ends at 18 minutes.
 const MOST_NS: u64 = (1 << 40) - 1;
 const BUCKETS: usize = bucket(MOST_NS) + 1;
 
@@ -36,7 +36,7 @@ const fn top_ns(bucket: usize) -> u64 {
     ((SUB + bucket % SUB + 1) as u64) * (1 << (bucket / SUB - 1)) - 1
 }
 
-/// Adds to a counter that has a single writer. Returns the value before.
+/// Adds to a counter that has a single writer. Returns the previous value.
 #[inline]
 pub fn add(counter: &AtomicU64, more: u64) -> u64 {
     let before = counter.load(Ordering::Relaxed);
@@ -44,7 +44,7 @@ pub fn add(counter: &AtomicU64, more: u64) -> u64 {
     before
 }
 
-/// Writer's side of a histogram, for a single thread.
+/// Write half of a histogram, for a single thread.
 #[derive(Debug)]
 pub struct HistogramWriter {
     counts: [AtomicU64; BUCKETS],
@@ -65,7 +65,7 @@ impl HistogramWriter {
         add(&self.sum_ns, ns);
     }
 
-    /// Records a time of 0. Returns the number of times of 0 recorded before.
+    /// Records a time of 0. Returns how many were recorded before.
     #[inline]
     pub fn record_zero(&self) -> u64 {
         add(&self.counts[0], 1)
@@ -83,8 +83,8 @@ impl HistogramWriter {
 
 /// Times, grouped by length.
 ///
-/// A bucket is at most a quarter as wide as its lower bound, so [`Self::quantile`] is never too short and at
-/// most 25 % too long. It counts times of 18 minutes and more as 18 minutes; [`Self::sum`] is exact.
+/// A bucket is at most a quarter as wide as its lower bound, so [`Self::quantile`] is never too short and at most 25
+/// % too long. Times above 18 minutes count as 18 minutes there; [`Self::sum`] is exact.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// Empty until something is added.
@@ -116,7 +116,7 @@ impl Histogram {
         Self { counts: counts.collect(), sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns) }
     }
 
-    /// Returns the histogram as a text: the sum, then the index and the number of times of each bucket that is not empty.
+    /// Returns the histogram as text, which lists the sum, and the index and count of each bucket that is not empty.
     pub(super) fn to_text(&self) -> String {
         let mut text = self.sum_ns.to_string();
         for (index, count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -152,7 +152,8 @@ impl Histogram {
         Duration::from_nanos(self.sum_ns)
     }
 
-    /// Returns a time that the share `q` of all times does not exceed, such as 0.99; `None` if there are no times.
+    /// Returns a time that the share `q` (such as 0.99) of all times does not exceed; `None` if the histogram is
+    /// empty.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<Duration> {
         let count = self.count();

@@ -1,4 +1,4 @@
-//! Counts that a simulation checks between two turns: a poller's credits, slots, memory and open work, and
+//! Counts that a simulation checks between two turns. They cover a poller's credits, slots, memory and open work, and
 //! the CM machine's sessions.
 //!
 //! A poller returns a [`PollerLedger`] on request, through
@@ -25,18 +25,17 @@ pub struct PollerLedger {
     pub granting: Vec<Granting>,
     /// Credit granted, by SRQ.
     pub outstanding: Vec<SrqLedger>,
-    /// Size of the frames kept for sessions that are not up, in bytes, and the number of them that were not
-    /// copied. A frame that was not copied keeps a receive slot or a block of other frames, and so more than
-    /// is counted.
+    /// Size of the frames kept for sessions that are not up, in bytes, and the number of these frames that were not
+    /// copied. A frame that was not copied occupies a whole receive slot or block, which is more than the counted
+    /// bytes.
     pub early: (usize, usize),
     /// Number of posted receives, and the depth of the SRQ; `None` while there is no device.
     pub receives: Option<(u32, u32)>,
-    /// Number of free send slots, and of all; `None` while there is no device.
+    /// Number of free send slots and of all send slots; `None` while there is no device.
     pub sends: Option<(u32, u32)>,
     /// Number of work requests for sending that the device has not completed.
     pub outstanding_wr: usize,
-    /// Memory for large messages that are sent, for those that are received, and of the application's
-    /// registered buffers.
+    /// Memory for large outgoing messages, for large incoming messages, and for the application's registered buffers.
     pub memory: [MemoryLedger; 3],
     /// The poller's share of budgets. The driver's budgets are in `driver`.
     pub budgets: Vec<BudgetLedger>,
@@ -51,13 +50,13 @@ pub struct PollerLedger {
 pub struct SessionLedger {
     /// Address that the node listens on.
     pub node: SocketAddr,
-    /// Sessions that are up or coming up, at most one for each peer.
+    /// Sessions that are up or coming up, at most one per peer.
     pub sessions: Vec<SessionEntry>,
     /// Maximum number of half-open connections, per host and for all hosts. Beyond it, requests are refused.
     pub half_open_limit: (u32, u32),
-    /// Maximum number of unproven sessions of a host, and of candidates of a peer.
+    /// Maximum number of unproven sessions per host, and of candidates per peer.
     pub unproven_limit: (usize, usize),
-    /// Maximum number of connections in all sessions of a host that has several; 0 without a device.
+    /// Maximum number of connections in all sessions of a host that has several sessions; 0 without a device.
     pub host_limit: u32,
 }
 
@@ -66,7 +65,7 @@ pub struct SessionLedger {
 pub struct SessionEntry {
     /// The peer.
     pub peer: PeerKey,
-    /// True if the session is complete, as seen from here.
+    /// True if the session is complete from this node's point of view.
     pub is_up: bool,
     /// True if this node's program has named the peer.
     pub is_named: bool,
@@ -74,7 +73,7 @@ pub struct SessionEntry {
     pub announced: u32,
     /// TGTs of the session.
     pub targets: Vec<QpNumber>,
-    /// Number of sessions whose peer has yet to prove a name, and the number of them that are candidates.
+    /// Number of sessions whose peer has yet to prove a name, and how many of these sessions are candidates.
     pub unproven: (usize, usize),
 }
 
@@ -85,16 +84,16 @@ pub struct SrqLedger {
     pub outstanding: u32,
     /// Maximum number of outstanding credits.
     pub capacity: u32,
-    /// Maximum for the pairs of one peer together, unless their base credits are more.
+    /// Maximum for all pairs of one peer together, unless their base credits exceed it.
     pub per_peer: u32,
 }
 
-/// Memory of a node that a device can reach, for one use.
+/// Memory of a node that a device can access, for one purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLedger {
     /// Bytes in use.
     pub bytes: usize,
-    /// Number of registered regions, and of those kept for later messages.
+    /// Number of registered regions, and of regions kept for later messages.
     pub regions: (usize, usize),
 }
 
@@ -107,7 +106,7 @@ pub struct DriverLedger {
     pub handlers: usize,
     /// Number of slots taken by the futures of handlers.
     pub slots: usize,
-    /// True if it waits for a timer.
+    /// True if the driver waits for a timer.
     pub has_timer: bool,
     /// Number of calls in flight that were sent to a peer after it announced that it runs no further calls.
     pub sent_to_drained: usize,
@@ -115,7 +114,7 @@ pub struct DriverLedger {
     pub budgets: Vec<BudgetLedger>,
 }
 
-/// The spender's half of a pair. Positions wrap.
+/// The spender's half of a pair. Positions wrap around.
 #[derive(Debug, Clone, Copy)]
 pub struct Spending {
     /// The peer.
@@ -132,7 +131,7 @@ pub struct Spending {
     pub sent: u32,
 }
 
-/// The grantor's half of a pair. Positions wrap.
+/// The grantor's half of a pair. Positions wrap around.
 #[derive(Debug, Clone, Copy)]
 pub struct Granting {
     /// TGT that receives the spender's messages.

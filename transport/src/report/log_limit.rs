@@ -6,7 +6,7 @@
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Number of lines at once, and the time after which another may be written.
+/// Number of lines that may be written at once, and interval of the lines after them.
 const BURST: u32 = 8;
 const EVERY: Duration = Duration::from_secs(1);
 

@@ -1,4 +1,4 @@
-//! The report of a node: provider, objects, counters, and traffic by lane.
+//! Report of a node, with its provider, objects, counters, and traffic by lane.
 #![forbid(unsafe_code)]
 
 pub mod histogram;
@@ -30,78 +30,78 @@ use trunkline_verbs::{Counter, QpPath, QueuePair};
 pub struct NodeReport {
     /// Family of the device: `softrdma` or `rdma-core`.
     pub provider: &'static str,
-    /// Paths to the peers of its sessions: `shm`, `udp`, or `shm+udp` for some of each. Without a session, or
-    /// on a device with one path, the device's link, such as `udp`. `paths` has the path to each peer.
+    /// Paths to the peers of the node's sessions: `shm`, `udp`, or `shm+udp` if both are in use. Without a session,
+    /// or on a device with one path, it is the device's link, such as `udp`. `paths` lists the path to each peer.
     pub link: String,
     /// Name of the device.
     pub device: String,
     /// The node's first address, as used by peers.
     pub address: SocketAddr,
-    /// Index of that address in the device's table of GIDs.
+    /// Index of that address in the device's GID table.
     pub gid_index: Option<u16>,
-    /// Reason for the choice of this provider and this device.
+    /// Reason for the choice of the provider and the device.
     pub why: String,
-    /// Kind of its connections: `xrc`, or `rc` (then the QPs below are RC QPs).
+    /// Kind of the node's connections: `xrc` or `rc`. With `rc`, the QPs below are RC QPs.
     pub connections: &'static str,
     /// Reason for the choice of this kind.
     pub connections_why: String,
-    /// Number of devices that the node has had in succession. It is more than 1 if the device was removed and
-    /// came back.
+    /// Number of devices that the node has used in succession. It exceeds 1 if the device was removed and came back.
     pub incarnations: u64,
     /// Time at which the device was removed; `None` while it is present.
     pub removed_since: Option<SystemTime>,
-    /// Time until the node's own certificate expires, zero after that. `None` without an identity.
+    /// Time until the node's certificate expires; zero afterwards, and `None` without an identity.
     pub certificate_expires_in: Option<Duration>,
     /// Number of pollers of the node.
     pub pollers: u16,
     /// Number of CPUs that the process may use.
     pub cpus: usize,
-    /// True if its pollers share CPUs with each other or with other threads, and therefore yield and sleep instead
-    /// of spinning.
+    /// True if the pollers share CPUs with each other or with other threads, and therefore yield and sleep instead of
+    /// spinning.
     pub oversubscribed: bool,
-    /// Number of INI QPs: one per poller and peer.
+    /// Number of INI QPs, one per poller and peer.
     pub ini: u32,
-    /// Number of TGT QPs: one per poller of each peer.
+    /// Number of TGT QPs, one per poller of each peer.
     pub tgt: u32,
-    /// Number of SRQs: one per poller.
+    /// Number of SRQs, one per poller.
     pub srqs: u32,
     /// RNR NAKs sent and received since the start.
     pub rnr: u64,
-    /// Packets sent again since the start. Probes for lost packets are in `device_counters`, as `tail_loss_probes`.
+    /// Packets retransmitted since the start. Probes for lost packets are in `device_counters`, as
+    /// `tail_loss_probes`.
     pub retransmits: u64,
-    /// Requests refused because the peer uses the other kind of connections, if the device reports it. The
-    /// log names each such peer once. Both sides must set the same `NodeBuilder::connections`.
+    /// Requests refused because the peer uses the other kind of connections, if the device reports them. Each such
+    /// peer is logged once. Both sides must set the same `NodeBuilder::connections`.
     pub other_kind: u64,
-    /// Counters of the device, including earlier devices, such as `retransmits` and `drop_bad_icrc`.
+    /// Counters of the current and earlier devices, such as `retransmits` and `drop_bad_icrc`.
     pub device_counters: Vec<EventCounter>,
     /// Counters of the node. `session_refused_unproven` counts requests refused with a cookie, and
-    /// `session_cookies_unanswered` cookies that did not come back within 5 s, of at most 64 hosts at once.
-    /// `session_dial_backs_unanswered` counts sessions of peers that did not answer this node's connection,
-    /// and `frames_of_unknown_kind` ignored frames of kinds unknown to this version. A node with an
-    /// identity also has `handshakes_begun`, `handshakes_failed` and `handshakes_renewed`.
-    /// `sessions_proven`, `sessions_local` and `sessions_unproven` count its sessions opened with peers
-    /// that have proved a name, with local users, and with others.
+    /// `session_cookies_unanswered` counts cookies that were not returned within 5 s, for at most 64 hosts at once.
+    /// `session_dial_backs_unanswered` counts sessions of peers that did not answer this node's connection, and
+    /// `frames_of_unknown_kind` counts ignored frames of kinds unknown to this version. A node with an identity also
+    /// reports `handshakes_begun`, `handshakes_failed` and `handshakes_renewed`. Its `sessions_proven`,
+    /// `sessions_local` and `sessions_unproven` count sessions with peers that proved a name, with local users, and
+    /// with other peers.
     pub counters: Vec<EventCounter>,
-    /// Use and limits of the node's resources that peers use.
+    /// Use and limits of the node's resources that peers can occupy.
     pub budgets: Vec<BudgetReport>,
-    /// Limits of the offered services and of their methods.
+    /// Limits on concurrent calls of the offered services and their methods.
     pub limits: Vec<LimitReport>,
-    /// Calls of this node's methods, in the order of services and methods. Requests of unknown methods are a
-    /// row of the empty service with the method `_OTHER`.
+    /// Calls of this node's methods, in the order of services and methods. Requests for unknown methods are counted
+    /// in a row with an empty service and the method `_OTHER`.
     pub served: Vec<MethodReport>,
     /// Calls from this node to methods of its peers, in the order of services and methods.
     pub called: Vec<MethodReport>,
     /// Paths that packets take to each peer, in the order of addresses; empty if the device has only one
     /// path.
     pub paths: Vec<PathReport>,
-    /// Servers of the balanced channels.
+    /// Servers of balanced channels.
     pub servers: Vec<ServerReport>,
     /// Messages by peer, local poller and remote poller.
     pub traffic: Vec<LaneReport>,
 }
 
 impl NodeReport {
-    /// Returns the counter of this name, of the node or of its device; `None` if it does not exist.
+    /// Returns the value of a counter of the node or its device; `None` if it does not exist.
     #[must_use]
     pub fn counter(&self, name: &str) -> Option<u64> {
         let counters = self.counters.iter().chain(&self.device_counters);
@@ -111,7 +111,8 @@ impl NodeReport {
             .reduce(|sum, value| sum + value)
     }
 
-    /// Returns the report of a node at this address in a forked child, which has none of its threads.
+    /// Returns the report of a node in a forked child, where none of its threads run. `address` is the node's
+    /// address.
     #[doc(hidden)]
     #[must_use]
     pub fn forked(address: SocketAddr) -> Self {
@@ -149,22 +150,22 @@ impl NodeReport {
     }
 }
 
-/// Returns the names of the paths in use, or the device's link without any.
+/// Returns the names of the paths in use, or the device's link if no path is in use.
 pub(crate) fn link_of<'p>(paths: impl Iterator<Item = &'p str>, of_device: String) -> String {
     let names = paths.collect::<BTreeSet<_>>();
     if names.is_empty() { of_device } else { Vec::from_iter(names).join("+") }
 }
 
-/// The limit of concurrent calls of a service or of one of its methods, and its use.
+/// The limit on concurrent calls of a service or a method, and its use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitReport {
     /// Name of the service, or `service.method`.
     pub name: String,
-    /// Calls that run now, on all pollers.
+    /// Calls currently running, on all pollers.
     pub running: u32,
     /// Maximum number of running calls.
     pub limit: u32,
-    /// Calls refused by the limit since the start.
+    /// Calls refused because of the limit since the start.
     pub refused: u64,
 }
 
@@ -178,21 +179,21 @@ pub struct MethodReport {
     /// Number of finished calls, including failed ones. Streams count when they end. Requests refused by a
     /// draining server are not counted here but in `requests_refused_draining`.
     pub calls: u64,
-    /// Failed calls, by code. Codes without a call are left out.
+    /// Failed calls, by code. Codes without calls are omitted.
     pub failed: Vec<FailedCalls>,
-    /// Number of calls among `failed` that ended before they began: at a server before the handler, at a
-    /// client before the request was handed to the transport.
+    /// Number of failed calls that ended before they began: on a server before the handler started, on a client
+    /// before the request was passed to the transport.
     pub refused: u64,
     /// Number of calls that are running.
     pub running: u64,
     /// Time of each call that was not refused.
     ///
-    /// The clock is read once per turn of a poller. At a server the time extends from the turn that starts
-    /// the handler to the turn in which it ends, so it is 0 for a handler that ends in its first poll. At a
-    /// client it extends from the turn that hands over the request to the turn that takes the reply.
+    /// The clock is read once per turn of a poller. On a server, the time extends from the turn that starts the
+    /// handler to the turn in which it ends, so it is 0 for a handler that ends in its first poll. On a client, it
+    /// extends from the turn that sends the request to the turn that takes the reply.
     pub latency: Histogram,
-    /// Time in a queue of each call that had to wait: at a server for a worker of the pool, at a client for
-    /// room. When a job of the pool is queued, the clock is read for it.
+    /// Time in a queue of each call that had to wait, on a server for a worker of the pool, on a client for queue
+    /// space. The clock is also read whenever a job of the pool is queued.
     pub queued: Histogram,
 }
 
@@ -201,7 +202,7 @@ pub struct MethodReport {
 pub struct FailedCalls {
     /// Name of the code, such as `UNAVAILABLE`, or `ERROR` for an error of the method's own type.
     pub code: &'static str,
-    /// Number of the calls.
+    /// Number of these calls.
     pub calls: u64,
 }
 
@@ -213,7 +214,7 @@ pub struct PathReport {
     pub address: PeerKey,
     /// Path: `shm` for memory shared with the peer's process, or the device's link, such as `udp`.
     pub path: &'static str,
-    /// Reason why it is not shared memory; empty if that does not apply.
+    /// Reason why the path is not shared memory; empty if that does not apply.
     pub why: &'static str,
     /// Number of QPs, including receiving ones.
     pub qps: u32,
@@ -226,15 +227,15 @@ pub struct ServerReport {
     pub target: String,
     /// Address of the server, with the UDP port of its device if that is not this node's.
     pub address: PeerKey,
-    /// `up`, `connecting` or `unreachable`. `left out` while the server is up and gets no calls, `left out:
-    /// fails` or `left out: slow` if the reason is that its calls failed or lagged. `not serving` while the
-    /// server reports this for a service that the channel calls.
+    /// `up`, `connecting` or `unreachable`. `left out` while the server is up and gets no calls, with `: fails` or `:
+    /// slow` if the reason is that its calls failed or were slow. `not serving` while the server reports this for a
+    /// service that the channel calls.
     pub state: &'static str,
     /// Calls of the channel in progress at this server.
     pub calls: usize,
-    /// Calls of the channel, at all its servers, that ended because its retry budget was used up.
+    /// Calls of the channel, on all its servers, that were not retried because the retry budget was used up.
     pub unretried: u64,
-    /// Servers of the target that the channel does not use: all servers after the first 1,024.
+    /// Number of the target's servers that the channel does not use, which are all after the first 1,024.
     pub omitted: usize,
 }
 
@@ -243,7 +244,7 @@ pub struct ServerReport {
 pub struct EventCounter {
     /// Name in snake case, such as `rnr_nak_sent`. The same event has the same name on every provider.
     pub name: &'static str,
-    /// Events since the node started.
+    /// Number of events since the node started.
     pub value: u64,
 }
 
@@ -253,7 +254,7 @@ impl From<Counter> for EventCounter {
     }
 }
 
-/// The messages between one local poller and one poller of a peer, since the peer was added.
+/// The messages between a local poller and a poller of a peer since the peer was added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneReport {
@@ -279,7 +280,7 @@ impl NodeReport {
     }
 }
 
-/// The counters of one lane. Only its poller writes them, so a load and a store are enough.
+/// The counters of one lane. Only its poller writes them, so a load and a store suffice.
 #[derive(Debug, Default)]
 pub(crate) struct LaneCounters {
     sent: AtomicU64,
@@ -311,7 +312,6 @@ impl SessionQps {
         sessions.entry((peer, number)).or_default().push(Arc::downgrade(qp));
     }
 
-    /// Forgets a session.
     pub(crate) fn close(&self, peer: PeerKey, number: u32) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&(peer, number));
     }
@@ -352,7 +352,7 @@ type Lanes = BTreeMap<(u16, u16), Arc<LaneCounters>>;
 pub(crate) struct Traffic(Mutex<BTreeMap<PeerKey, Lanes>>);
 
 impl Traffic {
-    /// Returns the counters of a lane, the same ones for the same lane.
+    /// Returns the counters of a lane, which are created at the first call.
     pub(crate) fn lane(&self, peer: PeerKey, local: PollerIndex, remote: PollerIndex) -> Arc<LaneCounters> {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(peers.entry(peer).or_default().entry((local.0, remote.0)).or_default())
@@ -371,7 +371,6 @@ impl Traffic {
         })
     }
 
-    /// Returns all lanes in order.
     pub(crate) fn report(&self) -> Vec<LaneReport> {
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lanes = peers

@@ -1,8 +1,8 @@
 //! The report of a node as text for Prometheus.
 //!
-//! Names of calls follow OpenTelemetry's conventions for RPC, as Prometheus writes them. All other names
-//! begin with `trunkline_`. Prometheus scrapes every few seconds, so the text is built from the report on
-//! demand, at no cost for calls.
+//! Metric names for calls follow OpenTelemetry's conventions for RPC, in the spelling of Prometheus. All other names
+//! begin with `trunkline_`. Prometheus scrapes every few seconds, so the text is built from the report on demand,
+//! without a cost for calls.
 
 use crate::{EventCounter, Histogram, MethodReport, NodeReport};
 use std::collections::BTreeMap;
@@ -15,8 +15,8 @@ const BOUNDS: std::ops::RangeInclusive<u32> = 10..=36;
 impl NodeReport {
     /// Returns the calls, counters, budgets and limits in the text format of Prometheus.
     ///
-    /// Times of calls are `rpc_server_call_duration_seconds` and `rpc_client_call_duration_seconds`, with the labels
-    /// `rpc_system_name` and `rpc_method`, as OpenTelemetry names them.
+    /// The durations of calls are `rpc_server_call_duration_seconds` and `rpc_client_call_duration_seconds`, with the
+    /// labels `rpc_system_name` and `rpc_method`, as OpenTelemetry names them.
     #[must_use]
     pub fn prometheus(&self) -> String {
         let mut text = Text::default();
@@ -162,8 +162,8 @@ impl Text {
     }
 }
 
-/// Returns the name of a method as OpenTelemetry writes it. A slash in the method's own name is encoded, so
-/// that names stay unique.
+/// Returns the full name of a method in OpenTelemetry's form. A slash in the method's name is encoded, so that full
+/// names are unique.
 fn full_name(row: &MethodReport) -> String {
     let method = row.method.replace('%', "%25").replace('/', "%2F");
     if row.service.is_empty() { method } else { format!("{}/{method}", row.service) }

@@ -1,9 +1,9 @@
-//! The flight record of a node: its last events, for `Node::record` and `trunkctl record`.
+//! The flight record of a node, with its last events, for `Node::record` and `trunkctl record`.
 //!
-//! Calls are too frequent to record without sampling, and each poller has a ring for them in the layer above.
-//! This record has the node's events: sessions, the device, drains, held pollers. They are as rare as log
-//! lines, and written by the CM machine and by threads of the program, never by a poller. Memory is fixed: a
-//! new event replaces the oldest one.
+//! Calls are too frequent to record without sampling, so the layer above keeps a ring of sampled calls per poller.
+//! This record contains the node's other events, such as sessions, drains, held pollers and changes of the device.
+//! They are as rare as log lines, and are recorded by the CM machine and by threads of the program, never by a
+//! poller. Memory is fixed, so a new event replaces the oldest one.
 #![forbid(unsafe_code)]
 
 use super::status::clean;
@@ -18,9 +18,9 @@ use trunkline_verbs::{Clock, Time};
 
 /// The first line.
 const MAGIC: &str = "trunkline-record 1";
-/// Maximum number of events of each list. The first has the node's own events, the second sessions, which
-/// peers can begin and end at any rate. The third has requests refused after the peer has proved its
-/// address. The last has requests refused before, which anyone can send in the name of any address.
+/// Maximum number of events in each list. The first list is for the node's own events, the second for sessions, which
+/// peers can begin and end at any rate. The third is for requests refused after the peer proved its address. The last
+/// is for requests refused before such a proof, whose address may be forged.
 const LISTS: [usize; 4] = [128, 512, 96, 32];
 /// Maximum length of an event as a line, in bytes.
 const LONGEST_LINE: usize = 512;
@@ -29,7 +29,7 @@ const LONGEST_LINE: usize = 512;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// One in 64 finished calls of a method. Its failure is a separate event.
+    /// A sampled call, one in 64 finished calls of a method. Its failure is a separate event.
     Call,
     /// A call that failed.
     CallFailed,
@@ -90,7 +90,7 @@ impl EventKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns the index in [`LISTS`], for refused requests the first of two.
+    /// Returns the index in [`LISTS`]; for refused requests, the first of their two lists.
     fn list(self) -> usize {
         match self {
             Self::SessionUp | Self::SessionDown | Self::SessionNotMade => 1,
@@ -99,7 +99,7 @@ impl EventKind {
         }
     }
 
-    /// Returns the kind's rank: when the record is full, events of higher ranks are removed first.
+    /// Returns the kind's rank. When the record is full, events of higher ranks are removed first.
     fn rank(self) -> u8 {
         match self {
             Self::Call => 3,
@@ -133,7 +133,7 @@ pub struct RecordedEvent {
     pub code: String,
     /// Latency of a call, or the time for which a poller has been held.
     pub took: Option<Duration>,
-    /// Reason of a failed call, or cause of another event.
+    /// Reason for a failed call, or cause of another event.
     pub cause: String,
 }
 
@@ -230,7 +230,7 @@ impl fmt::Display for RecordedEvent {
     }
 }
 
-/// The record of a running node, as its socket gives it to `trunkctl record`.
+/// The record of a running node, as sent to `trunkctl record` through the node's socket.
 #[doc(hidden)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRecord {
@@ -238,7 +238,7 @@ pub struct NodeRecord {
     pub address: SocketAddr,
     /// Events of the node, by time.
     pub events: Vec<RecordedEvent>,
-    /// Number of events that are left out.
+    /// Number of omitted events.
     pub omitted: usize,
 }
 
@@ -271,7 +271,7 @@ impl NodeRecord {
         text
     }
 
-    /// Parses a text. Returns `None` if it is malformed. Events of unknown kinds are left out.
+    /// Parses a text. Returns `None` if it is malformed. Events of unknown kinds are omitted.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
@@ -314,7 +314,7 @@ struct NodeEvent {
     held: Option<Held>,
 }
 
-/// A poller that code of the program has held.
+/// A poller that code of the program has occupied.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Held {
@@ -326,7 +326,7 @@ pub struct Held {
     pub time: Duration,
 }
 
-/// The last events of a node, except calls.
+/// The last events of a node, without calls.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct NodeEvents {
@@ -335,7 +335,7 @@ pub struct NodeEvents {
 }
 
 impl NodeEvents {
-    /// Creates the record of a node with this clock. Later events do not allocate.
+    /// Creates the record of a node with this clock. Recording an event does not allocate.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { events: Mutex::new(LISTS.map(VecDeque::with_capacity)), clock }
@@ -384,7 +384,7 @@ impl NodeEvents {
         self.add(kind, Some(peer), Cause::Down(cause), None);
     }
 
-    /// Records a peer's request that was refused. Without proof, the address can be forged.
+    /// Records the refusal of a peer's request. If `is_proven` is false, the address may be forged.
     pub(crate) fn refused(&self, peer: Option<PeerKey>, cause: &'static str, is_proven: bool) {
         let kind = EventKind::SessionRefused;
         let event = NodeEvent { at: self.clock.now(), kind, peer, cause: Cause::Text(cause), held: None };
@@ -476,7 +476,7 @@ mod tests {
         assert!(read.events.is_sorted_by_key(|event| event.at_ns));
     }
 
-    /// Any process of the user can claim to be a node, and a peer may cause a long text.
+    /// A hostile process of the user can claim to be a node, and a peer may cause a long text.
     #[test]
     fn record_lines_are_bounded_and_have_no_control_characters() {
         let long = "\u{1b}[2J\u{85}".repeat(1000);

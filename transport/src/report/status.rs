@@ -1,8 +1,7 @@
-//! The description of a node that its socket gives to `trunkctl nodes`.
+//! The description of a node that it sends to `trunkctl nodes` through its socket.
 //!
-//! Defines the text: a line for each fact, with its name and values separated by tabs. Readers skip unknown
-//! lines, so later versions may add some. The node writes the text on the CM machine's thread, without its
-//! pollers.
+//! The text has one line per fact, with the name and the values separated by tabs. Readers skip unknown lines, so
+//! later versions may add lines. The node writes the text on the CM machine's thread, without involving its pollers.
 #![forbid(unsafe_code)]
 
 use super::{Histogram, MethodReport};
@@ -26,29 +25,29 @@ const LAST_LINE: usize = 64;
 /// A running node, as it describes itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// Address that it listens on first.
+    /// First address that the node listens on.
     pub address: SocketAddr,
-    /// UDP port of its device; the RoCEv2 port for earlier versions.
+    /// UDP port of the node's device; the RoCEv2 port if the node's version does not report it.
     pub udp_port: u16,
-    /// Number of its pollers.
+    /// Number of the node's pollers.
     pub pollers: u16,
-    /// Paths of its packets, such as `shm` or `shm+udp`; the device's link without a session.
+    /// Paths of the node's packets, such as `shm` or `shm+udp`; the device's link without a session.
     pub link: String,
-    /// Kind of its connections: `xrc` or `rc`.
+    /// Kind of the node's connections: `xrc` or `rc`.
     pub connections: String,
-    /// True while its device is removed.
+    /// True while the node's device is removed.
     pub is_away: bool,
-    /// Number of packets that its device has sent again.
+    /// Number of packets that the device has retransmitted.
     pub retransmits: u64,
-    /// Methods that it serves and calls.
+    /// Methods that the node serves and calls.
     pub methods: Vec<MethodStatus>,
-    /// Number of methods that are left out.
+    /// Number of omitted methods.
     pub methods_omitted: usize,
     /// Time of the description by the node's own clock, in nanoseconds.
     pub at_ns: u64,
-    /// The node's peers, or the first ones if there are very many.
+    /// The node's peers, or as many as fit in the text.
     pub peers: Vec<PeerStatus>,
-    /// Number of peers that are left out.
+    /// Number of omitted peers.
     pub omitted: usize,
 }
 
@@ -63,7 +62,7 @@ pub struct MethodStatus {
     pub method: String,
     /// Number of failed calls.
     pub failed: u64,
-    /// Number of calls among them that ended before they began.
+    /// Number of failed calls that ended before they began.
     pub refused: u64,
     /// Number of calls that are running.
     pub running: u64,
@@ -102,20 +101,20 @@ impl MethodStatus {
 /// A peer of a running node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Address that it listens on, with the UDP port of its device if that is not this node's.
+    /// Address that the peer listens on, with the UDP port of its device if that is not this node's.
     pub address: PeerKey,
-    /// True while there is a session with it.
+    /// True while there is a session with the peer.
     pub is_up: bool,
     /// Principal that the peer has proved in the session; `None` if unauthenticated.
     pub name: Option<String>,
-    /// Level of the session: `encrypted`; `local` in clear with a process of the same user on this host;
-    /// `none` in clear. `None` without a session, and for earlier versions.
+    /// Level of the session: `encrypted`, `local` (in clear, with a process of the same user on this host) or `none`
+    /// (in clear). `None` without a session, or if the node's version does not report it.
     pub level: Option<String>,
     /// Messages sent to the peer, on all pollers, since it was added.
     pub sent: u64,
-    /// Messages received from it.
+    /// Messages received from the peer.
     pub received: u64,
-    /// Paths of packets to it, with the number of QPs of each.
+    /// Paths of packets to the peer, with the number of QPs on each path.
     pub paths: Vec<PathStatus>,
 }
 
@@ -124,14 +123,13 @@ pub struct PeerStatus {
 pub struct PathStatus {
     /// Path: `shm` for shared memory, or the link, such as `udp`.
     pub path: String,
-    /// Reason why it is not shared memory; empty if it is.
+    /// Reason why the path is not shared memory; empty if it is.
     pub why: String,
     /// Number of QPs that use it.
     pub qps: u32,
 }
 
 impl PathStatus {
-    /// Returns the paths of a peer's QPs, each once.
     pub(crate) fn of(qps: impl Iterator<Item = QpPath>) -> Vec<Self> {
         let mut paths = BTreeMap::<_, u32>::new();
         for path in qps {

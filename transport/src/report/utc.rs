@@ -1,4 +1,4 @@
-//! Times of the calendar as texts.
+//! Calendar times as text.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! Steps to release a removed device completely and to look for it until it is back.
+//! State machine that releases a removed device completely, and searches for it until it is back.
 //!
 //! ```text
 //! Present --- removed ---> Emptying --- every poller has taken what had arrived ---> Releasing
@@ -6,10 +6,10 @@
 //!    `------- opened --- Looking <--- every poller has released it ---------------------'
 //! ```
 //!
-//! The kernel removes a device only when every process has released every object on it. So the node does not
-//! wait for the device: incomplete work fails, although it may have arrived. While the device is away, a send
-//! fails as for a peer that is down, at the interval of the search for the device. The CM machine passes in
-//! the events and performs the results.
+//! The kernel removes a device only when every process has released every object on it. So the node does not wait for
+//! incomplete work, which fails although it may have been delivered. While the device is away, sends fail as if the
+//! peer were down, with the interval of the search as the pause. The CM machine passes in the events and executes the
+//! results.
 #![forbid(unsafe_code)]
 
 use crate::node::incarnation::{self, DeviceShared, Listening, Opened};
@@ -20,10 +20,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// First and longest pause between two attempts to find the device.
+/// First pause between two attempts to open the device, and the number of times that it doubles.
 const LOOK_FIRST: Duration = Duration::from_millis(10);
 const LOOK_DOUBLINGS: u32 = 6;
-/// Number of failed attempts, about a minute of them, between two log lines about the absence.
+/// Number of failed attempts between two log lines about the absence, which is about a minute.
 const TELL_EVERY: u32 = 64;
 
 /// State of the device: present, or away.
@@ -55,8 +55,8 @@ pub(super) struct Presence {
 }
 
 impl Presence {
-    /// Creates the state for a present device. Later devices must be of the same family, even if others are
-    /// found then.
+    /// Creates the state for a present device. Later devices must be of the same family, even if devices of other
+    /// families are found.
     pub(super) fn new(options: NodeOptions, device: &DeviceShared, pollers: BTreeSet<PollerIndex>) -> Self {
         Self {
             state: Stage::Present,
@@ -79,7 +79,7 @@ impl Presence {
         }
     }
 
-    /// Takes the peers that were wanted since the last call.
+    /// Takes the peers recorded by [`Presence::want`] since the last call.
     pub(super) fn take_wanted(&mut self) -> BTreeSet<PeerKey> {
         std::mem::take(&mut self.wanted)
     }
@@ -139,7 +139,6 @@ impl Presence {
         self.state = Stage::Looking { next, failures: failures.saturating_add(1) };
     }
 
-    /// Handles the return of the device.
     pub(super) fn returned(&mut self) {
         self.state = Stage::Present;
     }

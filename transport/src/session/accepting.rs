@@ -1,6 +1,6 @@
-//! The passive half of the CM machine: a peer that dials gets a TGT and a welcome, or a refusal.
+//! The passive half of the CM machine. A peer that dials gets a TGT and a welcome, or a refusal.
 //!
-//! `requests.rs` judges requests; the peer's machine assigns them to sessions.
+//! `requests.rs` checks requests, and the peer's machine assigns them to sessions.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use trunkline_verbs::{CmId, ConnectParameters, VerbsError};
 
 impl CmMachine {
-    /// Handles the request of a peer that dials.
+    /// Handles a request from a peer that dials.
     pub(super) fn request(
         &mut self,
         id: &Arc<dyn CmId>,
@@ -32,8 +32,8 @@ impl CmMachine {
         }
     }
 
-    /// Logs and records a refusal, as a warning if a person has to act. A refusal with a cookie is only counted. Requests
-    /// before the proof can carry any address, so they have separate limits.
+    /// Logs and records a refusal, as a warning if a person has to act. A refusal with a cookie is only counted.
+    /// Requests without a proof of the address can be forged, so their log lines have a separate limit.
     fn log_refusal(&mut self, id: &dyn CmId, refusal: Refusal) {
         if matches!(refusal, Refusal::Unproven(..)) {
             return;
@@ -61,7 +61,7 @@ impl CmMachine {
         let key = admitted.peer;
         let now = self.now();
         if self.peers.get(key).is_some() {
-            // The address may have another owner than before.
+            // The owner of the address may have changed.
             self.shared.hosts.learn(key);
         }
         if is_one_flow(id.as_ref()) && self.peers.get(key).is_none() {
@@ -147,7 +147,7 @@ impl CmMachine {
         if let Some(suppressed) = self.log.line(now) {
             tracing::warn!(peer = %key, %error, step, suppressed, "session request not completed");
         }
-        // The dialling side may have given up, which ends the connection of the endpoint.
+        // The dialling side may have withdrawn its request, which ends the endpoint's connection.
         let transient = matches!(error, VerbsError::Invalid(_));
         self.drive(key, |machine, into| {
             machine.fail(now, number, PeerDown::DeviceFailed, transient, into);
@@ -155,7 +155,7 @@ impl CmMachine {
     }
 }
 
-/// Returns true if only answers in one pair of UDP ports reach the sender of a request.
+/// Returns true if answers reach the sender of a request only through one pair of UDP ports.
 fn is_one_flow(id: &dyn CmId) -> bool {
     id.udp_ports().is_some_and(|ports| ports.own.is_some())
 }

@@ -1,21 +1,21 @@
 //! Accepted connections whose RTU has not arrived yet. The first packet at their QP also establishes them.
 //!
-//! Some devices, including the software device, treat that packet as the RTU themselves. NICs report it to
-//! the program (`IBV_EVENT_COMM_EST`), which must notify the connection manager; otherwise a lost RTU would
-//! delay the session until the REP is sent again. Owned by the endpoints; never waits.
+//! Some devices, including the software device, treat that packet as the RTU themselves. NICs report it to the
+//! program (`IBV_EVENT_COMM_EST`), which must notify the connection manager. Otherwise a lost RTU would delay the
+//! session until the REP is retransmitted. Owned by the endpoints.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use trunkline_verbs::{CmId, QpNumber};
 
-/// Connections that are not established yet, by QP. QP numbers are reused, so an entry ends with its
+/// Connections that are not established yet, by QP. QP numbers are reused, so an entry is removed with its
 /// connection.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedPackets(BTreeMap<QpNumber, Arc<dyn CmId>>);
 
 impl AwaitedPackets {
-    /// Lets the next packet at `qp` establish the connection of `id`.
+    /// Registers `id`, so that the next packet at `qp` establishes its connection.
     pub(super) fn await_packet(&mut self, qp: QpNumber, id: &Arc<dyn CmId>) {
         self.0.insert(qp, Arc::clone(id));
     }

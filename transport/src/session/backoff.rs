@@ -2,19 +2,19 @@
 //!
 //! Owned by the peer's connection machine. It counts consecutive failures, by kind:
 //!
-//! | what ended | pause before the next attempt |
+//! | end | pause before the next attempt |
 //! |---|---|
-//! | an attempt that the peer's host, or this one, refused | 10 ms, doubling to 1.3 s |
+//! | an attempt that the peer's host or this host refused | 10 ms, doubling to 1.3 s |
 //! | an unanswered attempt, which takes seconds | 1 s, doubling to 8 s |
 //! | a session that was up for less than [`STABLE`] | 10 ms, doubling to 1.3 s |
 //! | a session that was up for longer | none |
 //! | an attempt that failed on this node, before it reached the peer | none |
 //!
-//! While a caller waits through the pauses, the next attempt begins early, so that a request is sent at least once a second:
-//! 750 ms after a refusal, 300 ms after an unanswered attempt, whose last request is 600 ms old by then. [`Pace`] bounds such
-//! attempts of a node.
+//! While a caller waits through the pauses, the next attempt begins early, so that a request is sent at least once a
+//! second: 750 ms after a refusal, 300 ms after an unanswered attempt, whose last request is 600 ms old by then.
+//! [`Pace`] limits the rate of such attempts by a node.
 //!
-//! Each pause is lengthened by up to a quarter, which differs between nodes and attempts. An established
+//! Each pause is lengthened by up to a quarter, by an amount that differs between nodes and attempts. An established
 //! session resets the count of failed attempts.
 #![forbid(unsafe_code)]
 
@@ -27,16 +27,16 @@ use trunkline_verbs::Time;
 /// First pause after a refused attempt, and the number of times that it doubles.
 const REFUSED_FIRST: Duration = Duration::from_millis(10);
 const REFUSED_DOUBLINGS: u32 = 7;
-/// First pause after an unanswered attempt, and the number of times that it doubles. Callers wait for every
-/// attempt in progress, and an unanswered one takes seconds, so pauses are longer.
+/// First pause after an unanswered attempt, and the number of times that it doubles. Pauses are longer because
+/// callers wait for every attempt in progress, and an unanswered attempt takes seconds.
 const UNANSWERED_FIRST: Duration = Duration::from_secs(1);
 const UNANSWERED_DOUBLINGS: u32 = 3;
 /// Longest pauses while a caller waits.
 const REFUSED_WAITED: Duration = Duration::from_millis(750);
 const UNANSWERED_WAITED: Duration = Duration::from_millis(300);
-/// Maximum number of peers per second at which a node begins early attempts.
+/// Maximum number of early attempts per second that a node begins.
 const EARLY_PER_SECOND: usize = 64;
-/// Minimum time up after which a session's end is not followed by a pause.
+/// Minimum time for which a session was up if its end is not followed by a pause.
 const STABLE: Duration = Duration::from_secs(1);
 /// Number of consecutive transient failures that are not reported.
 pub(super) const SILENT_FAILURES: u32 = 8;
@@ -46,7 +46,7 @@ pub(super) const SILENT_FAILURES: u32 = 8;
 pub(super) struct Backoff {
     /// Random number for this node and the peer.
     seed: u64,
-    /// Number of consecutive failed attempts, and the number of unanswered attempts at their end.
+    /// Number of consecutive failed attempts, and how many of the last of them were unanswered.
     failures: u32,
     unanswered: u32,
     /// Number of consecutive sessions that were up only for a short time.
@@ -91,7 +91,7 @@ impl Backoff {
         (self.not_before, self.early) = (None, None);
     }
 
-    /// Forgets all failures, when they were not the peer's fault.
+    /// Clears all failures, if the peer did not cause them.
     pub(super) fn reset(&mut self) {
         *self = Self::new(self.seed);
     }
@@ -105,8 +105,8 @@ impl Backoff {
         self.early = Some(now + self.with_jitter(pause.min(REFUSED_WAITED), self.short_lived));
     }
 
-    /// Notes a failed attempt. Returns true if it is not to be reported, because it is `transient` and the
-    /// next attempt is expected to succeed.
+    /// Records a failed attempt. Returns true if it is not reported, because it is `transient` and the next attempt
+    /// is expected to succeed.
     pub(super) fn failed(&mut self, now: Time, cause: PeerDown, transient: bool) -> bool {
         if cause.is_of_this_node() {
             self.reset();
@@ -137,7 +137,7 @@ impl Backoff {
     }
 }
 
-/// The rate of a node's early attempts.
+/// Rate limit on a node's early attempts.
 #[derive(Debug, Default)]
 pub(super) struct Pace(VecDeque<Time>);
 
@@ -196,7 +196,7 @@ mod tests {
             let unanswered = pauses(&mut backoff, PeerDown::Unreachable, 6);
             let expected = [1000, 2000, 4000, 8000, 8000, 8000];
             assert!(unanswered.iter().zip(expected).all(|(pause, ms)| within(*pause, ms)), "{unanswered:?}");
-            // The host comes back before its program; then the host fails again.
+            // The host is back before its program, and then fails again.
             let refused = pauses(&mut backoff, PeerDown::NotListening, 1);
             assert!(within(refused[0], 640), "{refused:?}");
             let unanswered = pauses(&mut backoff, PeerDown::Unreachable, 1);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn transient_failures_are_silent_until_there_are_many() {
+    fn first_transient_failures_are_not_reported() {
         let mut backoff = Backoff::new(7);
         for _ in 1..SILENT_FAILURES {
             assert!(backoff.failed(START, PeerDown::Refused("stale"), true));

@@ -1,5 +1,5 @@
-//! The CM machine, one per node. It owns the endpoints, creates INIs and TGTs, feeds the connection machines
-//! and performs their actions. `dialling.rs` is its active half, `requests.rs` and `accepting.rs` are its
+//! The CM machine, one per node. It owns the endpoints, creates INIs and TGTs, passes events to the connection
+//! machines and executes their actions. `dialling.rs` is its active half, `requests.rs` and `accepting.rs` are its
 //! passive half, and `events.rs` handles connection manager events.
 //!
 //! Pollers and the CM machine communicate through commands, without waiting for each other. The machine
@@ -42,13 +42,13 @@ use trunkline_softrdma::device::{LinkChoice, NodeRequest, NodeSocket};
 use trunkline_softrdma::link::{PortOwner, ROCE_PORT};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, Time};
 
-/// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers.
-/// Pollers check their timers every 20 ms, so a late one is busy in its driver.
+/// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers. Pollers
+/// check their timers every 20 ms, so a poller that is late is busy in its driver.
 const REPORTS_TAKE: Duration = Duration::from_millis(50);
 
 /// Minimum time between two probes of a live session for a newcomer.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of sessions of a host that are probed for a newcomer from another port of it.
+/// Maximum number of a host's sessions that are probed for a newcomer at another port of the host.
 const PROBED: usize = 64;
 
 /// Minimum time between two searches for a stopped process, which read the descriptors of all processes of this
@@ -57,21 +57,21 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
 /// Remedy if packets do not reach a peer.
 const OPEN_PORT: &str = "have firewalls let packets from this node through to the peer's UDP port: 4791, or the one after the slash in `peer`";
 
-/// Maximum number of peers in a node's description of itself, since more do not fit the answer.
+/// Maximum number of peers in the node's status, since more do not fit in it.
 const MAX_PEERS: usize = 2048;
 
-/// Step that the next turn performs.
+/// Step that the next turn executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// Take events and commands.
     Work,
     /// Announce the sleep.
     Announce,
-    /// Take events and commands that came before the announcement.
+    /// Take events and commands that arrived before the announcement.
     LookAgain,
     /// Resume after sleep.
     Asleep,
-    /// End the machine, which cannot sleep.
+    /// End the machine, because it cannot sleep.
     Broken,
 }
 
@@ -114,10 +114,10 @@ pub(crate) struct CmMachine {
     pub(super) renew_after: Duration,
     /// Rate of attempts that begin early because callers wait.
     pace: Pace,
-    /// Watch of the node, and its next time.
+    /// Watch of the node, and the time of its next call.
     watch: Option<(Arc<dyn Watch>, Time)>,
-    /// Socket through which the node describes itself. `None` on hardware, in process, in a simulation, and
-    /// if it cannot be created.
+    /// Socket through which the node sends its status. `None` on hardware, in process, in a simulation, and if the
+    /// socket cannot be created.
     socket: Option<NodeSocket>,
     /// Time of the last search for a stopped process.
     searched: Option<Time>,
@@ -131,7 +131,7 @@ pub(crate) struct CmMachine {
 
 impl CmMachine {
     /// # Errors
-    /// When a descriptor cannot be waited for.
+    /// Returns an error if the machine cannot wait for a descriptor.
     pub(crate) fn new(
         shared: Arc<NodeShared>,
         sleeper: Sleeper,
@@ -184,7 +184,7 @@ impl CmMachine {
         Ok(this)
     }
 
-    /// Takes all events and commands, and runs the timers. Returns true if there was any event or command.
+    /// Takes all events and commands, and runs the timers. Returns true if there was an event or command.
     fn work(&mut self) -> bool {
         let mut worked = false;
         while let Some(event) = self.endpoints.next_async_event() {
@@ -220,7 +220,7 @@ impl CmMachine {
         worked
     }
 
-    /// Returns the node's description of itself.
+    /// Returns the node's status.
     fn status(&self) -> NodeStatus {
         let facts = self.shared.device.facts();
         let peers = self.peers.all().map(|(key, peer)| {
@@ -401,7 +401,7 @@ impl CmMachine {
         let shared = &self.shared;
         let pollers = u16::try_from(shared.pollers.len()).unwrap_or(u16::MAX);
         let (levels, numbers) = (self.levels, &self.numbers);
-        // Processes of one host have no firewall in between.
+        // There is no firewall between processes on one host.
         let tries_one_flow =
             self.is_client && self.peers.get(key).is_none() && self.endpoints.is_of_other_host(key.host());
         self.peers.add(key, || {
@@ -441,7 +441,7 @@ impl CmMachine {
         }
     }
 
-    /// Handles the removal of the device: every session ends, and the pollers release the device.
+    /// Handles the removal of the device. All sessions end, and the pollers release the device.
     pub(super) fn device_removed(&mut self) {
         if self.closed || !self.presence.is_present() || mutant!(removal_is_ignored) {
             return;
@@ -513,7 +513,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Takes a device, with its event channel and listeners.
+    /// Takes a device with its event channel and listeners.
     fn attach(&mut self, device: Arc<DeviceShared>, listening: Listening) -> io::Result<()> {
         let Listening { channel, listeners } = listening;
         self.sleeper.watch(|| channel.as_fd())?;
@@ -557,7 +557,7 @@ impl CmMachine {
         self.levels != Levels::None && self.exempts_local_user && id.local_user().is_some()
     }
 
-    /// Feeds a peer's machine, and performs its actions.
+    /// Passes an event to a peer's machine, and executes the resulting actions.
     pub(super) fn drive<R: Default>(
         &mut self,
         key: PeerKey,
@@ -641,7 +641,7 @@ impl CmMachine {
         }
     }
 
-    /// Returns the cause of a session's end, which may be a stop of this process.
+    /// Returns the cause of a session's end, which is a stop of this process if that explains it.
     fn explain_stop(&self, key: PeerKey, number: u32, cause: PeerDown) -> PeerDown {
         let began = self.peers.get(key).and_then(|peer| peer.machine.began(number));
         began.map_or(cause, |began| self.shared.stops.explain(cause, began, self.now()))
@@ -670,8 +670,8 @@ impl CmMachine {
         stopped.unwrap_or(cause)
     }
 
-    /// Remembers the path MTU for the next sessions with a peer if large packets have vanished in this one. Returns true
-    /// if they have.
+    /// Records the path MTU for the next sessions with a peer if large packets were lost in this session. Returns
+    /// true in this case.
     pub(super) fn remember_mtu(&mut self, key: PeerKey, number: u32, cause: PeerDown) -> bool {
         let asked = self.endpoints.asked(key, number).map(|(_, mtu)| mtu);
         let Some(next) = cause.next_mtu(asked) else { return false };
@@ -730,7 +730,7 @@ impl CmMachine {
         }
     }
 
-    /// Runs the watch of the node and checks the node's certificate, if the time for this has come.
+    /// Calls the node's watch and checks the node's certificate when it is time.
     fn have_watched(&mut self, now: Time) {
         if let Some((watch, next)) = self.watch.as_mut().filter(|(_, next)| *next <= now) {
             *next = watch.look(now);
@@ -739,7 +739,7 @@ impl CmMachine {
         }
     }
 
-    /// Forgets a peer that is idle.
+    /// Removes an idle peer.
     pub(super) fn forget(&mut self, key: PeerKey) {
         if self.peers.remove(key).is_none() {
             return;
@@ -817,8 +817,8 @@ impl trunkline_machine::Machine for CmMachine {
     }
 }
 
-/// Creates the socket through which the node describes itself, if other programs of its host can find it.
-/// Returns `None` if that fails.
+/// Creates the socket through which the node sends its status, if other programs on its host can find it. Returns
+/// `None` if that fails.
 fn open_socket(options: &NodeOptions, device: &DeviceShared, sleeper: &Sleeper) -> Option<NodeSocket> {
     let software = options.software();
     let is_of_host = device.provider == SOFTWARE && matches!(software.link, LinkChoice::Udp);
@@ -834,9 +834,9 @@ fn open_socket(options: &NodeOptions, device: &DeviceShared, sleeper: &Sleeper) 
 }
 
 impl Drop for CmMachine {
-    /// Ends the pollers, however this machine ends: they are not notified in another way.
+    /// Ends the pollers, which are not notified of this machine's end in another way.
     fn drop(&mut self) {
-        // Endpoints that were resolved too late hold the device.
+        // Endpoints that were resolved too late keep the device open.
         while self.handle.next_command().is_some() {}
         for poller in &self.shared.pollers {
             poller.command(Command::End);

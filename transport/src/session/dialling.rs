@@ -1,9 +1,8 @@
-//! The active half of the CM machine: from a wanted session to connected INIs for its pollers.
+//! The active half of the CM machine, which connects an INI per poller for a requested session.
 //!
 //! ```text
-//! dial -> the way is looked up -> resolved -> connect ... all INIs connected, all TGTs arrived -> up
-//!  ^                                              |
-//!  `---------- refused as unproven, with a cookie -'
+//! dial -> route lookup -> resolved -> connect ... all INIs connected, all TGTs arrived -> up ^ | `---------- refused
+//! as unproven, with a cookie -'
 //! ```
 //!
 //! Requested by the connection machine (`CmMachine::drive`), which receives the failures.
@@ -51,7 +50,7 @@ impl CmMachine {
             udp_port: self.udp_port,
             is_local: false,
         };
-        // Resolving may take seconds, above all for a dead peer.
+        // Resolving may take seconds, especially for a dead peer.
         let (hello, handle) = (hello.emit(), self.handle.clone());
         let done = move |outcome| {
             handle.command(CmCommand::Resolved { peer: key, number, poller, hello, outcome });
@@ -76,7 +75,7 @@ impl CmMachine {
         let usual = key.udp_port().map(UdpPorts::new);
         let now = self.now();
         let path_mtus = [peer.path_mtu, self.peers.path_mtu(key.host(), now)];
-        // A dial-back has the form and path MTU of the request that it answers: one node stores the path MTU
+        // A dial-back has the form and path MTU of the request that it answers, since one node stores the path MTU
         // for both.
         let asked = self.endpoints.asked(key, number);
         let path_mtu = asked.map(|(_, mtu)| mtu).into_iter().chain(path_mtus.into_iter().flatten()).min();
@@ -97,8 +96,8 @@ impl CmMachine {
         log_set_up(key, number, "request sent", &format_args!("poller {poller}"));
     }
 
-    /// Answers a peer that requires proof of our address. Each INI returns the cookie with a new endpoint and
-    /// request, since a refused endpoint cannot be reused.
+    /// Responds to a peer that requires proof of this node's address. Each INI returns the cookie with a new endpoint
+    /// and request, since a refused endpoint cannot be reused.
     pub(super) fn prove(
         &mut self,
         key: PeerKey,
@@ -118,11 +117,11 @@ impl CmMachine {
         self.drive(key, |machine, actions| machine.unproven(now, number, poller, actions));
     }
 
-    /// Returns our source address for a peer, and our listening port there. An address of `None` lets the
-    /// device choose.
+    /// Returns this node's source address for a peer, and the listening port. If the address is `None`, the device
+    /// chooses.
     ///
     /// # Errors
-    /// If this node does not listen on an address of the peer's family.
+    /// Returns an error if this node does not listen on an address of the peer's family.
     fn source_for(&self, key: PeerKey, peer: &PeerSession) -> Result<(Option<IpAddr>, NonZeroU16), PeerDown> {
         // `::` includes the addresses of both families.
         let reaches = |address: &&SocketAddr| {
@@ -139,7 +138,7 @@ impl CmMachine {
         Ok((source, NonZeroU16::new(listening.port()).ok_or(PeerDown::DeviceFailed)?))
     }
 
-    /// Hands the INIs of a session that is up to the pollers.
+    /// Passes the INIs of a session that is up to the pollers.
     pub(super) fn up(&mut self, key: PeerKey, number: u32, welcome: &Welcome, actions: &mut Vec<Action>) {
         let now = self.now();
         let Some(peer) = self.peers.get_mut(key) else { return };

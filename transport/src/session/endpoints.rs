@@ -1,8 +1,8 @@
-//! The endpoints and QPs of sessions: creating, connecting and taking them down.
+//! Creation, connection and release of the endpoints and QPs of sessions.
 //!
-//! Owned and called by the CM machine alone. Until a session is up, its INIs belong to this module, and
-//! then to their pollers; TGTs always belong to this module. An endpoint is kept until its session ends,
-//! for the disconnect, and a little longer so that the disconnect gets through.
+//! Owned and called only by the CM machine. The INIs of a session belong to this module until the session is up, and
+//! then to their pollers. TGTs always belong to this module. An endpoint is kept for the disconnect until its session
+//! ends, and slightly longer so that the disconnect is delivered.
 #![forbid(unsafe_code)]
 
 use super::awaited_packets::AwaitedPackets;
@@ -32,16 +32,16 @@ use trunkline_verbs::{
 const CLOSING_LIMIT: Duration = Duration::from_millis(400);
 /// Maximum number of outstanding READs on an INI.
 const READS: u8 = 16;
-/// Number of times that a packet is sent before its peer counts as dead. The kernel's rxe treats 7
-/// repetitions as infinite, and would never detect a dead peer.
+/// Number of times that a packet is sent before its peer counts as dead. The kernel's rxe treats 7 retries as
+/// infinite, and would then never detect a dead peer.
 const SENDINGS: RangeInclusive<u8> = 3..=7;
-/// Codes of ACK timeouts: 134 ms, which a software device waits at least, to 8.6 s.
+/// Codes of ACK timeouts, from 134 ms, the minimum of a software device, to 8.6 s.
 const ACK_TIMEOUTS: RangeInclusive<u8> = 15..=21;
 /// RNR NAK timer of this node's TGTs: 0.64 ms. CM sets 655 ms (contract J12).
 const MIN_RNR_TIMER: u8 = 12;
 
-/// Role of an endpoint in its connection, with the index of the poller that sends: a local poller for an
-/// INI, a poller of the peer for a TGT.
+/// Role of an endpoint in its connection, with the index of the sending poller. That is a local poller for an INI,
+/// and a poller of the peer for a TGT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Ini(u16),
@@ -53,7 +53,7 @@ struct End {
     id: Arc<dyn CmId>,
     /// `None` once taken by a poller.
     qp: Option<Arc<dyn QueuePair>>,
-    /// Private data of its REQ and of its REP.
+    /// Private data of the connection's REQ and REP.
     #[cfg(feature = "identity")]
     carried: [Vec<u8>; 2],
 }
@@ -62,7 +62,7 @@ struct End {
 #[cfg(feature = "identity")]
 #[derive(Debug)]
 pub(crate) struct FirstPair {
-    /// This node's INI, and the peer's.
+    /// Connections of this node's INI and of the peer's INI.
     pub(crate) inis: [FirstConnection; 2],
     /// The INI of this node.
     pub(crate) qp: Arc<dyn QueuePair>,
@@ -74,8 +74,8 @@ pub(crate) struct FirstPair {
 pub(crate) struct FirstConnection {
     pub(crate) ini: QpNumber,
     pub(crate) tgt: QpNumber,
-    /// Dialling node's address according to its REQ: behind an address translator it differs from the source
-    /// of its packets.
+    /// Dialling node's address according to its REQ. Behind an address translator, it differs from the source of the
+    /// node's packets.
     pub(crate) from: IpAddr,
     pub(crate) request: Vec<u8>,
     pub(crate) reply: Vec<u8>,
@@ -101,7 +101,7 @@ pub(crate) struct Endpoints {
     awaited_packets: AwaitedPackets,
 }
 
-/// Refuses a peer at another UDP port than this node's if the device is not a software device.
+/// Returns an error if a peer has another UDP port than this node, unless the device is a software device.
 fn check_udp_port(peer: PeerKey, provider: &str) -> Result<(), VerbsError> {
     if peer.udp_port().is_some() && provider != SOFTWARE {
         return Err(VerbsError::Invalid(
@@ -134,14 +134,13 @@ impl Endpoints {
         self.attached = Some(Attached { device, channel, listeners });
     }
 
-    /// Drops the listeners and the endpoints that are closing, when the device was removed and all sessions
-    /// are closed.
+    /// Drops the listeners and the closing endpoints. Called when the device was removed and all sessions are closed.
     pub(crate) fn abandon(&mut self) {
         self.closing.clear();
         self.stop_listening();
     }
 
-    /// Releases the device and its channel to the caller.
+    /// Passes the device and its channel to the caller.
     pub(crate) fn detach(&mut self) -> Option<(Arc<DeviceShared>, Arc<dyn CmChannel>)> {
         self.attached.take().map(|attached| (attached.device, attached.channel))
     }
@@ -165,7 +164,6 @@ impl Endpoints {
         Some(Arc::clone(&self.sessions.get(&(peer, number))?.get(&role)?.id))
     }
 
-    /// Returns the name of the device.
     pub(crate) fn device_name(&self) -> &str {
         self.attached.as_ref().map_or("", |attached| attached.device.device.attributes().name.as_str())
     }
@@ -197,12 +195,11 @@ impl Endpoints {
         self.attached.as_ref().map(|attached| attached.device.srqs.clone()).unwrap_or_default()
     }
 
-    /// Returns the kind of connections.
     pub(crate) fn connections(&self) -> ConnectionKind {
         self.attached.as_ref().map_or(ConnectionKind::Xrc, |attached| attached.device.connections)
     }
 
-    /// Returns the maximum number of remote pollers whose base credits fit an SRQ.
+    /// Returns the maximum number of remote pollers whose base credits fit in an SRQ.
     pub(crate) fn pollers_limit(&self) -> u32 {
         let deepest = self.attached.as_ref().map_or(0, |attached| attached.device.deepest_srq);
         credit::capacity(deepest)
@@ -267,8 +264,8 @@ impl Endpoints {
         id.connect(&ConnectParameters { private_data, ..asked })
     }
 
-    /// Creates the QP through which a poller sends. Over RC the peer could also send through this QP, but
-    /// its receive queue stays empty.
+    /// Creates the QP through which a poller sends. Over RC, the peer could also send through this QP, but its
+    /// receive queue stays empty.
     fn make_ini(&self, poller: u16) -> Result<Arc<dyn QueuePair>, VerbsError> {
         let device = self.device()?;
         let cq = device.cqs.get(usize::from(poller)).ok_or(VerbsError::Invalid("no such poller"))?;
@@ -328,7 +325,6 @@ impl Endpoints {
         end.id.udp_ports().zip(end.id.asked_mtu())
     }
 
-    /// Returns the TGTs of a session.
     pub(crate) fn targets_of(&self, peer: PeerKey, number: u32) -> Vec<QpNumber> {
         let ends = self.sessions.get(&(peer, number)).into_iter().flatten();
         let targets = ends.filter(|(role, _)| matches!(role, Role::Tgt(_)));
@@ -362,7 +358,7 @@ impl Endpoints {
         Ok(number24)
     }
 
-    /// Notes the private data of a REQ, part 0, or of a REP, part 1, of a first connection.
+    /// Records the private data of a first connection's REQ (part 0) or REP (part 1).
     #[cfg(feature = "identity")]
     pub(crate) fn carried(&mut self, peer: PeerKey, number: u32, role: Role, part: usize, data: &[u8]) {
         let is_first = matches!(role, Role::Ini(0) | Role::Tgt(0));
@@ -394,7 +390,7 @@ impl Endpoints {
         Some(FirstPair { inis: [ours, theirs], qp: Arc::clone(ini.qp.as_ref()?) })
     }
 
-    /// Lets a peer that has proved its name READ and WRITE through the TGTs of a session.
+    /// Allows a peer that has proved its name to READ and WRITE through the TGTs of a session.
     #[cfg(feature = "identity")]
     pub(crate) fn grant_rights(&self, peer: PeerKey, number: u32) -> Result<(), VerbsError> {
         let ends = self.sessions.get(&(peer, number)).into_iter().flatten();
@@ -431,15 +427,15 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Handles an established connection. The connection manager no longer changes its QP.
+    /// Handles an established connection, whose QP the connection manager no longer changes.
     pub(crate) fn connected(&mut self, peer: PeerKey, number: u32, role: Role) {
         let Some(end) = self.sessions.get(&(peer, number)).and_then(|ends| ends.get(&role)) else { return };
         end.id.detach();
         if let Some(qp) = &end.qp {
             self.awaited_packets.stop_waiting(qp.number(), &end.id);
         }
-        // Over RC the peer could also access this node's memory through the QP that sends. Connecting sets
-        // the rights of the QP, so they can be removed only now.
+        // Over RC, the peer could also access this node's memory through the sending QP. Connecting sets the QP's
+        // rights, so they can be removed only now.
         let nothing = QpModify { access: Some(Access::empty()), ..QpModify::default() };
         if let (Role::Ini(_), Some(qp)) = (role, &end.qp)
             && qp.qp_type() == QpType::Rc
@@ -465,8 +461,8 @@ impl Endpoints {
         (0..pollers).map(take).collect()
     }
 
-    /// Closes a session. Its TGTs are destroyed at once, so that the peer can no longer READ this node's
-    /// memory when the pollers are notified. Sends the cause to the peer, if given.
+    /// Closes a session. Its TGTs are destroyed at once, so that the peer can no longer READ this node's memory by
+    /// the time the pollers are notified. Sends the cause to the peer, if given.
     pub(crate) fn close(&mut self, peer: PeerKey, number: u32, cause: Option<Refusal>) {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
         self.shared.session_qps.close(peer, number);
@@ -512,7 +508,7 @@ impl Endpoints {
         gauge.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Forgets an endpoint that is closing, after its last event.
+    /// Removes a closing endpoint after its last event.
     pub(crate) fn forget_closing(&mut self, id: CmIdNumber, kind: &CmEventKind) {
         if matches!(kind, CmEventKind::Disconnected { .. } | CmEventKind::TimewaitExit) {
             self.closing.remove(&id);
@@ -536,7 +532,7 @@ impl Endpoints {
         self.closing.retain(|_, (until, _)| *until > now);
     }
 
-    /// Returns the time at which [`Endpoints::tick`] has something to do.
+    /// Returns the time of the next call of [`Endpoints::tick`].
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.closing.values().map(|(until, _)| *until).min()
     }
@@ -554,7 +550,7 @@ impl Endpoints {
     }
 }
 
-/// Rights of a peer at a TGT: it READs sources and probes by WRITE.
+/// Returns the rights of a peer at a TGT. The peer READs sources, and probes by WRITE.
 fn rights() -> QpModify {
     QpModify { access: Some(Access::REMOTE_READ | Access::REMOTE_WRITE), ..QpModify::default() }
 }
@@ -579,9 +575,8 @@ fn dial_parameters(
     }
 }
 
-/// Returns the retry count and the code of the ACK timeout that end a session after at most `loss_time` without
-/// an acknowledgement, and after at least three quarters of it. Of equal times it returns the one with more
-/// retries.
+/// Returns the retry count and the code of the ACK timeout that end a session after at most `loss_time` without an
+/// acknowledgement, and after at least three quarters of it. Among equal times, it prefers more retries.
 fn retries(loss_time: Duration) -> (u8, u8) {
     let pairs = SENDINGS.flat_map(|sendings| ACK_TIMEOUTS.map(move |code| (sendings, code)));
     let time = |(sendings, code): (u8, u8)| Duration::from_nanos((4096 << code) * u64::from(sendings));
@@ -598,7 +593,7 @@ mod tests {
     use trunkline_softrdma::device::{LinkChoice, SoftDevice, SoftOptions};
     use trunkline_verbs::Device;
 
-    /// The kernel's soft RoCE never gives up a packet if it is configured with 7 retries.
+    /// With 7 retries, the kernel's soft RoCE retransmits without end.
     #[test]
     fn dead_peer_is_detected_over_either_kind_of_connection() {
         let link = LinkChoice::InProcess(Arc::default());

@@ -1,5 +1,5 @@
-//! Connection manager events for endpoints: the session of an event, whether that session continues, and the
-//! failure to report if not.
+//! Handling of connection manager events for endpoints. It determines an event's session, whether the session
+//! continues, and otherwise the failure to report.
 //!
 //! Called by the CM machine for each event. Does not block.
 #![forbid(unsafe_code)]
@@ -124,7 +124,7 @@ impl CmMachine {
     }
 }
 
-/// Returns why a listener may have refused without a reject message of this protocol.
+/// Returns the likely reason why a listener refused without a reject message of this protocol.
 fn wrong_listener(connections: ConnectionKind) -> &'static str {
     match connections {
         ConnectionKind::Xrc => {
@@ -152,8 +152,8 @@ fn failure_of(
             }
             Some(Refusal::ShuttingDown) => (PeerDown::Leaving, false),
             Some(refusal) => (refusal.cause(), false),
-            // A connection manager answers like this itself when the listener is of another type (contract
-            // J7). The kernel's also does when the peer dropped the endpoint because its session failed.
+            // A connection manager itself rejects in this way when the listener is of another type (contract J7). The
+            // kernel's also does so when the peer dropped the endpoint because its session failed.
             None => (PeerDown::Refused(wrong_listener(connections)), true),
         },
         CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID) => (PeerDown::NotListening, false),

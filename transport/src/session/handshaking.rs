@@ -1,15 +1,15 @@
-//! The handshakes of sessions: the effects of flights, outcomes and deadlines.
+//! Effects of the flights, outcomes and deadlines of sessions' handshakes.
 //!
-//! TLS verifies and signs here, on the CM machine, never on a poller. A flight takes some 100 us, and strangers choose how
-//! many arrive. So a turn reads one flight.
+//! TLS verifies and signs here, on the CM machine, never on a poller. Reading a flight takes about 100 us, and
+//! unknown peers determine how many arrive, so a turn reads one flight.
 //!
 //! ```text
 //! Action::Prove -> begin -> flight -> flight .. -> proof, all frames acknowledged -> Machine::proved
 //!                              `-> failure -> the peer has ended the session, or 1 s -> Machine::fail
 //! ```
 //!
-//! Poller 0 posts the outgoing frames and hands over the received ones (`poller/handshakes.rs`). A session
-//! comes up only after its frames are acknowledged, because its INI then belongs to a trunk.
+//! Poller 0 posts the outgoing frames and passes on the received frames (`poller/handshakes.rs`). A session comes up
+//! only after its frames are acknowledged, because its INI then belongs to a trunk.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -101,7 +101,7 @@ impl CmMachine {
                 Err(failure) => return self.handshake_failed(session, failure),
             },
             Stage::Begins { .. } => return self.fail_handshake(key, number, Refused::Malformed.into()),
-            // Renewals wait until the session is up: earlier frames use handshake slots, which the session
+            // Renewals wait until the session is up, since earlier frames use handshake slots, which the session
             // returns when it comes up.
             Stage::Proved(_) if is_up => return self.renewal_frame(session, frame),
             Stage::Proved(_) => {
@@ -132,7 +132,7 @@ impl CmMachine {
         self.after_flight(session);
     }
 
-    /// Returns this node's cause for ending a session's handshake, when the peer ends the session.
+    /// Returns this node's cause for ending a session's handshake, for a session that the peer ends.
     pub(super) fn handshake_cause(&self, key: PeerKey, number: u32) -> Option<PeerDown> {
         match self.proving.handshakes.get(&(key, number))?.stage {
             Stage::Failed(failure) => Some(PeerDown::Handshake(failure)),
@@ -249,7 +249,7 @@ impl CmMachine {
         }
     }
 
-    /// Admits a peer that has proved its name to memory and to its other connections.
+    /// Allows a peer that has proved its name to access memory and to open its other connections.
     fn peer_proved(&mut self, key: PeerKey, number: u32) {
         let is_new = self.peers.get(key).is_some_and(|peer| peer.machine.is_unproven(number));
         if !is_new {

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Runs `run` once for every sequence of choices. `run` gets a function that chooses below a number.
+/// Calls `run` once for every sequence of choices. The argument of `run` chooses a number below a bound.
 fn for_every_choice(mut run: impl FnMut(&mut dyn FnMut(usize) -> usize)) {
     let mut choices = Vec::<(usize, usize)>::new();
     loop {
@@ -78,7 +78,7 @@ fn secure(hello: Hello) -> Hello {
     Hello { features: Features::HANDSHAKE, ..hello }
 }
 
-/// Returns a reply with HANDSHAKE, of the peer's session 5.
+/// Returns a reply with HANDSHAKE for the peer's session 5.
 fn secure_welcome(pollers: u16) -> Welcome {
     Welcome { features: Features::HANDSHAKE, ..welcome(PEER, 5, pollers) }
 }
@@ -308,7 +308,7 @@ fn request_joined_to_dial_of_another_session_loses_connection() {
     }
 }
 
-/// Takes a newcomer's REQ, which becomes a candidate with this number, up to the exchange.
+/// Passes in a newcomer's REQ, which becomes a candidate with this number, and continues up to the exchange.
 fn newcomer(machine: &mut Machine, now: Time, epoch: u64, number: u32, actions: &mut Vec<Action>) {
     let request = secure(hello(epoch, 1, None, 0, 2));
     assert_eq!(machine.request(now, &request, actions), Ok(number));
@@ -397,7 +397,7 @@ fn newcomers_are_bounded_in_number_and_time() {
     );
 }
 
-/// Returns a reply of session 5 without a handshake.
+/// Returns a reply for session 5 without a handshake.
 fn plain_welcome(is_local: bool) -> Welcome {
     Welcome { is_local, ..welcome(PEER, 5, 2) }
 }

@@ -1,9 +1,10 @@
-//! The connection machine: decides when to dial, which requests to accept, and when a session is up or over.
+//! The connection machine, which decides when to dial, which requests to accept, and when a session is up or over.
 //!
-//! One machine per peer, without I/O or a clock: the CM machine passes in requests, answers, failures and the
-//! time, and performs the returned actions.
+//! There is one machine per peer, without I/O or a clock. The CM machine passes in requests, answers, failures and
+//! the time, and executes the returned actions.
 //!
-//! A session has two halves: this node's INIs at the peer's TGTs, and the peer's INIs at this node's TGTs.
+//! A session has two halves: this node's INIs connected to the peer's TGTs, and the peer's INIs connected to this
+//! node's TGTs.
 //!
 //! ```text
 //!            want / request                  all INIs answered, all TGTs arrived
@@ -16,39 +17,39 @@
 //!    `-- failure: refused, unreachable, time-out ---- broken, closed, restarted
 //! ```
 //!
-//! [`Backoff`] decides the pause between two attempts. After a reported failure, a caller that requests a
-//! session during the pause gets that failure at once, unless it chose to wait. The next attempt begins when
-//! the pause is over and a caller requests a session. A caller that arrives during an attempt waits for its
-//! result. A caller that waits through the pause shortens it; the CM machine bounds the rate of such
-//! attempts.
+//! [`Backoff`] decides the pause between two attempts. After a reported failure, a caller that requests a session
+//! during the pause gets that failure at once, unless it chose to wait. The next attempt begins when the pause is
+//! over and a caller requests a session. A caller that arrives during an attempt waits for its result. A caller that
+//! waits through the pause shortens it, and the CM machine limits the rate of such attempts.
 //!
-//! The first of a session's INIs is dialled alone. The others follow when the peer has answered, or returned
-//! a cookie. So a forged source address causes this node to send a single request. In a session with
-//! HANDSHAKE the others follow when both nodes have proved their names.
+//! The first of a session's INIs is dialled alone. The other INIs follow when the peer has answered or returned a
+//! cookie. So a forged source address causes this node to send only one request. In a session with HANDSHAKE, the
+//! other INIs follow when both nodes have proved their names.
 //!
-//! Requests reach the machine only after their sender has proved its address (`requests.rs`).
+//! Requests are passed to the machine only after the sender has proved its address (`requests.rs`).
 //!
-//! Requests are matched by names. A node numbers its sessions and has an epoch for each peer; a pair of epoch
-//! and number is never reused. A dial-back echoes the name that it answers. So:
+//! Requests are matched by session names, which are pairs of epoch and number. A node numbers its sessions and has an
+//! epoch for each peer. A name is never reused. A dial-back echoes the name of the session that it answers. The
+//! result of a request is:
 //!
-//! | request | this node's session | done |
+//! | request | this node's session | result |
 //! |---|---|---|
-//! | echo of another session than this node's | any | refused as stale, the session continues |
+//! | echoes a session that this node does not have | any | refused as stale, the session continues |
 //! | any | none | accepted, a new session dials back |
-//! | any | peer's session not known yet | accepted: simultaneous connects are one session |
-//! | same peer session, poller not there yet | that one | accepted |
-//! | same peer session, poller there already | that one | refused as nonsense |
-//! | same epoch, later number, no echo | older | the session ends, a new one accepts |
+//! | any | peer's session not known yet | accepted, simultaneous connects become one session |
+//! | same peer session, poller not connected yet | the same | accepted |
+//! | same peer session, poller already connected | the same | refused as malformed |
+//! | same epoch, later number, no echo | older | the session ends, a new session accepts the request |
 //! | same epoch, earlier number | later | refused as stale (it was in flight too long) |
 //! | from an incarnation with an unknown critical setting | any | refused with the setting's number; this node's dial ends |
-//! | without HANDSHAKE, and this node requires names | any | refused as one without identity, unless it is local |
-//! | without HANDSHAKE, from another user or host | a local one, of another name | refused as one without identity |
-//! | with HANDSHAKE and this node's own epoch | any | refused as nonsense, the session continues |
-//! | with HANDSHAKE, of a poller after the first | names not proved | refused as nonsense |
-//! | without HANDSHAKE | with it | refused: as stale before the proof, as one without identity after it |
-//! | with HANDSHAKE | this node's dial without it | the session ends, a new one accepts and dials with it |
-//! | with HANDSHAKE | that one, without it | refused as stale |
-//! | other epoch, no echo | any | the peer was restarted: the session ends, a new one accepts |
+//! | without HANDSHAKE, and this node requires names | any | refused for lack of identity, unless it is local |
+//! | without HANDSHAKE, from another user or host | local, with another name | refused for lack of identity |
+//! | with HANDSHAKE and this node's own epoch | any | refused as malformed, the session continues |
+//! | with HANDSHAKE, from a poller after the first | names not proved | refused as malformed |
+//! | without HANDSHAKE | with HANDSHAKE | refused as stale before the proof, for lack of identity after it |
+//! | with HANDSHAKE | this node's dial, without HANDSHAKE | the session ends, a new session accepts, and dials with HANDSHAKE |
+//! | with HANDSHAKE | the same, without HANDSHAKE | refused as stale |
+//! | other epoch, no echo | any | the peer was restarted, the session ends, a new session accepts the request |
 #![forbid(unsafe_code)]
 
 use super::backoff::Backoff;
@@ -60,7 +61,7 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{OneFlow, Time};
 
-/// Time up after which a session's end is not attributed to the network path.
+/// Time for which a session was up after which its end is not attributed to the network path.
 const EARLY_END: Duration = Duration::from_secs(10);
 
 /// Time limit of a handshake.
@@ -68,14 +69,13 @@ pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// Time after the deadline of a handshake during which the cause is sent to the peer.
 pub(super) const FAILURE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Time after which a peer may have given up connecting back. Requests without an answer are repeated for
-/// longer.
+/// Time after which a peer may have stopped connecting back. Unanswered requests are repeated for longer.
 const PEER_GIVES_UP: Duration = Duration::from_millis(1500);
 
-/// Maximum number of candidates of a peer.
+/// Maximum number of candidates per peer.
 pub(super) const CANDIDATES: usize = 4;
 
-/// Action for the CM machine, which performs actions in order.
+/// Action for the CM machine, which executes actions in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Connect this poller's INI.
@@ -99,7 +99,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Returns why the session of this number is over, if this action reports that.
+    /// Returns the cause of a session's end if this action reports it.
     pub(super) fn reports(&self, session: u32) -> Option<PeerDown> {
         match *self {
             Self::Down { number, cause } | Self::Away { number, cause, .. } => {
@@ -118,10 +118,10 @@ enum Target {
     Arrived,
 }
 
-/// Levels of a node's sessions. `docs/book/src/why/security.md`, *Levels*, has the rules.
+/// Levels of a node's sessions, specified in `docs/book/src/why/security.md`, *Levels*.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Levels {
-    /// No handshake: the node has no identity.
+    /// No handshake, because the node has no identity.
     None,
     /// Handshake required.
     Encrypted,
@@ -143,8 +143,8 @@ enum ProofState {
     Pairing,
     /// The handshake is in progress.
     Exchanging,
-    /// The peer has proved its name, and may have received the proof of this node's name. So it may dial its
-    /// other INIs.
+    /// The peer has proved its name, and may have received the proof of this node's name. The peer may therefore dial
+    /// its other INIs.
     PeerProved,
     /// Both names are proved, or the session has no handshake.
     Done,
@@ -153,7 +153,7 @@ enum ProofState {
 #[derive(Debug)]
 struct Session {
     number: u32,
-    /// Features of all its requests and replies.
+    /// Features of all requests and replies of the session.
     features: Features,
     proof: ProofState,
     /// Name that the peer has proved.
@@ -167,7 +167,7 @@ struct Session {
     is_accepted: bool,
     /// True if this host has proved for all connections that the other end is a process of this user.
     is_local: bool,
-    /// True for each local poller whose INI is connected.
+    /// True if the INI is connected, by local poller.
     answered: Vec<bool>,
     /// True if the INIs after the first were dialled.
     all_dialled: bool,
@@ -187,7 +187,7 @@ enum Pause {
     Whole,
     /// Shortened for a caller that waits.
     Early,
-    /// Shortened for a caller that waits, to a time that the node has reserved.
+    /// Shortened for a caller that waits, to a time reserved for the node.
     Reserved,
 }
 
@@ -198,8 +198,8 @@ enum SessionState {
     Open(Box<Session>),
 }
 
-/// Source of a node's session numbers, shared by its machines. Numbers are unique, even after a peer was
-/// removed and added again.
+/// Source of a node's session numbers, shared by its machines. Numbers are unique even if a peer is removed and added
+/// again.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Numbers(Arc<AtomicU32>);
 
@@ -218,12 +218,12 @@ pub(crate) struct Machine {
     /// True if the peer may be a process of this user on this host, which is exempt from the handshake.
     tries_local: bool,
     numbers: Numbers,
-    /// Use of one pair of UDP ports by the connections of the next session.
+    /// Use of a single pair of UDP ports by the connections of the next session.
     one_flow: OneFlow,
     /// True if dials test whether one flow is needed.
     tries_one_flow: bool,
     state: SessionState,
-    /// True if a session was up before.
+    /// True if a session was ever up.
     was_up: bool,
     /// True if pollers wait for a session, so that a failure must be reported to them.
     wanted: bool,
@@ -232,7 +232,7 @@ pub(crate) struct Machine {
     /// do not change, so a session with that incarnation is impossible.
     incompatible: Option<(u64, u16)>,
     closed: bool,
-    /// Sessions of newcomers at the peer's address, beside the current one, the oldest first. None of them is proved.
+    /// Unproven sessions of newcomers at the peer's address, in addition to the current session, oldest first.
     #[expect(clippy::vec_box, reason = "sessions move to and from the state, which has a box")]
     candidates: Vec<Box<Session>>,
     /// Number and start of the last current session that has ended.
@@ -240,7 +240,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Creates the machine of an unknown peer. The other parameters are this node's.
+    /// Creates the machine for a new peer. `epoch` is this node's epoch for it.
     pub(crate) fn new(epoch: u64, pollers: u16, levels: Levels, numbers: Numbers) -> Self {
         Self {
             epoch,
@@ -261,7 +261,7 @@ impl Machine {
         }
     }
 
-    /// Notes if the peer may be a process of this user on this host. The next attempt then begins without a
+    /// Records whether the peer may be a process of this user on this host. The next attempt then begins without a
     /// handshake.
     pub(crate) fn set_local(&mut self, may_be_local: bool) {
         self.tries_local = may_be_local && self.levels != Levels::None;
@@ -272,8 +272,8 @@ impl Machine {
         self.one_flow
     }
 
-    /// Lets the next dial test whether one flow is needed. Peers must not dial this node by its address, or
-    /// two sessions would result.
+    /// Makes the next dial test whether one flow is needed. Peers must not dial this node by its address, or two
+    /// sessions would result.
     pub(crate) fn try_one_flow(&mut self) {
         self.tries_one_flow = true;
         self.find_flow();
@@ -322,7 +322,7 @@ impl Machine {
         current.into_iter().chain(&self.candidates).map(|session| &**session)
     }
 
-    /// Returns true if a session of that number, current or candidate, is open.
+    /// Returns true if a current or candidate session has that number.
     pub(crate) fn has(&self, number: u32) -> bool {
         self.session(number).is_some()
     }
@@ -335,7 +335,7 @@ impl Machine {
         }
     }
 
-    /// Returns the time at which a session began, if it is current or the last one that was.
+    /// Returns the time at which a session began, if it is the current session or the previous one.
     pub(crate) fn began(&self, number: u32) -> Option<Time> {
         let current = match &self.state {
             SessionState::Open(session) => Some((session.number, session.began)),
@@ -364,7 +364,7 @@ impl Machine {
         self.session(echo.number).filter(|_| echo.epoch == self.epoch)
     }
 
-    /// Returns true if the peer gives this name to a session of the machine.
+    /// Returns true if this is the peer's name for a session of the machine.
     pub(crate) fn is_with(&self, name: SessionName) -> bool {
         self.sessions().any(|session| session.remote == Some(name))
     }
@@ -402,8 +402,8 @@ impl Machine {
         self.is_up() && self.current() == Some(number)
     }
 
-    /// Returns true if the peer accepted the session long ago, but its own connections have not arrived. If
-    /// it then closes the session, its requests were lost in transit.
+    /// Returns true if the peer accepted the session long ago, but its own connections have not arrived. If the peer
+    /// then closes the session, its requests were lost in transit.
     pub(super) fn lacks_connections_back(&self, now: Time, number: u32) -> bool {
         self.session(number).is_some_and(|session| {
             session.up_since.is_none()
@@ -432,7 +432,7 @@ impl Machine {
     }
 
     /// Returns the number of the peer's connections that belong to the current session, including announced ones.
-    /// Before the proof a session has one.
+    /// Before the proof, this number is 1.
     pub(crate) fn connections(&self) -> u32 {
         match &self.state {
             SessionState::Open(session) => session.connections(),
@@ -440,12 +440,11 @@ impl Machine {
         }
     }
 
-    /// Returns true if a session is to have a handshake, and its peer has not proved a name.
+    /// Returns true if a session requires a handshake, and its peer has not proved a name.
     pub(crate) fn is_unproven(&self, number: u32) -> bool {
         self.session(number).is_some_and(Session::is_unproven)
     }
 
-    /// Returns the number of unproven sessions.
     pub(crate) fn unproven_sessions(&self) -> usize {
         self.sessions().filter(|session| session.is_unproven()).count()
     }
@@ -456,7 +455,6 @@ impl Machine {
         self.session(number).map_or(0, |session| u16::try_from(session.targets.len()).unwrap_or(u16::MAX))
     }
 
-    /// Returns the number of candidates.
     pub(crate) fn candidates(&self) -> usize {
         self.candidates.len()
     }
@@ -482,7 +480,7 @@ impl Machine {
         matches!(self.state, SessionState::Idle) && self.candidates.is_empty()
     }
 
-    /// Requests a session to send on: opens one, or reports why the last attempt failed.
+    /// Requests a session for sending. Opens one, or reports why the last attempt failed.
     pub(crate) fn want(&mut self, now: Time, connect: Connect, actions: &mut Vec<Action>) {
         if self.closed {
             actions.push(Action::Down { number: 0, cause: PeerDown::ShuttingDown });
@@ -513,7 +511,8 @@ impl Machine {
         }
     }
 
-    /// Returns true if the next attempt is due early, because a caller waits. Reserve a time for it.
+    /// Returns true if the next attempt may begin early because a caller waits. The caller of this function reserves
+    /// a time for it.
     pub(super) fn is_early(&self, now: Time) -> bool {
         matches!(self.state, SessionState::Backoff { until, pause: Pause::Early } if until <= now)
     }
@@ -527,11 +526,11 @@ impl Machine {
         }
     }
 
-    /// Handles a request of the peer, which has proved its address. Returns the session for it, which the
-    /// caller then accepts.
+    /// Handles a request from the peer, which has proved its address. Returns the number of its session; the caller
+    /// then accepts the request.
     ///
     /// # Errors
-    /// The refusal to answer with.
+    /// Returns the refusal to send.
     pub(crate) fn request(
         &mut self,
         now: Time,
@@ -594,8 +593,7 @@ impl Machine {
                 return Err(Refusal::Stale);
             }
             if known.is_none() {
-                // The nodes dial at once. This node repeats its dial, in a session with the peer's
-                // features.
+                // Both nodes dial at the same time. This node repeats its dial in a session with the peer's features.
                 self.replace(now, PeerDown::Replaced, actions);
             }
         }
@@ -626,7 +624,7 @@ impl Machine {
         session.accept(hello)
     }
 
-    /// Accepts the request of a newcomer at the address of a peer that has named itself. Its session is a candidate.
+    /// Accepts a request from a newcomer at the address of a peer that has proved a name. Its session is a candidate.
     fn open_candidate(
         &mut self,
         now: Time,
@@ -725,7 +723,7 @@ impl Machine {
         session.dial_others(actions);
     }
 
-    /// Handles an accepted connection of the peer that is now established.
+    /// Handles the establishment of an accepted connection from the peer.
     pub(crate) fn arrived(&mut self, now: Time, number: u32, poller: u16, actions: &mut Vec<Action>) {
         let Some(session) = self.session_mut(number) else { return };
         if let Some(target @ Target::Accepted) = session.targets.get_mut(usize::from(poller)) {
@@ -735,7 +733,7 @@ impl Machine {
         self.complete(now, actions);
     }
 
-    /// Handles a refusal of an INI because the peer lacks a feature. Returns true if the machine dials once more,
+    /// Handles a refusal of an INI because the peer lacks a feature. Returns true if the machine dials once more
     /// without the features.
     pub(crate) fn feature_refused(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) -> bool {
         let SessionState::Open(session) = &self.state else { return false };
@@ -751,8 +749,8 @@ impl Machine {
         may_repeat
     }
 
-    /// Handles a refusal of an INI because the peer requires an identity. Returns true if the machine dials once more, with a
-    /// handshake.
+    /// Handles a refusal of an INI because the peer requires an identity. Returns true if the machine dials once more
+    /// with a handshake.
     pub(crate) fn identity_required(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) -> bool {
         let is_local_try = self.tries_local
             && matches!(&self.state, SessionState::Open(session)
@@ -770,8 +768,8 @@ impl Machine {
         self.open(now, None, self.levels.features(), actions);
     }
 
-    /// Handles the proof of the peer's name, while this node's proof may still be in flight. The TLS client
-    /// calls it when it has sent its Finished.
+    /// Handles the proof of the peer's name while this node's proof may still be in flight. On the TLS client, it is
+    /// called when the Finished is sent.
     #[cfg(feature = "identity")]
     pub(crate) fn peer_proved(&mut self, number: u32) {
         if let Some(session) = self.session_mut(number)
@@ -781,8 +779,8 @@ impl Machine {
         }
     }
 
-    /// Returns true if a session whose peer has proved this name may become the current one: a session with
-    /// another name must not be live at the address.
+    /// Returns true if a session whose peer has proved this name may become the current session. It may not while a
+    /// session with another name is live at the address.
     #[cfg(feature = "identity")]
     pub(crate) fn admits(&self, number: u32, name: &str) -> bool {
         let SessionState::Open(live) = &self.state else { return true };
@@ -790,8 +788,8 @@ impl Machine {
             || !live.is_with_local_user() && live.name.as_ref().is_none_or(|live| **live == *name)
     }
 
-    /// Handles the end of the handshake: both names are proved. Returns false if the session cannot become the current
-    /// one, as for [`Self::admits`].
+    /// Handles the end of the handshake, when both names are proved. Returns false if the session may not become the
+    /// current session; see [`Self::admits`].
     #[cfg(feature = "identity")]
     pub(crate) fn proved(
         &mut self,
@@ -817,8 +815,8 @@ impl Machine {
         true
     }
 
-    /// Promotes a candidate to the current session. An unproven current session becomes a candidate; another
-    /// one ends.
+    /// Promotes a candidate to the current session. The previous session becomes a candidate if it is unproven, and
+    /// otherwise ends.
     #[cfg(feature = "identity")]
     fn adopt(&mut self, now: Time, number: u32, actions: &mut Vec<Action>) {
         let Some(at) = self.candidates.iter().position(|session| session.number == number) else { return };
@@ -841,7 +839,7 @@ impl Machine {
         self.state = SessionState::Open(session);
     }
 
-    /// Returns true if the peer may dial its INIs after the first in that session, which has a handshake.
+    /// Returns true if the peer may dial further INIs in that session, which has a handshake.
     fn admits_others(&self, name: SessionName) -> bool {
         self.sessions().any(|session| session.remote == Some(name) && session.proof >= ProofState::PeerProved)
     }
@@ -881,7 +879,7 @@ impl Machine {
         if let Some(up_since) = session.up_since {
             self.backoff.ended(now, up_since);
             if cause.is_incompatible() || matches!(cause, PeerDown::NotShared(_)) {
-                // A caller before the next attempt gets this cause at once, as after a failed attempt.
+                // Until the next attempt, callers get this cause at once, as after a failed attempt.
                 self.backoff.failed(now, cause, false);
             }
             self.wanted = false;
@@ -909,8 +907,8 @@ impl Machine {
         }
     }
 
-    /// Ends the session because the local device was removed. Another attempt needs another device, so
-    /// pollers that wait are notified.
+    /// Ends the session because the local device was removed. Pollers that wait are notified, because another attempt
+    /// requires a device.
     pub(crate) fn device_removed(&mut self, actions: &mut Vec<Action>) {
         self.close_candidates(actions);
         let (was_up, number) = (self.is_up(), self.current());
@@ -956,7 +954,7 @@ impl Machine {
         self.backoff.explain(cause);
     }
 
-    /// Returns the time at which [`Machine::tick`] has something to do.
+    /// Returns the time of the next call of [`Machine::tick`].
     pub(crate) fn next_timer(&self) -> Option<Time> {
         let current = match &self.state {
             SessionState::Backoff { until, .. } => Some(*until),
@@ -1014,7 +1012,7 @@ impl Machine {
         })
     }
 
-    /// Ends the session because the peer has begun another session. Waiting messages stay queued.
+    /// Ends the session because the peer began another session. Queued messages remain queued.
     fn replace(&mut self, _now: Time, cause: PeerDown, actions: &mut Vec<Action>) {
         let SessionState::Open(session) = std::mem::replace(&mut self.state, SessionState::Idle) else {
             return;
@@ -1044,13 +1042,13 @@ impl Machine {
 }
 
 impl Session {
-    /// Returns true if the peer may have given up the session.
+    /// Returns true if the session is so old that the peer may have closed it.
     fn is_old(&self, now: Time) -> bool {
         self.deadline <= now + (HANDSHAKE_LIMIT - PEER_GIVES_UP)
     }
 
-    /// Returns true if the end of the session for this cause shows that the peer has not answered the dial-back. The peer
-    /// may then end the session itself, since this node's connection does not arrive.
+    /// Returns true if the end of the session for this cause shows that the peer has not answered the dial-back. The
+    /// peer may end the session itself because this node's connection does not arrive.
     fn lacks_answer(&self, now: Time, cause: PeerDown) -> bool {
         let is_silent = match cause {
             PeerDown::Unreachable => true,
@@ -1104,7 +1102,7 @@ impl Session {
         Ok(self.number)
     }
 
-    /// Requests the handshake, once, if the first pair of connections is complete.
+    /// Requests the handshake once, when the first pair of connections is complete.
     fn pair(&mut self, actions: &mut Vec<Action>) {
         let is_complete =
             self.answered.first() == Some(&true) && self.targets.first() == Some(&Target::Arrived);
@@ -1115,7 +1113,7 @@ impl Session {
         }
     }
 
-    /// Returns true if a request has joined this node's dial, and a reply names another session.
+    /// Returns true if a request has joined this node's dial, but `answering` names another session.
     fn is_joined_by_another(&self, answering: SessionName) -> bool {
         self.echo.is_none() && self.remote.is_some_and(|joined| joined != answering)
     }
@@ -1139,7 +1137,7 @@ impl Session {
     }
 }
 
-/// Returns true if session number `a` was given out after `b`; the counter may wrap.
+/// Returns true if session number `a` was assigned after `b`. The counter may wrap.
 fn is_later(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < u32::MAX / 2
 }

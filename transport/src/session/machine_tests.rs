@@ -1,4 +1,4 @@
-//! The machine's table row by row, and pairs of machines over a network that reorders, loses
+//! Tests of each row of the machine's table, and of pairs of machines over a network that reorders packets, drops
 //! connections and restarts nodes.
 
 use super::*;
@@ -263,7 +263,7 @@ fn accepting_peer_without_connection_back_is_reported_as_no_connection_back() {
     }
 }
 
-/// Returns a machine whose first attempt was not answered, and the time of the next.
+/// Returns a machine whose first attempt was not answered, and the time of the next attempt.
 fn away(now: Time) -> (Machine, Time) {
     let mut machine = dialing(now);
     let mut actions = Vec::new();
@@ -416,7 +416,7 @@ struct World {
     wires: Vec<Packet>,
     /// Flights that came before the first pair of connections was complete.
     early: Vec<Packet>,
-    /// Number of the last session of each side that was proved.
+    /// Number of the last proved session of each side.
     proved: [u32; 2],
     refusals: Vec<Refusal>,
     now: Time,
@@ -598,7 +598,7 @@ impl World {
 }
 
 proptest! {
-    /// Two nodes, one of which requests a session, agree on a session after any history.
+    /// After any history, two nodes agree on a session if one of them requests it.
     #[test]
     fn machines_converge_to_one_session(
         pollers in (1u16..4, 1u16..4),
@@ -678,7 +678,7 @@ fn unknown_critical_setting_is_refused_by_number_until_peer_restarts() {
         panic!("{actions:?}");
     };
     assert_eq!(told, cause);
-    // All callers have failed, so callers do not wait for the next attempt.
+    // All earlier callers have failed, so new callers do not wait for the next attempt.
     for connect in [Connect::FailFast, Connect::Wait] {
         actions.clear();
         machine.want(now, connect, &mut actions);

@@ -1,9 +1,9 @@
-//! Sessions: the agreement between two nodes before messages flow, and the handshake that reaches it.
+//! Sessions, which two nodes establish before they exchange messages.
 //!
-//! [`machine`] decides, without I/O. [`private_data`] is carried in the connection manager's messages.
-//! [`cm_machine`] performs, with the [`endpoints`] and the [`peers`] that it owns: it dials ([`dialling`]),
-//! judges requests ([`requests`]) by their proof ([`proof`]), accepts them ([`accepting`]) and handles the
-//! events of connections ([`events`]) and the handshakes (`handshaking`, `renewing`, `proving`).
+//! [`machine`] decides, without I/O. [`private_data`] is carried in the connection manager's messages. [`cm_machine`]
+//! executes the decisions, with the [`endpoints`] and the [`peers`] that it owns. It dials ([`dialling`]), checks
+//! requests ([`requests`]) and their proof ([`proof`]), accepts them ([`accepting`]), and handles connection events
+//! ([`events`]) and handshakes (`handshaking`, `renewing`, `proving`).
 //!
 //! Pollers receive sessions through commands and never wait for one.
 

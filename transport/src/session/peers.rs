@@ -1,5 +1,5 @@
-//! The node's table of peers, with indices by the next timer, and counts of connections: half-open and all
-//! per host, and half-open in total.
+//! The node's table of peers, with an index by timer and counts of connections. Half-open connections are counted per
+//! host and in total, all connections per host.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
@@ -12,25 +12,26 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Mtu, PeerHost, Time};
 
-/// Time down after which a peer is removed that was not named here, but had a session. A peer without an
+/// Time after the end of its session at which a peer that the program has not named is removed. A peer without an
 /// earlier session is removed at once.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
-/// Maximum number of half-open connections per host, with peers that were not named here: eight nodes with
-/// the maximum number of pollers. Each holds a TGT, and a host that proves its address may claim to listen at
-/// every port.
+/// Maximum number of half-open connections per host, with peers that the program has not named. It suffices for eight
+/// nodes with the maximum number of pollers. Each connection holds a TGT, and a host that proves its address may
+/// claim to listen on every port.
 pub(super) const HALF_OPEN_OF_HOST: u32 = 256;
-/// Maximum for all hosts: some tens of megabytes of TGTs. Filling it takes 32 hosts that prove their
-/// addresses.
+/// Maximum number of half-open connections for all hosts, with some tens of megabytes of TGTs. Only 32 hosts that
+/// prove their addresses can reach it.
 pub(super) const HALF_OPEN: u32 = 8_192;
 
-/// Maximum number of unproven sessions of a host: sessions with peers that this node's program did not name,
-/// before the peer has proved a name.
+/// Maximum number of unproven sessions per host. In an unproven session, the peer has not proved a name, and the
+/// program has not named the peer.
 pub(super) const UNPROVEN_OF_HOST: usize = 64;
-/// Maximum for all hosts: each session costs up to 40 KiB.
+/// Maximum number of unproven sessions for all hosts. Each takes up to 40 KiB.
 const UNPROVEN: usize = 1024;
-/// Part of [`UNPROVEN`] for hosts of which a peer has proved a name before.
+/// Part of [`UNPROVEN`] for hosts with a peer that has proved a name before.
 const UNPROVEN_OF_KNOWN: usize = UNPROVEN / 8;
-/// Maximum number of hosts that are remembered because a peer has proved a name, or of addresses to which large packets vanish.
+/// Maximum number of remembered hosts with a proved peer, and of remembered addresses to which large packets are
+/// lost.
 const REMEMBERED: usize = 4096;
 /// Time for which a proved name is remembered.
 const PROVED_FOR: Duration = Duration::from_secs(3600);
@@ -45,23 +46,23 @@ pub(super) struct PeerSession {
     host: PeerHost,
     /// True if a poller has named the peer by its address.
     pub(super) named: bool,
-    /// Our address on connections with the peer, once determined.
+    /// This node's address on connections with the peer, once determined.
     pub(super) source: Option<IpAddr>,
-    /// Cookie that the peer requires in our requests.
+    /// Cookie that the peer requires in this node's requests.
     pub(super) cookie: Option<Cookie>,
-    /// Largest path MTU of our requests, from the refusal with the cookie.
+    /// Largest path MTU of this node's requests, from the refusal with the cookie.
     pub(super) path_mtu: Option<Mtu>,
     /// Time of the last probe of the live session for a newcomer.
     pub(super) probed_at: Option<Time>,
     forget_at: Option<Time>,
-    /// Timer as recorded in the index.
+    /// The peer's timer in the index.
     timer: Option<Time>,
     held: Held,
-    /// Time since which the peer has unproven sessions, and their number, if they count.
+    /// Time since which the peer has had unproven sessions, and their number, if they are counted.
     unproven: Option<(Time, usize)>,
 }
 
-/// Numbers of connections with peers that were not named here.
+/// Numbers of connections with peers that the program has not named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Held {
     /// Connections in sessions that are not up yet.
@@ -95,16 +96,16 @@ pub(super) struct Peers {
     by_host: HashMap<PeerHost, Held>,
     /// Half-open connections of all hosts.
     half_open: u32,
-    /// Unproven sessions of each host, and the number of all.
+    /// Unproven sessions of each host, and their total number.
     unproven: BTreeMap<PeerHost, Unproven>,
     unproven_count: usize,
-    /// Hosts of which a peer has proved a name.
+    /// Hosts with a peer that has proved a name.
     proved: Remembered<PeerHost, ()>,
     /// Largest path MTU of sessions with peers at these addresses.
     path_mtus: Remembered<IpAddr, Mtu>,
 }
 
-/// Values with the times at which they were added, also by time. Beyond [`REMEMBERED`] the oldest is removed.
+/// Values with the times at which they were added. When there are more than [`REMEMBERED`], the oldest is removed.
 #[derive(Debug)]
 struct Remembered<K, V> {
     by_key: HashMap<K, (Time, V)>,
@@ -130,7 +131,7 @@ impl<K: Copy + Eq + Hash + Ord, V: Copy> Remembered<K, V> {
         }
     }
 
-    /// Returns the value if it was noted less than this time ago.
+    /// Returns the value if it was added less than `lasts` ago.
     fn get(&self, key: K, lasts: Duration, now: Time) -> Option<V> {
         self.by_key
             .get(&key)
@@ -144,7 +145,7 @@ impl Peers {
         self.known.get(&key)
     }
 
-    /// Returns a peer. Call [`Peers::settle`] after feeding its machine.
+    /// Returns a peer. Call [`Peers::settle`] after each use of its machine.
     pub(super) fn get_mut(&mut self, key: PeerKey) -> Option<&mut PeerSession> {
         self.known.get_mut(&key)
     }
@@ -153,7 +154,6 @@ impl Peers {
         self.known.len()
     }
 
-    /// Iterates over all peers.
     pub(super) fn all(&self) -> impl Iterator<Item = (PeerKey, &PeerSession)> {
         self.known.iter().map(|(&key, peer)| (key, peer))
     }
@@ -214,7 +214,7 @@ impl Peers {
         self.count_unproven(key, host, old_unproven, unproven);
     }
 
-    /// Returns the peers whose timers have expired, and those to remove. The former must be settled again.
+    /// Returns the peers whose timers have expired, and the peers to remove. Settle the former again.
     pub(super) fn due(&mut self, now: Time) -> (Vec<PeerKey>, Vec<PeerKey>) {
         let (mut due, mut gone) = (Vec::new(), Vec::new());
         while let Some(&(at, key)) = self.timers.first().filter(|(at, _)| *at <= now) {
@@ -230,7 +230,6 @@ impl Peers {
         (due, gone)
     }
 
-    /// Removes a peer.
     pub(super) fn remove(&mut self, key: PeerKey) -> Option<PeerSession> {
         let peer = self.known.remove(&key)?;
         self.time(key, peer.timer, None);
@@ -255,7 +254,7 @@ impl Peers {
         self.timers.iter().map(|(_, key)| *key).find(is_idle)
     }
 
-    /// Returns the time at which [`Peers::due`] has something to return.
+    /// Returns the time of the next call of [`Peers::due`].
     pub(super) fn next_timer(&self) -> Option<Time> {
         self.timers.first().map(|(at, _)| *at)
     }
@@ -270,7 +269,7 @@ impl Peers {
     }
 
     /// Returns true if the sessions of a host would have more than `most` connections after another session with a
-    /// peer. The new session replaces the peer's current one. A host without other sessions is not refused here.
+    /// peer. The new session replaces the peer's current one. A host without other sessions is always allowed.
     pub(super) fn is_full(&self, host: PeerHost, key: PeerKey, pollers: u16, most: u32) -> bool {
         if mutant!(sessions_of_a_host_have_no_bound) {
             return false;
@@ -305,7 +304,7 @@ impl Peers {
         self.proved.note(host, (), now);
     }
 
-    /// Notes the largest path MTU of sessions with peers at an address.
+    /// Records the largest path MTU of sessions with peers at an address.
     pub(super) fn too_large(&mut self, address: IpAddr, next: Mtu, now: Time) {
         if mutant!(path_mtu_is_forgotten) {
             return;
@@ -314,7 +313,8 @@ impl Peers {
         self.path_mtus.note(address, next.min(known), now);
     }
 
-    /// Returns the largest path MTU of sessions with peers at an address, if large packets have vanished in the last 10 minutes.
+    /// Returns the largest path MTU of sessions with peers at an address, if large packets were lost in the last 10
+    /// minutes.
     pub(super) fn path_mtu(&self, address: IpAddr, now: Time) -> Option<Mtu> {
         self.path_mtus.get(address, PATH_MTU_FOR, now)
     }
@@ -402,7 +402,7 @@ mod tests {
         PeerHost::Address(address(number, 0).ip())
     }
 
-    /// Adds a peer that has dialled but does not answer the dial-back.
+    /// Adds a peer that dialled but does not answer the dial-back.
     fn half_make(peers: &mut Peers, port: u64, host: u64, now: Time) -> PeerKey {
         half_make_with(peers, Features::NONE, port, host, now)
     }
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn unproven_sessions_are_bounded_per_host_and_in_all() {
+    fn unproven_sessions_are_bounded_per_host_and_in_total() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
         let make = |peers: &mut Peers, port, host| {
             let made =

@@ -1,8 +1,7 @@
-//! Private data of session handshakes, carried in REQ, REP and REJ, and of the DREQ of a session that a node ends for a
-//! cause.
+//! Private data of a session's REQ, REP and REJ, and of the DREQ if a node ends a session for a cause.
 //!
-//! Defines the layouts; called by the CM machine. All bytes come from an untrusted peer, so this code must
-//! not panic. Integers are big endian, as in all CM messages.
+//! Called by the CM machine. All bytes come from an untrusted peer, so this code must not panic. Integers are big
+//! endian, as in all CM messages.
 //!
 //! ```text
 //! all  0 magic "TRNK" (4)
@@ -41,9 +40,9 @@ use trunkline_verbs::{Mtu, SrqNumber};
 pub(crate) const SPOKEN: Versions = Versions { lowest: 5, highest: 5 };
 /// Features that a listener must support if a request has them.
 const REQUIRED: u8 = 0x0f;
-/// UDP port at which a device receives whose node sends 0.
+/// UDP port of a device whose node sends 0.
 const UDP_PORT: u16 = 4791;
-/// Maximum number of pollers of a node: their SRQ numbers must fit a REP.
+/// Maximum number of pollers of a node, whose SRQ numbers must fit in a REP.
 pub(crate) const MAX_POLLERS: u16 = 32;
 
 const MAGIC: [u8; 4] = *b"TRNK";
@@ -77,7 +76,7 @@ impl Versions {
 pub(crate) struct SessionName {
     /// Random number of the incarnation; never 0.
     pub(crate) epoch: u64,
-    /// Counts the sessions of that incarnation with one peer, from 1.
+    /// Number of the session, unique within the incarnation, from 1.
     pub(crate) number: u32,
 }
 
@@ -91,11 +90,11 @@ impl Features {
     pub(crate) const HANDSHAKE: Self = Self(0x01);
 }
 
-/// Secret that a listening node sends to the claimed address of an unknown peer, which returns it.
+/// Secret that a listening node sends to the claimed address of an unknown peer, and that the peer returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cookie(pub(crate) [u8; 16]);
 
-/// The private data of a connecting poller's request.
+/// The private data of a poller's connection request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) features: Features,
@@ -103,19 +102,19 @@ pub(crate) struct Hello {
     pub(crate) listener_port: NonZeroU16,
     /// The sender's session.
     pub(crate) session: SessionName,
-    /// The receiver's session that the sender answers, when it is a dial-back.
+    /// The receiver's session that the sender answers with a dial-back.
     pub(crate) echo: Option<SessionName>,
-    /// The poller whose INI this is.
+    /// The poller that owns the INI.
     pub(crate) poller: u16,
     /// Number of the sender's pollers.
     pub(crate) pollers: u16,
-    /// Kind of the sender's QPs, and of those that it expects.
+    /// Kind of the sender's QPs, which the receiver's QPs must match.
     pub(crate) connections: ConnectionKind,
     /// Cookie that the receiver has sent to the sender's address; never all zero.
     pub(crate) cookie: Option<Cookie>,
     /// UDP port at which the sender's device receives.
     pub(crate) udp_port: u16,
-    /// Not carried: true if the receiver's host has proved that the sender is a process of its user.
+    /// True if the receiver's host has proved that the sender is a process of its user. Not carried in the message.
     pub(crate) is_local: bool,
 }
 
@@ -125,49 +124,49 @@ pub(crate) struct Welcome {
     pub(crate) features: Features,
     /// Session of the accepting node.
     pub(crate) session: SessionName,
-    /// SRQ numbers of its pollers.
+    /// SRQ numbers of the accepting node's pollers.
     pub(crate) srqs: Vec<SrqNumber>,
-    /// UDP port at which its device receives.
+    /// UDP port at which the accepting node's device receives.
     pub(crate) udp_port: u16,
-    /// As [`Hello::is_local`].
+    /// Same as [`Hello::is_local`].
     pub(crate) is_local: bool,
 }
 
 /// Reason why a node refuses a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The private data is not ours.
+    /// The private data belongs to another protocol.
     NotTrunkline,
     /// The other side speaks only these protocol versions.
     Version(Versions),
     /// The node lacks a feature that the other side requires.
     Feature,
-    /// The session that the request belongs to is over. The other side should start a new one.
+    /// The session of the request is over. The other side should start a new session.
     Stale,
     /// The request breaks the protocol.
     Malformed,
     /// The node is shutting down.
     ShuttingDown,
-    /// The node cannot create its end of the connection: a limit is reached, or a permission is missing. Its
-    /// log has the error.
+    /// The node cannot create its end of the connection because of a limit or a missing permission. The error is in
+    /// the node's log.
     Resources,
     /// Too many sessions of the host exist or are half-open, or too many sessions of unknown hosts are
     /// half-open. The peer should retry.
     Crowded,
-    /// The node has XRC connections, not RC.
+    /// The node uses XRC connections, not RC.
     UsesXrc,
-    /// The node has RC connections, not XRC.
+    /// The node uses RC connections, not XRC.
     UsesRc,
     /// The sender has not proved its address. The sender should repeat the request with this cookie, and with at
     /// most this path MTU if larger packets have been lost between the two hosts.
     Unproven(Cookie, Option<Mtu>),
-    /// A session with the sender's incarnation had a critical setting unknown to this node.
+    /// The settings of the sender's incarnation contain a critical setting that is unknown to this node.
     Setting(u16),
     /// The node opens sessions only with peers that prove a name.
     IdentityRequired,
     /// The node ended a session because the other side broke the protocol.
     ProtocolBroken,
-    /// The node ended a session because a sealed frame or message did not open.
+    /// The node ended a session because a sealed frame or message could not be decrypted.
     Altered,
     /// The node ended a session because large packets of this path MTU are lost in transit.
     PathMtu(Mtu),
@@ -267,8 +266,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the cause of a session's end whose peer sent this refusal in a DREQ. A DREQ may be forged, so
-    /// only some refusals count.
+    /// Returns the cause of the end of a session whose peer sent this refusal in a DREQ. A DREQ may be forged, so
+    /// only some refusals are trusted.
     pub(super) fn of_ended_session(self) -> PeerDown {
         match self {
             Self::ProtocolBroken | Self::Altered => PeerDown::ClosedFor(self.explain()),
@@ -289,7 +288,7 @@ impl Refusal {
         }
     }
 
-    /// Returns true if only a peer that has proved its address gets this refusal.
+    /// Returns true if this refusal is sent only to peers that have proved their address.
     pub(super) fn follows_proof(self) -> bool {
         matches!(self, Self::Crowded | Self::Resources | Self::Setting(_) | Self::IdentityRequired)
     }
@@ -337,7 +336,7 @@ impl Refusal {
         }
     }
 
-    /// Returns a description for people, which `PeerDown::Refused` contains.
+    /// Returns a human-readable description, for `PeerDown::Refused`.
     pub(crate) fn explain(self) -> &'static str {
         match self {
             Self::NotTrunkline => "it did not recognise the protocol of the request",
@@ -381,7 +380,7 @@ fn begin(features: Features) -> Vec<u8> {
 }
 
 /// Checks the prefix of requests and replies, and returns the features in it. `lowest` is the sender's lowest
-/// version, zero if it is not given. The highest is in the bytes.
+/// version, or zero if it is not given.
 fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<u8, Refusal> {
     if bytes.get(..4) != Some(&MAGIC[..]) {
         return Err(Refusal::NotTrunkline);
@@ -394,7 +393,6 @@ fn check_prefix(bytes: &[u8], lowest: Option<u8>) -> Result<u8, Refusal> {
     bytes.get(5).copied().ok_or(Refusal::Malformed)
 }
 
-/// Reads a UDP port.
 fn udp_port(bytes: &[u8], at: usize) -> Option<u16> {
     Some(match u16::from_be_bytes(array(bytes, at)?) {
         0 => UDP_PORT,
@@ -402,7 +400,6 @@ fn udp_port(bytes: &[u8], at: usize) -> Option<u16> {
     })
 }
 
-/// Returns the bytes of a UDP port.
 fn udp_port_bytes(port: u16) -> [u8; 2] {
     if port == UDP_PORT { [0; 2] } else { port.to_be_bytes() }
 }
@@ -413,7 +410,7 @@ fn udp_port_bytes(port: u16) -> [u8; 2] {
 pub(crate) struct Carried {
     pub(crate) versions: Versions,
     pub(crate) features: u8,
-    /// UDP port to which the sender takes packets.
+    /// UDP port at which the sender receives.
     pub(crate) udp_port: u16,
 }
 
@@ -436,7 +433,7 @@ impl Carried {
 }
 
 impl Hello {
-    /// Encodes the private data: the 56 bytes of a REQ.
+    /// Encodes the private data, which is the 56 bytes of a REQ.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let echo = self.echo.unwrap_or_default();
         let mut out = begin(self.features);
@@ -453,7 +450,7 @@ impl Hello {
         out
     }
 
-    /// Parses private data. Features outside `known` are left out of the result.
+    /// Parses private data. Features outside `known` are omitted from the result.
     ///
     /// # Errors
     /// The refusal to answer with.
@@ -499,7 +496,7 @@ impl Welcome {
         u16::try_from(self.srqs.len()).unwrap_or(u16::MAX)
     }
 
-    /// Encodes the private data: at most 152 of the 196 bytes of a REP.
+    /// Encodes the private data, which takes at most 152 of the 196 bytes of a REP.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut out = begin(self.features);
         out.extend([SPOKEN.lowest, u8::try_from(self.pollers()).unwrap_or(u8::MAX)]);
@@ -516,11 +513,11 @@ impl Welcome {
     /// Parses private data.
     ///
     /// # Errors
-    /// The fault in the data.
+    /// Returns the fault in the data.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let features = check_prefix(bytes, bytes.get(6).copied())?;
         if features & !Features::HANDSHAKE.0 != 0 {
-            // The peer agrees to a feature that this version never requests.
+            // The peer agreed to a feature that this version never requests.
             return Err(Refusal::Malformed);
         }
         let read = || -> Option<Self> {

@@ -1,11 +1,11 @@
-//! Cookies: proof that a peer is at the address that it claims.
+//! Cookies, by which a peer proves that it receives packets at the address that it claims.
 //!
-//! A request may carry any source address and port. So the first request of an unknown peer is refused with a
-//! cookie, which goes only to the claimed address and port. Only a request that returns the cookie is
-//! processed further. A dial-back does not need a cookie: it echoes the epoch of this node, which is secret from other
-//! peers ([`crate::peer::epochs`]). Requests leave no state, except the address of a few hosts: a host that
-//! returns no cookie is reported, since packets to it may be blocked. The CM machine owns the cookies. This
-//! module does no I/O.
+//! A request may carry any source address and port. So the first request of an unknown peer is refused with a cookie,
+//! which goes only to the claimed address and port. Only a request that returns the cookie is processed further. A
+//! dial-back does not need a cookie, since it echoes this node's epoch, which is secret from other peers
+//! ([`crate::peer::epochs`]). Requests leave no state, except for the addresses of a few hosts. A host that does not
+//! return its cookie is reported, since packets to it may be blocked. The CM machine owns the cookies. This module
+//! performs no I/O.
 #![forbid(unsafe_code)]
 
 use super::machine::HANDSHAKE_LIMIT;
@@ -18,10 +18,10 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::Time;
 
-/// Time for which a key creates cookies. It accepts them for the same time again. A handshake takes a few
-/// round trips, or some seconds when packets are lost; a stolen cookie should not be useful for much longer.
+/// Time for which a key creates cookies. The key verifies them for the same time again. A handshake takes a few round
+/// trips, or some seconds when packets are lost, and a stolen cookie should not be useful for much longer.
 const BUCKET: Duration = Duration::from_secs(10);
-/// Maximum number of hosts whose cookies are awaited. Cookies for further hosts are not followed.
+/// Maximum number of hosts whose cookies are awaited. Cookies for further hosts are not tracked.
 const AWAITED: usize = 64;
 /// Time after which a cookie counts as not returned. The peer's attempt is then over.
 const ANSWER_LIMIT: Duration = HANDSHAKE_LIMIT;
@@ -32,8 +32,8 @@ pub(crate) struct Cookies {
     /// Keys of the current time bucket and of the previous one.
     keys: [Secret; 2],
     since: Time,
-    /// Peers that have not returned their cookie, at most one for each host, by the time at which the
-    /// cookie was first sent.
+    /// Peers that have not returned their cookie, at most one per host, in the order in which the cookies were first
+    /// sent.
     awaited: VecDeque<(Time, SocketAddr)>,
 }
 
@@ -58,7 +58,7 @@ impl Cookies {
         self.awaited.front().map(|(sent, _)| *sent + ANSWER_LIMIT)
     }
 
-    /// Takes a peer whose host has returned no cookie within the limit.
+    /// Takes a peer whose host has not returned a cookie within the limit.
     pub(crate) fn unanswered(&mut self, now: Time) -> Option<SocketAddr> {
         self.next_timer().filter(|at| *at <= now)?;
         self.awaited.pop_front().map(|(_, peer)| peer)
@@ -83,7 +83,7 @@ impl Cookies {
         let Some(Cookie(returned)) = hello.cookie else { return false };
         let matches = |key| {
             let Cookie(ours) = cookie(key, from, hello);
-            // Compare all bytes, so that the time taken does not reveal how many are right.
+            // Compare all bytes, so that the time does not reveal how many are correct.
             ours.iter().zip(returned).fold(0, |differ, (ours, other)| differ | (ours ^ other)) == 0
         };
         let [current, earlier] = self.keys.map(matches);
@@ -109,7 +109,8 @@ impl std::fmt::Debug for Cookies {
     }
 }
 
-/// Computes the cookie for a peer's request. The cookie does not depend on the poller, so all requests of one attempt can carry it.
+/// Computes the cookie for a peer's request. The cookie does not depend on the poller, so all requests of an attempt
+/// can carry it.
 fn cookie(key: Secret, from: PeerKey, hello: &Hello) -> Cookie {
     let port = from.address().port().to_be_bytes();
     let udp_port = from.udp_port().unwrap_or_default().to_be_bytes();

@@ -1,8 +1,8 @@
-//! Handshakes in progress: their stages, and the order of their turns.
+//! Stages of the handshakes in progress, and the order of their turns.
 //!
-//! Flights wait in three classes: renewals, which have an eighth of the turns while others wait; sessions
-//! requested by the program or with hosts that have proved a name; all other sessions. Within a class,
-//! begun handshakes come first, and hosts take turns. `handshaking.rs` runs first handshakes, `renewing.rs`
+//! Flights wait in three classes: renewals, sessions requested by the program or with hosts that have proved a name,
+//! and all other sessions. Renewals get an eighth of the turns while other flights wait. Within a class, handshakes
+//! in progress come first, and hosts take turns. `handshaking.rs` runs first handshakes, and `renewing.rs` runs
 //! renewals.
 #![forbid(unsafe_code)]
 
@@ -15,10 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use trunkline_verbs::{PeerHost, Time};
 
-/// Maximum number of frames of a peer that wait for the turn that begins an exchange: a ClientHello, and a FAILURE.
+/// Maximum number of frames from a peer that wait for the turn that begins an exchange, enough for a ClientHello and
+/// a FAILURE.
 pub(super) const EARLY_FRAMES: usize = 4;
 
-/// A session: the peer and this node's number of the session.
+/// Peer, and this node's number of the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
 /// Identity of a session's peer, and the settings that its SETTINGS must equal.
@@ -32,7 +33,7 @@ pub(super) struct PeerProof {
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub(super) stage: Stage,
-    /// Number of frames given to poller 0, and number of frames that the peer has acknowledged.
+    /// Number of frames passed to poller 0, and number of frames that the peer has acknowledged.
     pub(super) given: u32,
     pub(super) acknowledged: u32,
     /// True if the handshake waits for its turn.
@@ -54,13 +55,13 @@ pub(super) enum Stage {
     Failed(HandshakeFailure),
 }
 
-/// A session with a proof, which is repeated.
+/// A session whose names are proved, with the state of renewals.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) proof: PeerProof,
     pub(super) role: Role,
     pub(super) binding: Binding,
-    /// Name that each proof must have.
+    /// Name that each renewal must prove.
     pub(super) principal: Arc<str>,
     /// Number of the last exchange.
     pub(super) number: u32,
@@ -104,7 +105,7 @@ pub(super) struct FairQueue {
 }
 
 impl FairQueue {
-    /// Adds a session. Begun handshakes come first: behind new ones they would miss their deadline, and
+    /// Adds a session. Handshakes in progress come first. Behind new handshakes, they would miss their deadline, and
     /// their first turn would be wasted.
     pub(super) fn push(&mut self, host: PeerHost, session: SessionOfPeer, has_begun: bool) {
         let sessions = self.sessions.entry(host).or_default();
@@ -154,7 +155,7 @@ pub(crate) struct Proving {
     turns: usize,
 }
 
-/// Renewals get one of this number of turns while other flights wait, since sessions that are up can wait.
+/// Interval of a renewal's turn, in turns, while other flights wait. Sessions that are up can wait.
 const TURNS_OF_RENEWAL: usize = 8;
 
 impl Proving {
@@ -170,7 +171,7 @@ impl Proving {
         }
     }
 
-    /// Forgets a session that is over.
+    /// Removes a session that is over.
     pub(super) fn forget(&mut self, session: SessionOfPeer) {
         if let Some(handshake) = self.handshakes.remove(&session)
             && let Some(at) = handshake.timer
@@ -305,7 +306,7 @@ pub(super) fn advance(
     }
 }
 
-/// Hands an exchange the frames that came before it began. Returns true if a flight is whole.
+/// Passes the frames that arrived before an exchange began to it. Returns true if a flight is complete.
 fn feed(exchange: &mut Exchange, early: Vec<Box<[u8]>>) -> Result<bool, HandshakeFailure> {
     let mut is_whole = false;
     for frame in early {

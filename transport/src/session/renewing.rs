@@ -1,10 +1,9 @@
 //! Renewals: handshakes that repeat the proof of names in a live session, and the expiry of certificates.
 //!
-//! The TLS client begins a renewal after an hour, before either certificate expires, after its own
-//! credentials have
-//! changed, and on a RENEW frame from the server. Frames travel among calls, in the lane of the pollers 0. A
-//! failed renewal is repeated; the session ends when the peer's certificate expires.
-//! `docs/book/src/why/security.md`, *Renewal*, has the rules.
+//! The TLS client begins a renewal after an hour, before either certificate expires, after its own credentials
+//! change, and on a RENEW frame from the server. The frames are sent among calls, in the lane between the two pollers
+//! 0. A failed renewal is repeated. The session ends when the peer's certificate expires.
+//! `docs/book/src/why/security.md`, *Renewal*, specifies the rules.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -25,14 +24,14 @@ use trunkline_verbs::Time;
 
 /// Minimum time between two exchanges of a session.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Pause before a failed renewal is repeated. Also used if too many other renewals run.
+/// Pause before a failed renewal is repeated, and pause if too many other renewals run.
 const AGAIN: Duration = Duration::from_secs(60);
 const BUSY: Duration = Duration::from_secs(1);
 /// Number of repetitions of a failed renewal before a pause of an hour.
 const REPETITIONS: u8 = 2;
 /// Time in which a peer must renew a certificate that no longer chains to a root.
 const GRACE: Duration = Duration::from_secs(60);
-/// Maximum number of renewals that run at once, of all sessions and of one principal.
+/// Maximum number of concurrent renewals, in total and per principal.
 const RENEWALS: usize = 64;
 const RENEWALS_OF_ONE: usize = 4;
 /// Pause between the renewals of two sessions after a change of credentials, and maximum total of these pauses.
@@ -40,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PAUSES: Duration = Duration::from_secs(30);
 
 impl CmMachine {
-    /// Notes the outcome of a session's first handshake.
+    /// Records the outcome of a session's first handshake.
     pub(super) fn live(&mut self, session: SessionOfPeer, role: Role, binding: Binding, proof: Proof) {
         let (previous, lanes, now) = (proof.previous(), proof.lanes(), self.now());
         let Proof { proven, settings, .. } = proof;
@@ -98,9 +97,8 @@ impl CmMachine {
         self.proving.set_timer(session, Some(timer));
     }
 
-    /// Takes new credentials. Live sessions are renewed, and end if their certificates are revoked. A renewal
-    /// under another principal would end them, so they then keep the last proof up to their next regular
-    /// renewal.
+    /// Takes new credentials. Live sessions are renewed, and end if their certificates are revoked. If the principal
+    /// has changed, a renewal would end them, so they keep the last proof until their next regular renewal.
     pub(super) fn take_credentials(&mut self, credentials: &Arc<Credentials>) {
         let earlier = self.proving.credentials.replace(Arc::clone(credentials));
         let is_same = earlier.and_then(|earlier| earlier.principal()) == credentials.principal();
@@ -118,8 +116,8 @@ impl CmMachine {
         }
     }
 
-    /// Ends a session whose certificates are revoked, and after [`GRACE`] one whose certificates no longer
-    /// chain to a root. Returns true in the second case.
+    /// Ends a session if its certificates are revoked, or after [`GRACE`] if they no longer chain to a root. Returns
+    /// true in the second case.
     fn judge(&mut self, session: SessionOfPeer) -> bool {
         let now = self.now();
         let Some(live) = self.proving.renewing(session) else { return false };
@@ -137,18 +135,19 @@ impl CmMachine {
         true
     }
 
-    /// Judges certificates by the present roots and lists, which may be newer than the exchange that verified them.
+    /// Verifies certificates against the current roots and lists, which may be newer than the exchange that verified
+    /// them.
     ///
     /// # Errors
-    /// The cause for which they are refused now.
+    /// Returns the cause for which they are now refused.
     pub(super) fn judged(&self, proven: &Proven) -> Result<(), Refused> {
         let credentials = self.proving.credentials.as_ref().ok_or(Refused::Malformed)?;
         let date = credentials.client.time_provider.current_time().ok_or(Refused::Malformed)?;
         credentials.verifier.check(proven.certificates(), date).map(drop)
     }
 
-    /// Schedules a renewal at `at`, but at the earliest [`INTERVAL`] after the last one. The TLS server
-    /// then requests it from the client.
+    /// Schedules a renewal at `at`, but no earlier than [`INTERVAL`] after the last renewal. The TLS server then
+    /// requests it from the client.
     fn ask_for_renewal(&mut self, session: SessionOfPeer, at: Time) {
         let interval = INTERVAL.min(self.renew_after);
         let Some(live) = self.proving.live(session).filter(|live| live.exchange.is_none()) else { return };
@@ -340,14 +339,15 @@ impl CmMachine {
     }
 }
 
-/// Returns the time until a date, by the calendar of `credentials`.
+/// Returns the time until a date, according to the clock of `credentials`.
 fn left(credentials: &Credentials, until: UnixTime) -> Duration {
     let date = credentials.client.time_provider.current_time();
     let left = date.map_or(0, |date| until.as_secs().saturating_sub(date.as_secs()));
     Duration::from_secs(left)
 }
 
-/// Returns sessions with the pause before the renewal of each, in the order in which their certificates end.
+/// Returns sessions in the order in which their certificates expire, with the pause before the renewal of each
+/// session.
 fn one_by_one<S: Ord>(mut sessions: Vec<(Time, S)>) -> impl Iterator<Item = (S, Duration)> {
     sessions.sort_unstable();
     let count = u32::try_from(sessions.len()).unwrap_or(u32::MAX);

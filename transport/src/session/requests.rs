@@ -1,9 +1,9 @@
-//! Peers' requests: the checks before anything is allocated for one.
+//! Checks of peers' requests, before anything is allocated for a request.
 //!
-//! A request and its source address are untrusted. Parsing is bounded. Unless its sender proves the address,
-//! with our cookie or an echo of our session, it costs no more than a refusal. The cost of proven requests is
-//! bounded per host and in total. The dial-back goes to the source address, never to an address inside the
-//! request. This module only decides; `accepting.rs` performs.
+//! A request and its source address are untrusted. Unless the sender proves its address, by this node's cookie or an
+//! echo of this node's session, a request costs only bounded parsing and a refusal. The cost of proven requests is
+//! bounded per host and in total. The dial-back goes to the source address, never to an address inside the request.
+//! This module only decides, and `accepting.rs` executes.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
@@ -18,8 +18,8 @@ use trunkline_verbs::CmId;
 
 /// Maximum number of peers in the table. Beyond it, idle peers are removed first.
 const MAX_PEERS: usize = 16_384;
-/// Divisor of the number of remote pollers that fit an SRQ, for the maximum of one host. The deepest SRQ has room for 15,360,
-/// so a host has less than half of the known peers, too.
+/// Divisor of the number of remote pollers that fit in an SRQ. The quotient is the maximum for one host. The deepest
+/// SRQ has room for 15,360, so a host also has less than half of the known peers.
 const HOST_SHARE: u32 = 2;
 
 /// A request that may be accepted.
@@ -28,20 +28,21 @@ pub(super) struct Admitted {
     pub(super) hello: Hello,
     /// Sender of the request.
     pub(super) peer: PeerKey,
-    /// Our address that received the request.
+    /// Address of this node that received the request.
     pub(super) local: IpAddr,
 }
 
 impl CmMachine {
-    /// Returns the maximum number of connections in the sessions of one host, named peers excepted.
+    /// Returns the maximum number of connections in the sessions of one host, not counting peers that the program has
+    /// named.
     pub(super) fn host_limit(&self) -> u32 {
         self.endpoints.pollers_limit() / HOST_SHARE
     }
 
-    /// Judges a request without storing it. If there are too many peers, an idle one is removed.
+    /// Checks a request without storing it. If there are too many peers, an idle peer is removed.
     ///
     /// # Errors
-    /// The reason for a refusal.
+    /// Returns the reason for a refusal.
     pub(super) fn admit(&mut self, id: &dyn CmId, private_data: &[u8]) -> Result<Admitted, Refusal> {
         if self.closed {
             return Err(Refusal::ShuttingDown);
@@ -54,8 +55,8 @@ impl CmMachine {
         }
         let from = id.peer_address().ok_or(Refusal::Malformed)?;
         let at = SocketAddr::new(from.ip(), hello.listener_port.get());
-        // Only the port that receives our answers: other ports may belong to other programs on the peer's
-        // host.
+        // Accept only the port that receives this node's answers. Other ports may belong to other programs on the
+        // peer's host.
         let ports = id.udp_ports();
         if ports.is_some_and(|ports| ports.own.is_none() && ports.peer != hello.udp_port) {
             return Err(Refusal::Malformed);
@@ -74,7 +75,7 @@ impl CmMachine {
             let path_mtu = self.peers.path_mtu(peer.host(), self.now());
             return Err(Refusal::Unproven(self.cookies.make(peer, &hello), path_mtu));
         }
-        // The device reads files to answer this, so the check comes after the sender's proof of its address.
+        // The device reads files for this check, so it follows the sender's proof of its address.
         hello.is_local = hello.features == Features::NONE && self.is_local(id);
         // A restart replaces a session, perhaps by one with more pollers.
         let begins = !is_echo && known.is_none_or(|peer| !peer.named && !peer.machine.is_with(hello.session));

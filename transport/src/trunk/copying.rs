@@ -1,8 +1,8 @@
 //! Copies of large messages into memory that the peer may READ, a piece at a time.
 //!
-//! A poller copies one piece in each of its turns, so that a large message delays other work only for that
-//! time. Trunks take turns, and so do the messages of a trunk. Each message gets all of its memory at once,
-//! and is announced when it is copied completely. Small messages are posted before a piece is copied.
+//! A poller copies one piece in each of its turns, so that a large message delays other work only for that time.
+//! Trunks take turns, and so do the messages of a trunk. The memory for a message is allocated at once, and the
+//! message is announced when it is completely copied. Small messages are posted before a piece is copied.
 //!
 //! Dropping a waiting message returns its memory.
 #![forbid(unsafe_code)]
@@ -13,8 +13,8 @@ use crate::PeerDown;
 use crate::buffer::NotNow;
 use crate::trunk::rendezvous::REQUESTS_PER_LANE;
 
-/// Number of unordered messages of a lane that are copied in turns. With more, all of them would be announced
-/// later.
+/// Number of unordered messages of a lane that are copied in turns. With a larger number, all of them would be
+/// announced later.
 const AT_ONCE: usize = 4;
 
 impl Trunk {
@@ -151,7 +151,7 @@ impl Trunk {
 
 /// Outcome of a copy step for one queue.
 enum Copied {
-    /// The queue is empty, or its message fully copied.
+    /// The queue is empty, or its oldest message is fully copied.
     Nothing,
     /// The poller has copied enough in this turn.
     NotNow,

@@ -1,8 +1,8 @@
-//! Taking down a trunk, in two phases.
+//! End of a trunk, in two phases.
 //!
-//! First, unposted work fails and the QP goes to ERR, so that every posted work request comes back flushed.
-//! After the last of them, and after the CM machine has destroyed the TGTs through which the peer READ this
-//! node's memory, the QP and buffers are freed and the driver is notified.
+//! First, unposted work fails and the QP changes to ERR, so that all posted work requests complete as flushed. After
+//! the last completion, and after the CM machine has destroyed the TGTs through which the peer READs this node's
+//! memory, the QP and buffers are freed and the driver is notified.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -14,7 +14,7 @@ use trunkline_verbs::{
     Completion, CompletionFlags, Mtu, QpModify, QpPath, QpState, QueuePair, Time, VerbsError,
 };
 
-/// Time to wait for a device to flush a QP.
+/// Maximum time to wait for a device to flush a QP.
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// Packet payload that every network carries, since IPv6 requires an MTU of at least 1280.
 const CARRIED_EVERYWHERE_BYTES: u32 = 1024;
@@ -27,7 +27,7 @@ pub(super) enum Health {
     Dying {
         /// Time at which the first phase began.
         since: Time,
-        /// Cause with which its messages fail.
+        /// Cause with which the trunk's messages fail.
         cause: PeerDown,
         /// True if the TGTs of the session are destroyed, so that the peer can no longer READ this node's
         /// memory.
@@ -49,7 +49,7 @@ impl Trunk {
         self.pipeline.qp().query().is_err_and(|error| error == VerbsError::Gone)
     }
 
-    /// Returns the cause if the device reaches peers only through shared memory, and shares none with this
+    /// Returns the cause if the device reaches peers only through shared memory, and does not share memory with this
     /// peer.
     pub(crate) fn not_shared(&self) -> Option<PeerDown> {
         not_shared(self.pipeline.qp())
@@ -69,8 +69,8 @@ impl Trunk {
         too_large(self.pipeline.qp(), completion)
     }
 
-    /// Begins the first phase: posting stops, and posted work is flushed. Returns false if the phase began
-    /// earlier.
+    /// Begins the first phase, in which posting stops and posted work is flushed. Returns false if the phase had
+    /// already begun.
     pub(crate) fn begin_dying(&mut self, res: &mut Resources, cause: PeerDown) -> bool {
         if !self.is_live() {
             return false;
@@ -93,7 +93,7 @@ impl Trunk {
         }
     }
 
-    /// Records why the session is over, as reported by the CM machine.
+    /// Records the cause of the session's end, as reported by the CM machine.
     pub(crate) fn session_over(&mut self, down: PeerDown) {
         if let Health::Dying { cause, verdict, .. } = &mut self.health {
             *verdict = Some(down);
@@ -109,7 +109,7 @@ impl Trunk {
         }
     }
 
-    /// Returns why the peer is down, if the device has completed all work of the trunk.
+    /// Returns the cause of the peer's absence if the trunk can be freed.
     pub(crate) fn is_over(&self, now: Time) -> Option<PeerDown> {
         let Health::Dying { since, closed: true, verdict: Some(cause), .. } = self.health else {
             return None;
@@ -125,7 +125,7 @@ impl Trunk {
         (self.pipeline.is_idle() || overdue).then_some(cause)
     }
 
-    /// Performs the second phase: frees the trunk, even if the device still has some of its work, and
+    /// Executes the second phase, which frees the trunk, even if the device has not completed all of its work, and
     /// notifies the driver.
     pub(crate) fn free(mut self, res: &mut Resources, cause: PeerDown) {
         destroy_ini(res, self.pipeline.qp());
@@ -150,7 +150,7 @@ impl Trunk {
         res.busy.retain(|&slot| slot != self.pipeline.slot());
     }
 
-    /// Returns the outcome of a failed message on this trunk.
+    /// Returns the outcome of a message that failed on this trunk.
     pub(super) fn failure(&self, may_have_arrived: bool) -> SendOutcome {
         let cause = match self.health {
             Health::Dying { cause, .. } => cause,
@@ -159,7 +159,7 @@ impl Trunk {
         SendOutcome::Failed(SendFailure { may_have_arrived, cause })
     }
 
-    /// Fails everything that was never posted.
+    /// Fails all work that was never posted.
     fn fail_unposted(&mut self, res: &mut Resources) {
         res.copies.remove(self.pipeline.slot());
         let outcome = self.failure(false);
@@ -174,8 +174,8 @@ impl Trunk {
     }
 }
 
-/// Returns the cause if the device reaches peers only through shared memory, and shares none with the peer of
-/// this QP.
+/// Returns the cause if the device reaches peers only through shared memory, and does not share memory with the peer
+/// of this QP.
 pub(crate) fn not_shared(qp: &dyn QueuePair) -> Option<PeerDown> {
     let path = qp.path().filter(|path| path.name == QpPath::NONE)?;
     Some(PeerDown::NotShared(path.why))

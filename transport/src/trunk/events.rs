@@ -40,8 +40,8 @@ impl Events {
         self.sent(of, SendOutcome::Failed(SendFailure { may_have_arrived: false, cause }));
     }
 
-    /// Reports that a message with this header and head cannot be sent, in a session that continues. The
-    /// driver is notified even with [`Report::Never`]: the peer may wait for the message.
+    /// Reports that a message with this header and head cannot be sent, although its session continues. The driver is
+    /// notified even with [`Report::Never`], since the peer may wait for the message.
     pub(crate) fn not_sent(
         &mut self,
         to: Origin,
@@ -75,7 +75,6 @@ impl Events {
         self.lost.contains(&peer)
     }
 
-    /// Takes the oldest event.
     pub(crate) fn next(&mut self) -> Option<Event> {
         self.queue.pop_front()
     }

@@ -1,4 +1,4 @@
-//! A lane: a trunk's state for one of the peer's pollers.
+//! A lane, which is a trunk's state for one of the peer's pollers.
 #![forbid(unsafe_code)]
 
 use super::outbound::Outbound;
@@ -16,8 +16,8 @@ use trunkline_verbs::{SrqNumber, Time};
 /// Maximum number of unacknowledged credit frames per lane.
 const CREDITS_OUT: u8 = 2;
 
-/// Indices of a lane's queues: unordered small messages, ordered messages of any size, unordered large
-/// messages that are not being copied, and messages that are being copied.
+/// Indices of a lane's queues, for unordered small messages, ordered messages of any size, unordered large messages
+/// that are not being copied, and messages that are being copied.
 pub(super) const SMALL: usize = 0;
 pub(super) const ORDERED: usize = 1;
 pub(super) const LARGE: usize = 2;
@@ -31,7 +31,7 @@ pub(super) struct Lane {
     pub(super) srq: SrqNumber,
     /// True if this node's settings are staged.
     pub(super) has_begun: bool,
-    /// Settings of the poller.
+    /// Settings received from the peer's poller.
     pub(super) heard: Option<Settings>,
     pub(super) spender: Spender,
     /// Credit for the remote poller's messages to this poller.
@@ -41,7 +41,7 @@ pub(super) struct Lane {
     /// Index of the queue that sends next.
     turn: usize,
     pub(super) fins: VecDeque<Fin>,
-    /// Handshake frames: renewals between pollers 0, and SWITCH.
+    /// Handshake frames, for renewals between the pollers 0, and for SWITCH.
     #[cfg(feature = "identity")]
     pub(super) handshake: VecDeque<Box<[u8]>>,
     /// Number of the renewal to whose keys the lane switches next.
@@ -51,15 +51,15 @@ pub(super) struct Lane {
     pub(super) seal: Option<Box<LaneSeal>>,
     /// Number of unacknowledged credit frames.
     pub(super) credits_out: u8,
-    /// Number of requests without a FIN, and how many of them are ordered.
+    /// Number of sent requests without a FIN, and how many of them are ordered.
     pub(super) requests_out: u32,
     pub(super) ordered_out: u32,
     pub(super) counters: Arc<LaneCounters>,
-    /// Number of the last frame, if it is staged and other messages may join it. Cleared when a small message
+    /// Number of the last frame, if it is still staged and other messages may join it. Cleared when a small message
     /// or FIN is queued.
     pub(super) last: Option<u64>,
-    /// Time at which the poller last took an item or granted credit, or at which an item began to wait for
-    /// the poller.
+    /// Time at which the peer's poller last took an item or granted credit, or at which an item began to wait for
+    /// that poller.
     took_ms: u64,
 }
 
@@ -118,7 +118,7 @@ impl Lane {
         queue
     }
 
-    /// Returns true if any of the queues in turn has a message.
+    /// Returns true if one of these queues contains a message.
     pub(super) fn has_messages(&self) -> bool {
         self.queues[..LEAVING].iter().any(|queue| !queue.is_empty())
     }
@@ -133,8 +133,8 @@ impl Lane {
         self.queues[ORDERED..].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns true if a small message may be sent now: it respects the order of messages, and leaves a
-    /// credit for a waiting large message.
+    /// Returns true if a small message may be sent now, in the order of messages, with a credit left for a waiting
+    /// large message.
     pub(super) fn is_clear(&self, ordered: bool) -> bool {
         let [small, _, large, _] = &self.queues;
         let leaves_credit = large.is_empty() || self.spender.available() > 1;
@@ -147,8 +147,8 @@ impl Lane {
         !ordered || (self.queues[ORDERED].is_empty() && !self.waits_for_read(ordered))
     }
 
-    /// Returns true if a small message must wait until the peer has READ earlier ordered messages. Order is
-    /// kept by the sender, so that a receiver never has to hold messages back.
+    /// Returns true if a small message must wait until the peer has READ earlier ordered messages. The sender
+    /// preserves the order, so that a receiver never has to hold back messages.
     pub(super) fn waits_for_read(&self, ordered: bool) -> bool {
         ordered && self.ordered_out > 0 && !mutant!(ordered_calls_overtake)
     }
@@ -159,7 +159,7 @@ impl Lane {
         self.ordered_out += u32::from(ordered);
     }
 
-    /// Uncounts a request whose message the peer has READ or refused.
+    /// Stops counting a request whose message the peer has READ or refused.
     pub(super) fn request_ended(&mut self, ordered: bool) {
         self.requests_out -= 1;
         self.ordered_out -= u32::from(ordered);
@@ -171,12 +171,10 @@ impl Lane {
         sizes.fold((0, 0), |(count, bytes), (more, of_them)| (count + more, bytes + of_them))
     }
 
-    /// Returns the earliest deadline of a waiting message.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.queues.iter().filter_map(MessageQueue::next_deadline).min()
     }
 
-    /// Adds a FIN.
     pub(super) fn push_fin(&mut self, fin: Fin, now_ms: u64) {
         self.begin_to_wait(now_ms);
         self.last = None;
@@ -189,13 +187,13 @@ impl Lane {
         }
     }
 
-    /// Records that the poller took something or granted credit.
+    /// Records that the peer's poller took an item or granted credit.
     pub(super) fn took(&mut self, now_ms: u64) {
         self.took_ms = now_ms;
     }
 
-    /// Returns the step that the remote poller has delayed for longer than the limit: its settings, if the
-    /// session or messages wait for them, or its credit or READs for waiting messages. Messages that wait for
+    /// Returns the step that the remote poller has delayed for longer than the limit. The step is its settings, if
+    /// the session or messages wait for them, or its credit or READs for waiting messages. Messages that wait for
     /// local memory or slots do not count.
     pub(super) fn stalled(&self, is_up: bool, now_ms: u64, limit_ms: u64) -> Option<&'static str> {
         let waits = self.requests_out > 0 || (!self.is_empty() && self.spender.available() == 0);
@@ -207,7 +205,7 @@ impl Lane {
         }
     }
 
-    /// Returns true if messages may be sent: both sides' settings were sent.
+    /// Returns true if messages may be sent, because both sides have sent their settings.
     pub(super) fn is_open(&self) -> bool {
         self.has_begun && self.heard.is_some()
     }
@@ -221,14 +219,13 @@ impl Lane {
         self.queues.iter().all(MessageQueue::is_empty) && self.fins.is_empty()
     }
 
-    /// Returns true if the lane has no running timer: its queues are empty, and there is no credit to
-    /// release.
+    /// Returns true if no timer of the lane runs, because its queues are empty and there is no credit to release.
     pub(super) fn is_still(&self) -> bool {
         self.is_empty() && self.requests_out == 0 && self.spender.release_due_ms().is_none()
     }
 
-    /// Returns the header bytes that are settled last, for frames to this lane's poller, which has the given
-    /// index. The credit positions in them count as announced.
+    /// Returns the header bytes that are written when a frame is posted, for frames to this lane's poller, which has
+    /// the given index. The credit positions in them count as announced.
     pub(super) fn settle(&self, grants: &mut Grants, index: usize) -> [u8; 4] {
         let settled = Settled {
             grant: on_wire(grants.tell(self.pair)),

@@ -1,4 +1,4 @@
-//! Rendezvous on a trunk: requests out, READs in, FINs both ways.
+//! Rendezvous on a trunk, with the requests, READs and FINs of both sides.
 #![forbid(unsafe_code)]
 
 use super::pipeline::{Parts, Read, Record};
@@ -76,29 +76,30 @@ impl Trunk {
         Ok(())
     }
 
-    /// Lends the application's memory to the peer, if it is registered, under a key that covers only this
-    /// memory. Other memory is copied first.
+    /// Lends the application's memory to the peer if it is registered, under a key that covers only this memory.
+    /// Unregistered memory is copied first.
     fn lend(&self, res: &Resources, message: &Outbound) -> Result<Hold, NotNow> {
         let announced = Some(&message.body).filter(|_| self.is_lendable(message));
         let announced = announced.and_then(|body| res.shared.registry.announce(body)).ok_or(NotNow::Wait)?;
         Ok(Hold::Lent { at: announced?, _bytes: message.body.clone() })
     }
 
-    /// Returns true if the peer can READ everything beyond the announcing frame from the message's body, as it is.
+    /// Returns true if the peer can READ everything beyond the announcing frame from the message's body without a
+    /// copy.
     pub(super) fn is_lendable(&self, message: &Outbound) -> bool {
         let is_sealed = self.pipeline.overhead() > 0;
         let is_alone = self.announced_of(message) == message.head.len();
         is_alone && message.body.len() > EAGER_BYTES / 2 && !is_sealed
     }
 
-    /// Returns the bytes of a message's head that go in the announcing frame.
+    /// Returns the number of bytes of a message's head that the announcing frame carries.
     pub(super) fn announced_of(&self, message: &Outbound) -> usize {
         let most = MOST_ANNOUNCED.min(self.max_frame / 2).saturating_sub(TIMED_HEADER);
         let has_room = message.head.len() <= most;
         if has_room && !message.body.is_empty() { message.head.len() } else { message.announced.min(most) }
     }
 
-    /// Handles an announcement: the peer requests that this node READ a message.
+    /// Handles an announcement, by which the peer requests that this node READ a message.
     pub(super) fn take_request(
         &mut self,
         res: &mut Resources,
@@ -141,7 +142,7 @@ impl Trunk {
             return Ok(());
         }
         let patience = Duration::from_millis(u64::from(request.patience_ms.min(PATIENCE_MS)));
-        // Waiting for memory may take long; it must not use up the receive slots.
+        // The message may wait long for memory, and must not use up the receive slots.
         let head = res.receives.message(&header, frame);
         self.sinks.add(Sink {
             lane,
@@ -172,8 +173,8 @@ impl Trunk {
         self.sinks.unscreened().and_then(|sink| sink.head.take())
     }
 
-    /// Applies the decision about that announcement, given the first part. A refused message is not READ; its
-    /// FIN lets the sender free it.
+    /// Applies the decision about that announcement, given the first part. A refused message is not READ, and its FIN
+    /// allows the sender to free it.
     pub(crate) fn screened(&mut self, res: &mut Resources, part: Message, screening: Screening) {
         let Some(sink) = self.sinks.screened(part, screening) else { return self.mark(res) };
         res.shares.unannounce(self.peer, 1);
@@ -207,10 +208,10 @@ impl Trunk {
         }
     }
 
-    /// Opens pieces of sealed messages that were READ, within the limits of this turn of the poller.
+    /// Decrypts pieces of sealed messages that were READ, within the limits of this turn of the poller.
     ///
     /// # Errors
-    /// When a piece is not the one that the peer has sealed.
+    /// Returns an error if a piece is not the one that the peer sealed.
     pub(super) fn open_pieces(&mut self, res: &mut Resources) -> Result<(), FrameError> {
         while let Some(sink) = self.sinks.opening() {
             let allowed = res.copies.allow(self.pipeline.slot(), sink.unopened());
@@ -225,7 +226,7 @@ impl Trunk {
         Ok(())
     }
 
-    /// Hands on a message that was READ whole.
+    /// Passes on a message that was READ completely.
     fn message_read(&mut self, res: &mut Resources, sink: Sink) {
         res.shares.unannounce(self.peer, 1);
         let length = sink.bytes();
@@ -242,7 +243,7 @@ impl Trunk {
         res.events.message(self.origin(sink.lane), message);
     }
 
-    /// Takes the peer's FINs: the peer has READ or refused the messages that they name.
+    /// Takes the peer's FINs, for messages that the peer has READ or refused.
     pub(super) fn take_fins(
         &mut self,
         res: &mut Resources,
@@ -272,7 +273,7 @@ impl Trunk {
         Ok(())
     }
 
-    /// Gives up sinks that waited too long for memory.
+    /// Drops sinks that waited too long for memory.
     pub(super) fn expire_sinks(&mut self, res: &mut Resources) {
         for sink in self.sinks.expire(res.time.now()) {
             res.shares.unannounce(self.peer, 1);
@@ -286,15 +287,15 @@ impl Trunk {
         }
     }
 
-    /// Returns the bytes of the oldest message that waits for memory here, among the messages that `is_it` selects
-    /// by their first part.
+    /// Returns the size of the oldest message that waits for memory on this node, among the messages that `is_it`
+    /// selects by their first part.
     pub(crate) fn waiting_bytes(&self, is_it: &dyn Fn(&Message) -> bool) -> Option<usize> {
         self.sinks.waiting_bytes(is_it)
     }
 }
 
-/// Returns the time for which the peer may wait for memory: at most until the deadline, and short enough that
-/// the peer does not seem stalled.
+/// Returns the time for which the peer may wait for memory. It ends at the deadline at the latest, and before the
+/// peer would count as stalled.
 fn patience_ms(res: &Resources, message: &Outbound) -> u32 {
     let most = u64::from(PATIENCE_MS).min(res.shared.limits.stall_ms / 2);
     let left = message.deadline.map_or(most, |deadline| {

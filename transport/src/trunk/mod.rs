@@ -1,7 +1,7 @@
-//! A trunk: one poller's INI to one peer node, with a lane for each of the peer's pollers.
+//! A trunk, which is one poller's INI to one peer node, with a lane for each of the peer's pollers.
 //!
-//! Owns all work that is queued, staged, in flight or half transferred on the INI. The poller creates a trunk
-//! when a session comes up, and calls it. A trunk never calls the driver: it queues events for the driver and
+//! A trunk owns all work that is queued, staged, in flight or partly transferred on the INI. The poller creates a
+//! trunk when a session comes up, and calls it. A trunk never calls the driver. It queues events for the driver and
 //! marks itself for the poller, in the [`Resources`] that each call lends.
 //!
 //! | file | role |
@@ -10,11 +10,11 @@
 //! | `pipeline.rs` | from staged frames to posted work and its completions |
 //! | `signals.rs` | work requests that are signalled |
 //! | `receiving.rs` | checked frames from the peer |
-//! | `large.rs`, `rendezvous.rs` | large messages that the receiver READs, both sides; their records |
-//! | `copying.rs` | copies of large messages that the peer may READ; pieces of sealed ones, opened |
-//! | `timers.rs` | deadlines, keepalive, releasing credit |
-//! | `ending.rs` | taking a trunk down, in two phases |
-//! | `lane.rs`, `queue.rs`, `outbound.rs` | one of the peer's pollers; the queues of messages; a queued message |
+//! | `large.rs`, `rendezvous.rs` | large messages that the receiver READs, on both sides; their records |
+//! | `copying.rs` | copies of large messages that the peer may READ |
+//! | `timers.rs` | deadlines, keepalives, release of credit |
+//! | `ending.rs` | end of a trunk, in two phases |
+//! | `lane.rs`, `queue.rs`, `outbound.rs` | state for one of the peer's pollers; message queues; a queued message |
 //! | `resources.rs`, `events.rs` | resources shared by all trunks of a poller; events for the driver |
 #![forbid(unsafe_code)]
 
@@ -79,7 +79,7 @@ use trunkline_verbs::Time;
 #[cfg(not(feature = "identity"))]
 use unsealed as seal;
 
-/// Maximum number of handshake frames that wait for credit: the frames of two exchanges.
+/// Maximum number of handshake frames that wait for credit, enough for two exchanges.
 #[cfg(feature = "identity")]
 const MOST_HANDSHAKE: usize = 24;
 
@@ -96,7 +96,7 @@ pub(crate) struct Trunk {
     /// The peer's incarnation.
     epoch: u64,
     identity: PeerIdentity,
-    /// Seconds of the last ten in which handshake frames came, and the number of those frames.
+    /// Last period of ten seconds in which handshake frames arrived, and the number of frames in it.
     #[cfg(feature = "identity")]
     handshakes: (u64, u8),
     /// Keys of a renewal until the lanes switch, and the number of lanes that have switched since the last
@@ -105,17 +105,16 @@ pub(crate) struct Trunk {
     renewed: RenewedKeys,
     #[cfg(feature = "identity")]
     switches: usize,
-    /// Settings to which the peer has bound itself.
+    /// Settings from the handshake's proof, which the peer's SETTINGS frame must equal.
     bound_settings: Option<Arc<[u8]>>,
-    /// Limits of the peer, from its settings: message and frame size in bytes, and announced messages per
-    /// lane.
+    /// Limits from the peer's settings: message and frame size in bytes, and announced messages per lane.
     max_message: usize,
     max_frame: usize,
     large_messages: u32,
-    /// Maximum size of a bundle and of a message in one, in bytes; 0 if the peer does not accept bundles.
+    /// Maximum size of a bundle and of a message in a bundle, in bytes; 0 if the peer does not accept bundles.
     max_bundle: usize,
     max_bundled: usize,
-    /// True once the messages that wait for the session are queued here.
+    /// True once the messages that waited for the session are queued in the trunk.
     is_open: bool,
     pipeline: Pipeline,
     sources: Sources,
@@ -130,7 +129,7 @@ pub(crate) struct Trunk {
     marked: bool,
 }
 
-/// Returns the limit of a key phase. It is short in a simulation, because runs are short.
+/// Returns the limit of a key phase. It is low in a simulation, because runs are short.
 #[cfg(feature = "identity")]
 fn phase_limit(res: &Resources) -> PhaseLimit {
     if res.shared.runtime.is_simulated() {
@@ -140,7 +139,7 @@ fn phase_limit(res: &Resources) -> PhaseLimit {
 }
 
 impl Trunk {
-    /// Returns the credits of each lane, for a count.
+    /// Returns the credits of each lane, for a ledger.
     pub(crate) fn spending(&self) -> Vec<Spending> {
         let Ok(attributes) = self.pipeline.qp().query() else { return Vec::new() };
         let peer = self.peer;
@@ -151,8 +150,8 @@ impl Trunk {
         (0..).zip(&self.lanes).map(lane).collect()
     }
 
-    /// Creates the trunk of a session that came up, for place `slot` of the poller's table. The pairs belong
-    /// to the TGTs of the peer's pollers, in their order.
+    /// Creates the trunk of a session that came up, for place `slot` in the poller's table. The pairs belong to the
+    /// TGTs of the peer's pollers, in the order of these pollers.
     pub(crate) fn new(
         res: &mut Resources,
         session: SessionUp,
@@ -253,10 +252,10 @@ impl Trunk {
         }
     }
 
-    /// Opens a frame from the peer's poller `lane` in place, if the session is sealed.
+    /// Decrypts a frame from the peer's poller `lane` in place, if the session is sealed.
     ///
     /// # Errors
-    /// When the frame is not the one that the peer has sealed next.
+    /// Returns an error if the frame is not the next one that the peer sealed.
     #[inline]
     pub(crate) fn open_frame(
         &mut self,
@@ -291,8 +290,7 @@ impl Trunk {
         u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)
     }
 
-    /// Returns true if messages may be sent: the trunk takes the messages that waited for the session, and
-    /// all later ones.
+    /// Returns true if the trunk accepts messages, both those that waited for the session and later ones.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
@@ -302,12 +300,12 @@ impl Trunk {
         !self.is_open && self.is_live() && self.settings().is_some()
     }
 
-    /// Opens the trunk. From now on, messages for the session are queued here.
+    /// Opens the trunk, so that messages for the session are queued in it.
     pub(crate) fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// Starts the lanes: this node's settings are sent at the next push.
+    /// Starts the lanes, so that this node's settings are sent at the next push.
     pub(crate) fn begin(&mut self, res: &mut Resources) {
         self.mark(res);
     }
@@ -339,8 +337,8 @@ impl Trunk {
         self.sinks.is_reading() || !self.sources.is_empty()
     }
 
-    /// Returns true if the trunk awaits an acknowledgement. Requests and replies are not awaited: the peer
-    /// answers, or the device reports their failure.
+    /// Returns true if the trunk awaits an acknowledgement. The acknowledgements of requests and replies are not
+    /// awaited, since the peer answers or the device reports a failure.
     pub(crate) fn awaits_acknowledgement(&self) -> bool {
         !self.is_live() || !self.is_open || self.is_waiting() || self.pipeline.awaits_acknowledgement()
     }

@@ -1,4 +1,4 @@
-//! Queued messages: their parts, and the turns in which large messages are copied.
+//! Parts of queued messages, and the turns in which large messages are copied.
 #![forbid(unsafe_code)]
 
 use super::seal::ContentSeal;
@@ -13,12 +13,12 @@ use trunkline_verbs::Time;
 const KEPT_HEADS: usize = 1024;
 /// Largest capacity of a head that is kept for reuse, in bytes.
 const KEPT_HEAD_BYTES: usize = 1024;
-/// Bytes that a poller copies in one turn. A fresh page costs more than its copy, so a piece takes 50 to 150
-/// microseconds, as long as sixteen small calls. Smaller pieces would not let a busy poller copy faster, and
+/// Number of bytes that a poller copies in one turn. A fresh page costs more than its copy, so a piece takes 50 to
+/// 150 microseconds, as long as sixteen small calls. Smaller pieces would not make a busy poller copy faster, and
 /// each turn checks all queues.
 const PIECE: usize = 256 << 10;
-/// Size of a piece in a simulation: messages are smaller there, and faults must occur while a message is
-/// partly copied.
+/// Size of a piece in a simulation, where messages are smaller and faults must occur while a message is partly
+/// copied.
 const SIMULATED_PIECE: usize = 16 << 10;
 
 /// A queued message.
@@ -29,18 +29,18 @@ pub(crate) struct Outbound {
     pub(super) choice: PollerChoice,
     pub(super) header: MessageHeader,
     pub(super) head: Vec<u8>,
-    /// Bytes of the head that are sent with the announcement if the message is large.
+    /// Number of bytes of the head that are sent with the announcement if the message is large.
     pub(super) announced: usize,
     pub(super) body: Body,
     pub(super) deadline: Option<Time>,
     pub(super) ordered: bool,
-    /// Copy of a large message, which the peer will READ.
+    /// Copy of a large message, for the peer to READ.
     pub(super) copying: Option<Box<Copying>>,
     pub(super) connect: Connect,
 }
 
 impl Outbound {
-    /// Copies the head, into reused memory. A message that has to wait is reported when it is delivered.
+    /// Copies the head into reused memory. The delivery of a message that has to wait is always reported.
     pub(crate) fn new(message: &Outgoing<'_>, choice: PollerChoice, heads: &mut Heads) -> Self {
         let mut head = heads.0.pop().unwrap_or_default();
         head.extend_from_slice(message.head);
@@ -63,7 +63,7 @@ impl Outbound {
         self.head.len().saturating_add(self.body.len())
     }
 
-    /// Returns the message, if it fits one frame.
+    /// Returns the message, which must fit in one frame.
     pub(super) fn small(&self) -> Small<'_> {
         let Self { header, ref head, ref body, ordered, deadline, delivery, .. } = *self;
         let DeliveryReport { token, report } = delivery;
@@ -122,8 +122,8 @@ impl Copying {
         self.block
     }
 
-    /// Copies the next bytes of a message with these parts. A sealed message is copied in whole pieces,
-    /// through `piece`, so that memory open to READs never holds clear text.
+    /// Copies the next bytes of a message with these parts. A sealed message is copied in whole pieces, through
+    /// `piece`, so that memory accessible to READs never contains plaintext.
     pub(super) fn copy(&mut self, parts: [&[u8]; 2], bytes: usize, piece: &mut Vec<u8>) {
         let end = self.done + bytes;
         let Some(seal) = &mut self.seal else {
@@ -154,12 +154,12 @@ fn within(parts: [&[u8]; 2], range: Range<usize>) -> impl Iterator<Item = &[u8]>
     [of_first, of_second].into_iter()
 }
 
-/// The bytes that the poller may still copy in this turn, and the trunks with more to copy, in order.
+/// The number of bytes that the poller may still copy in this turn, and the trunks with more to copy, in order.
 #[derive(Debug)]
 pub(crate) struct CopyTurns {
     piece: usize,
     left: usize,
-    /// Room for a piece of a sealed message. Empty between uses.
+    /// Buffer for a piece of a sealed message, empty between uses.
     pub(super) sealing: Vec<u8>,
     waiting: VecDeque<usize>,
     /// Current trunk, by place in the poller's table.
@@ -189,7 +189,6 @@ impl CopyTurns {
         self.waiting.is_empty()
     }
 
-    /// Forgets all trunks.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
     }
@@ -216,8 +215,8 @@ impl CopyTurns {
 mod tests {
     use super::*;
 
-    /// Trunks copy different amounts, some less than a piece. Checks the bytes copied by each after a number
-    /// of the poller's turns.
+    /// Trunks copy different amounts, some of them less than a piece. Checks how much each trunk has copied after a
+    /// number of the poller's turns.
     #[test]
     fn trunks_copy_in_turns_one_piece_per_poller_turn() {
         let mut turns = CopyTurns::new(false);
@@ -233,7 +232,7 @@ mod tests {
                     order.push(trunk);
                 }
             };
-            // A trunk with new messages is pushed out first, and always in the same order.
+            // Trunks with new messages are served first, always in the same order.
             (0..4).for_each(|trunk| copy(&mut turns, trunk));
             while let Some(trunk) = turns.next_trunk() {
                 copy(&mut turns, trunk);

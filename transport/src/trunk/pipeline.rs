@@ -1,12 +1,12 @@
-//! The pipeline of a trunk: staged frames, posted work requests, and their completions.
+//! The pipeline of a trunk, from staged frames to posted work requests and their completions.
 //!
-//! Frames are staged and posted together, with one doorbell per trunk and round of the poller. The last work
-//! request of a doorbell is signalled if its completion is awaited (`signals.rs`); since an INI completes in
-//! order, one completion covers all before it. Staged and posted work is one queue, whose places are the work
+//! Frames are staged and posted together, with one doorbell per trunk and round of the poller. The last work request
+//! of a doorbell is signalled if its completion is awaited (`signals.rs`). An INI completes in order, so one
+//! completion covers all earlier work. Staged and posted work is kept in one queue, whose positions are the work
 //! request numbers. The trunk stages the work and interprets the completions.
 //!
-//! A message may join an earlier frame of its lane that is still staged; that frame becomes a bundle. The
-//! frame keeps the delivery report of the bundled message, which has no work request.
+//! A message may join an earlier frame of its lane that is still staged, and that frame becomes a bundle. The frame
+//! keeps the delivery report of the bundled message, which has no separate work request.
 #![forbid(unsafe_code)]
 
 use super::events::Events;
@@ -30,7 +30,7 @@ use trunkline_verbs::{
 
 /// Maximum number of work requests posted by one call.
 const DOORBELL: usize = 16;
-/// Bits of a work request number that hold the sequence; the bits above hold the trunk.
+/// Number of low bits of a work request number that contain the sequence number. The bits above contain the trunk.
 const SEQUENCE_BITS: u32 = 40;
 const SEQUENCES: u64 = (1 << SEQUENCE_BITS) - 1;
 /// Maximum number of lists of bundled messages kept for later bundles.
@@ -56,7 +56,7 @@ pub(super) enum Record {
     /// The last frame of its lane under the keys before a renewal.
     #[cfg(feature = "identity")]
     Switch,
-    /// A message of a bundle that was given up, or a keepalive that only completes earlier work.
+    /// A withdrawn message of a bundle, or a keepalive that only completes earlier work.
     Nothing,
 }
 
@@ -74,10 +74,10 @@ pub(super) enum FrameBytes {
 pub(super) struct Frame {
     lane: usize,
     place: FrameBytes,
-    /// Start of the frame, or of its first message, within its place. If there is room for a header before
+    /// Start of the frame or of its first message in the slot or inline bytes. If there is room for a header before
     /// it, other messages may join.
     begin: usize,
-    /// Size of all its messages, in bytes.
+    /// Size of all messages in the frame, in bytes.
     bytes: usize,
     /// Deadline of the first message, after which it is not posted.
     deadline: Time,
@@ -89,7 +89,7 @@ pub(super) struct Frame {
     messages: usize,
     /// Messages that have joined the first one and have an outcome to report, or a deadline.
     bundled: Vec<BundledMessage>,
-    /// Number of its messages that were given up.
+    /// Number of withdrawn messages in the frame.
     given_up: usize,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct BundledMessage {
 /// An outgoing frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts<'a> {
-    /// Parts of the frame, which follow each other, from its header on.
+    /// Consecutive parts of the frame, beginning with the header.
     pub(super) parts: &'a [&'a [u8]],
     /// Deadline, after which the message is not posted; [`Time::MAX`] if its header lacks the time-left
     /// field.
@@ -186,8 +186,8 @@ pub(super) struct Pipeline {
 }
 
 impl Work {
-    /// Returns true if the completion is awaited: it is reported, lets further work follow, or proves that
-    /// the peer is alive.
+    /// Returns true if the completion is awaited, because it is reported, allows further work, or proves that the
+    /// peer is alive.
     fn is_awaited(&self) -> bool {
         let is_told = matches!(&self.kind, WorkKind::Frame(frame) if frame.is_told);
         is_told
@@ -200,7 +200,7 @@ impl Work {
             }
     }
 
-    /// Returns true if its doorbell must be signalled.
+    /// Returns true if the doorbell of this work must be signalled.
     #[inline]
     fn needs_signal(&self) -> bool {
         self.is_awaited()
@@ -253,7 +253,7 @@ impl Pipeline {
         self.slot
     }
 
-    /// Returns true if one more work request fits the send queue.
+    /// Returns true if one more work request fits in the send queue.
     pub(super) fn has_room(&self) -> bool {
         self.work.len() < SEND_QUEUE_DEPTH
     }
@@ -263,7 +263,6 @@ impl Pipeline {
         self.posted == 0
     }
 
-    /// Returns true if there is neither posted nor staged work.
     pub(super) fn is_empty(&self) -> bool {
         self.work.is_empty()
     }
@@ -283,8 +282,8 @@ impl Pipeline {
         self.has_room() && sends.has_room() && (self.max_inline >= HEADER + self.overhead || sends.has_slot())
     }
 
-    /// Adds a frame, with room for other messages to join if `may_be_joined`. A time left in its header is as
-    /// of `now`. Returns the frame's number, or `None` if there is no room for it.
+    /// Adds a frame, with room for other messages to join if `may_be_joined`. The time left in its header is computed
+    /// for `now`. Returns the frame's number, or `None` if there is no room for the frame.
     pub(super) fn stage(
         &mut self,
         sends: &mut SendRoom,
@@ -370,13 +369,12 @@ impl Pipeline {
         true
     }
 
-    /// Adds work. Returns its number.
     fn push(&mut self, kind: WorkKind, record: Record) -> u64 {
         self.work.push_back(Work { kind, record });
         (self.first + self.work.len() as u64 - 1) & SEQUENCES
     }
 
-    /// Adds a READ, which needs no slot.
+    /// Adds a READ, which does not need a slot.
     pub(super) fn stage_read(&mut self, sends: &mut SendRoom, read: Read, record: Record) {
         let _ = self.push(WorkKind::Read(read), record);
         sends.begin();
@@ -409,8 +407,8 @@ impl Pipeline {
         true
     }
 
-    /// Posts an empty WRITE to a QP in ERR, after unsignalled work. The device may have sent that work, and
-    /// reports only flushed work. Requires that all work is posted.
+    /// Posts an empty WRITE to a QP in ERR, after unsignalled work, since the device may have sent that work and
+    /// reports only flushed work. All work must be posted.
     pub(super) fn post_end(&mut self, sends: &mut SendRoom, lanes: &[Lane]) {
         let Some(lane) = lanes.first().filter(|_| self.signals.due().is_some()) else { return };
         let _ = self.push(WorkKind::Keepalive(lane.srq), Record::Nothing);
@@ -443,7 +441,7 @@ impl Pipeline {
         if let FrameBytes::Slot(slot) = frame.place
             && frame.is_bundle()
         {
-            // Void only this message: the other messages of the bundle are sent.
+            // Void only this message, since the other messages of the bundle are sent.
             let (begin, record) = frame.take_late(now, record)?;
             if !mutant!(late_messages_stay_in_their_bundle) {
                 sends.write(slot, begin, &[VOID]);
@@ -458,10 +456,10 @@ impl Pipeline {
     /// Posts all staged work.
     ///
     /// # Errors
-    /// When the device refuses work that fits its queue: the trunk cannot be used any more.
+    /// Returns an error if the device refuses work that fits in its queue. The trunk can then no longer be used.
     pub(super) fn flush(&mut self, res: &mut Resources, lanes: &mut [Lane]) -> Result<(), PostError> {
         let mut result = Ok(());
-        // Settle all frames first: a message may have joined a frame of an earlier doorbell, whose memory
+        // Settle all frames first, since a message may have joined a frame of an earlier doorbell, whose memory
         // belongs to the device once that doorbell is rung.
         self.settle(res, lanes);
         while self.posted < self.work.len() {
@@ -471,7 +469,7 @@ impl Pipeline {
                 || res.is_draining
                 || self.work.range(self.posted..end).any(Work::needs_signal);
             let is_signaled = self.signals.post(end - self.posted, is_awaited, res.time.now());
-            // Work after a refused item comes back when the trunk ends.
+            // Work after a refused item is released when the trunk ends.
             result = result.and_then(|()| self.post(&res.sends, lanes, end, is_signaled));
             if mutant!(slots_return_before_their_completion) {
                 self.work.range_mut(self.posted..end).for_each(|work| return_early(&mut res.sends, work));
@@ -481,7 +479,7 @@ impl Pipeline {
         self.inline.clear();
         self.earliest = Time::MAX;
         if result.is_err() {
-            // Refused work never completes, not even behind a later work request.
+            // Refused work never completes, even if a later work request does.
             self.signals.clear();
         }
         if let Some(due) = self.signals.due()
@@ -497,9 +495,9 @@ impl Pipeline {
         self.work.len().min(self.posted + DOORBELL)
     }
 
-    /// Writes the header fields of staged frames that are settled last, and seals the frames.
+    /// Writes the last header fields of staged frames, and seals the frames.
     fn settle(&mut self, res: &mut Resources, lanes: &mut [Lane]) {
-        // Frames to one poller that are posted together have the same positions.
+        // Frames that are posted together to one poller carry the same positions.
         let mut settled = None;
         let now = res.time.now();
         for Work { kind, record } in self.work.range_mut(self.posted..) {
@@ -566,12 +564,12 @@ impl Pipeline {
         self.qp.post_send(&requests)
     }
 
-    /// Returns the work request number of a place of the queue.
+    /// Returns the work request number for a position in the queue.
     fn wr_id(&self, at: usize) -> u64 {
         wr_id(self.slot, self.first + at as u64)
     }
 
-    /// Builds the work request for a place of the queue, with `sge` as its registered memory.
+    /// Builds the work request for a position in the queue, with `sge` as its registered memory.
     fn request<'a>(&'a self, at: usize, work: &Work, sge: &'a Sge, lanes: &[Lane]) -> SendRequest<'a> {
         let gathered = SendData::Gather(slice::from_ref(sge));
         let (operation, data, flags, remote_srq) = match &work.kind {
@@ -609,8 +607,7 @@ impl Pipeline {
         self.work.get(at).map(|work| (bytes(work), carried))
     }
 
-    /// Takes out the oldest work, which the device has completed. Frees its resources and returns its
-    /// purpose.
+    /// Removes the oldest work, which the device has completed. Frees its resources and returns its purpose.
     pub(super) fn pop_completed(&mut self, sends: &mut SendRoom) -> Option<Completed> {
         self.posted = self.posted.checked_sub(1)?;
         let Work { kind, record } = self.work.pop_front()?;
@@ -632,7 +629,7 @@ impl Pipeline {
         }
     }
 
-    /// Drops all work that was never posted. Its messages end with `outcome`.
+    /// Drops all unposted work, and reports `outcome` for its messages.
     pub(super) fn abandon_staged(&mut self, sends: &mut SendRoom, events: &mut Events, outcome: SendOutcome) {
         for Work { kind, record } in self.work.drain(self.posted..) {
             release(sends, &kind);
@@ -652,7 +649,7 @@ impl Pipeline {
 pub(super) struct Late {
     pub(super) lane: usize,
     pub(super) record: Record,
-    /// True if the message's frame was withdrawn too, which changes the numbers of later frames.
+    /// True if the message's frame was also withdrawn, which changes the numbers of later frames.
     pub(super) is_frame: bool,
 }
 
@@ -662,13 +659,13 @@ impl Frame {
         self.messages > 1
     }
 
-    /// Returns the earliest deadline of its messages.
+    /// Returns the earliest deadline of the frame's messages.
     fn earliest(&self) -> Time {
         self.bundled.iter().map(|bundled| bundled.deadline).fold(self.deadline, Time::min)
     }
 
-    /// Takes out a message whose deadline has passed. `record` belongs to the first one. Returns the start of
-    /// the message.
+    /// Removes a message whose deadline has passed, and returns its start and record. `record` belongs to the first
+    /// message.
     fn take_late(&mut self, now: Time, record: &mut Record) -> Option<(usize, Record)> {
         self.given_up += 1;
         if self.deadline <= now {
@@ -682,7 +679,7 @@ impl Frame {
         Some((late.begin, Record::Message(delivery)))
     }
 
-    /// Returns the starts of its messages with a time-left field, and their deadlines.
+    /// Returns the starts and deadlines of the frame's messages with a time-left field.
     fn times_left(&self) -> impl Iterator<Item = (usize, Time)> {
         let bundled = self.bundled.iter().map(|bundled| (bundled.begin, bundled.deadline));
         std::iter::once((self.begin, self.deadline))
@@ -715,7 +712,7 @@ impl WorkKind {
         }
     }
 
-    /// Returns the registered memory of its work request.
+    /// Returns the registered memory of the work request.
     fn sge(&self, sends: &SendRoom) -> Sge {
         match self {
             Self::Frame(frame @ Frame { place: FrameBytes::Slot(slot), begin, bytes, .. }) => {
@@ -748,7 +745,7 @@ fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: FrameBytes, inli
     Some(slot)
 }
 
-/// Frees the resources of work that has completed or was given up.
+/// Frees the resources of work that was completed or withdrawn.
 fn release(sends: &mut SendRoom, kind: &WorkKind) {
     sends.end();
     if let WorkKind::Frame(Frame { place: FrameBytes::Slot(slot), .. }) = kind {

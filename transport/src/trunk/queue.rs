@@ -1,7 +1,7 @@
 //! Queues of messages that wait for a session, or for credit and room on a lane.
 //!
-//! The caller that adds a message has charged its peer for it ([`Shares::queue`]). The caller that takes
-//! out a message discharges the peer; messages that fail here are discharged here.
+//! The caller charges the peer for a message before it adds the message ([`Shares::queue`]), and discharges the peer
+//! when it takes the message. Messages that fail in this module are discharged here.
 #![forbid(unsafe_code)]
 
 use super::events::Events;
@@ -14,7 +14,7 @@ use trunkline_verbs::Time;
 /// Capacity, in messages, that an empty queue keeps.
 const KEPT: usize = 1024;
 
-/// Messages to be cancelled, wherever they wait.
+/// Messages to be cancelled, in all queues.
 #[derive(Debug)]
 pub(crate) struct Cancelling<'a> {
     tokens: &'a BTreeSet<Token>,
@@ -32,7 +32,6 @@ impl<'a> Cancelling<'a> {
         self.cancelled
     }
 
-    /// Returns true if all messages were found.
     fn is_done(&self) -> bool {
         self.cancelled.len() == self.tokens.len()
     }
@@ -47,8 +46,8 @@ impl<'a> Cancelling<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct MessageQueue {
     messages: VecDeque<Outbound>,
-    /// Lower bound of the deadlines. The message with this deadline may already be sent: the bound is exact only
-    /// after a search of the queue, which is due at this time.
+    /// Lower bound of the deadlines. The message with this deadline may already have been sent. A search of the
+    /// queue, which is due at this time, makes the bound exact.
     earliest: Option<Time>,
 }
 
@@ -64,8 +63,8 @@ impl MessageQueue {
         if self.messages.is_empty() {
             self.earliest = None;
             if self.messages.capacity() > KEPT {
-                // Free the memory. Otherwise each poller of each peer would keep memory for its longest
-                // queue.
+                // Free the memory. Otherwise the queue for each poller of each peer would keep memory for its maximum
+                // length.
                 self.messages = VecDeque::new();
             }
         }
@@ -82,7 +81,6 @@ impl MessageQueue {
         self.messages.is_empty()
     }
 
-    /// Returns the number of messages that wait.
     pub(super) fn count(&self) -> usize {
         self.messages.len()
     }
@@ -141,7 +139,7 @@ impl MessageQueue {
         self.earliest = [self.earliest, message.deadline].into_iter().flatten().min();
     }
 
-    /// Fails all messages. All of them are for `peer`.
+    /// Fails all messages, which are for `peer`.
     pub(crate) fn fail(
         &mut self,
         peer: PeerKey,
@@ -156,7 +154,7 @@ impl MessageQueue {
         }
     }
 
-    /// Fails the messages for this peer, except messages that wait for a session.
+    /// Fails the messages for this peer, except those that wait for a session through failed attempts.
     pub(crate) fn fail_fast(
         &mut self,
         peer: PeerKey,

@@ -1,4 +1,4 @@
-//! The receive path after a frame's sender is identified and its credit counted: positions, then messages.
+//! The receive path after a frame's sender is identified and its credit is counted.
 #![forbid(unsafe_code)]
 
 use super::{Resources, Trunk};
@@ -15,17 +15,17 @@ use crate::wire::{BUNDLE_BYTES, BUNDLED_BYTES};
 use crate::{Origin, PeerEvent, PollerIndex, SessionNumber};
 use std::sync::atomic::Ordering;
 
-/// Maximum number of handshake frames of a peer in ten seconds: the frames of two exchanges.
+/// Maximum number of handshake frames from a peer in ten seconds, enough for two exchanges.
 #[cfg(feature = "identity")]
 const MOST_HANDSHAKES: u8 = 24;
 
 impl Trunk {
-    /// Applies the positions in the header of a frame from the peer's poller `lane`. Returns true if a
-    /// message in the frame counts. While the trunk is being taken down, a message still counts if its lane
-    /// has begun, because it may have been acknowledged to the sender.
+    /// Applies the positions in the header of a frame from the peer's poller `lane`. Returns true if messages in the
+    /// frame are accepted. While the trunk is being taken down, they are accepted if the lane has begun, because they
+    /// may have been acknowledged to the sender.
     ///
     /// # Errors
-    /// The rule of the protocol that the peer broke.
+    /// Returns the rule of the protocol that the peer broke.
     pub(crate) fn apply_header(
         &mut self,
         res: &mut Resources,
@@ -67,7 +67,7 @@ impl Trunk {
     /// Takes the contents of a frame from the peer's poller `lane`, except for messages.
     ///
     /// # Errors
-    /// The rule of the protocol that the peer broke.
+    /// Returns the rule of the protocol that the peer broke.
     pub(crate) fn frame(
         &mut self,
         res: &mut Resources,
@@ -107,7 +107,7 @@ impl Trunk {
         }
     }
 
-    /// Takes a frame of a renewal: a copy goes to the CM machine.
+    /// Takes a frame of a renewal, and passes a copy to the CM machine.
     #[cfg(feature = "identity")]
     #[cold]
     fn take_handshake(
@@ -141,8 +141,8 @@ impl Trunk {
         Ok(())
     }
 
-    /// Opens the frames that follow a SWITCH with the keys of the renewal. Returns false if the frame is not
-    /// a SWITCH.
+    /// Handles a SWITCH, after which frames are decrypted with the keys of the renewal. Returns false if the frame is
+    /// not a SWITCH.
     #[cfg(feature = "identity")]
     fn take_switch(&mut self, res: &Resources, lane: usize, frame: &Received) -> Result<bool, FrameError> {
         if Fragment::parse(frame.as_ref())?.part != Part::Switch {
@@ -156,8 +156,7 @@ impl Trunk {
         Ok(true)
     }
 
-    /// Takes the settings of the peer's poller `lane`. The first poller that sends them brings the session
-    /// up for the driver.
+    /// Takes the settings of the peer's poller `lane`. The first settings of a session bring it up for the driver.
     fn take_settings(
         &mut self,
         res: &mut Resources,

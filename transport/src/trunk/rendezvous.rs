@@ -1,14 +1,14 @@
-//! Large messages: the receiver READs them out of the sender's memory.
+//! Large messages, which the receiver READs from the sender's memory.
 //!
 //! ```text
 //! sender                               receiver
 //! request (head, address, rkey) -----> waits for memory, within the request's patience
 //!        <----- READ in pieces --------
-//!        <----- FIN -------------------  message handed on
+//!        <----- FIN -------------------  message passed on
 //! source freed, Delivered
 //! ```
 //!
-//! This module keeps the records of both sides of one trunk; the trunk moves bytes and frames.
+//! This module keeps the records of both sides for one trunk. The trunk transfers bytes and frames.
 #![forbid(unsafe_code)]
 
 use crate::buffer::{Announced, Block, MOST_WRITING};
@@ -22,18 +22,18 @@ use trunkline_verbs::{IoAddress, ReadAllowance, RemoteAddress, Rkey, Sge, Time};
 
 /// Maximum size of one READ, in bytes.
 pub(crate) const PIECE: usize = 256 << 10;
-/// Maximum number of READs of a trunk on the device at a time, on a path without congestion control. Later work
-/// requests, including small messages, wait until the last READ was sent, so the READs together must be few bytes. With
-/// a single READ, the network would be idle while its completion is handled.
+/// Maximum number of a trunk's concurrent READs on a path without congestion control. Later work requests, including
+/// small messages, wait until the last READ is sent, so the total size of the READs must be small. With a single
+/// READ, the network would be idle while its completion is handled.
 const READS_OUT: u32 = 2;
-/// Maximum number of READs of a trunk on a path with congestion control. About four fit the window of the
-/// path.
+/// Maximum number of a trunk's concurrent READs on a path with congestion control. About four fit in the window of
+/// the path.
 pub(crate) const MOST_READS: u32 = 8;
 const _: () =
     assert!(PIECE * READS_OUT as usize <= 512 << 10, "a small message waits for at most 512 KiB of READs");
 const _: () = assert!(MOST_READS as usize <= MOST_WRITING, "a block takes all READs of its trunk");
-/// Maximum number of requests without a FIN per lane. Further requests wait in the lane's queue. A receiver
-/// refuses more.
+/// Maximum number of requests without a FIN per lane. Further requests wait in the lane's queue. A receiver refuses a
+/// larger number.
 pub(crate) const REQUESTS_PER_LANE: u32 = 64;
 /// Time for which a receiver may wait for memory when the message has no deadline.
 pub(crate) const PATIENCE_MS: u32 = 30_000;
@@ -42,16 +42,16 @@ pub(crate) const PATIENCE_MS: u32 = 30_000;
 #[derive(Debug)]
 pub(crate) struct Sink {
     pub(crate) lane: usize,
-    /// Number that the sender gave the message.
+    /// Number of the message, assigned by the sender.
     pub(crate) id: u64,
     pub(crate) header: MessageHeader,
     pub(crate) time_left_us: u32,
-    /// Part of the contents that came with the announcement, until there is memory for all of them.
+    /// Part of the contents that arrived with the announcement, until memory for the message is allocated.
     pub(crate) head: Option<Message>,
     /// Size of `head`, in bytes.
     pub(crate) head_bytes: usize,
     pub(crate) body_bytes: usize,
-    /// Decision of the driver; `None` until it has decided, within the round in which the frame arrived.
+    /// Decision of the driver; `None` until the driver decides, within the round in which the frame arrived.
     pub(crate) screening: Option<Screening>,
     pub(crate) from: RemoteAddress,
     /// Time at which the sink stops waiting for memory.
@@ -61,7 +61,7 @@ pub(crate) struct Sink {
     pub(crate) read: usize,
     /// Seal of the body; `None` if the body is not sealed.
     pub(crate) seal: Option<ContentSeal>,
-    /// Number of bytes of the body that were opened.
+    /// Number of decrypted bytes of the body.
     pub(crate) opened: usize,
 }
 
@@ -76,12 +76,12 @@ impl Sink {
         self.seal.as_ref().map_or(self.body_bytes, |seal| seal.sealed(self.body_bytes))
     }
 
-    /// Returns the memory that it takes, in bytes.
+    /// Returns the memory that the message takes, in bytes.
     fn memory(&self) -> usize {
         self.head_bytes + self.body_to_read()
     }
 
-    /// Returns the number of bytes in whole pieces that were READ and not opened.
+    /// Returns the number of bytes in complete pieces that were READ and not decrypted yet.
     pub(crate) fn unopened(&self) -> usize {
         let Some(seal) = &self.seal else { return 0 };
         let whole = if self.read == self.body_to_read() {
@@ -92,10 +92,10 @@ impl Sink {
         whole - self.opened
     }
 
-    /// Opens pieces of `bytes` bytes or a little more. Each piece moves to its place in the message.
+    /// Decrypts pieces of at least `bytes` bytes in total. Each piece moves to its place in the message.
     ///
     /// # Errors
-    /// When a piece differs from the one that the peer has sealed.
+    /// Returns an error if a piece differs from the one that the peer sealed.
     pub(crate) fn open(&mut self, bytes: usize) -> Result<(), FrameError> {
         let end = self.opened + bytes.min(self.unopened());
         let (Some(seal), Some(block)) = (&mut self.seal, &mut self.block) else { return Ok(()) };
@@ -111,7 +111,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Takes memory for the whole message, and copies the head there.
+    /// Takes memory for the whole message, and copies the head into it.
     fn feed(&mut self, block: Block) {
         if let Some(head) = self.head.take() {
             block.write(0, head.as_slice());
@@ -126,7 +126,7 @@ impl Sink {
         u32::try_from(length).unwrap_or(0)
     }
 
-    /// Returns the next piece to READ, of this size: its destination and source.
+    /// Returns the destination and source of the next piece to READ, which has this size.
     fn next_piece(&mut self, length: u32) -> Option<(Sge, RemoteAddress)> {
         if length == 0 {
             return None;
@@ -137,12 +137,12 @@ impl Sink {
         Some((sge, RemoteAddress { address, rkey: Rkey(self.from.rkey.0) }))
     }
 
-    /// Returns true if READs for all pieces were returned.
+    /// Returns true if READs for all pieces were returned by `next_piece`.
     fn is_asked(&self) -> bool {
         self.asked == self.body_to_read()
     }
 
-    /// Counts a completed READ of `bytes`. Returns true if it was the last.
+    /// Counts a completed READ of `bytes` bytes. Returns true if it was the last READ of the message.
     fn piece_read(&mut self, bytes: u32) -> bool {
         if let Some(block) = &mut self.block {
             block.written();
@@ -170,16 +170,16 @@ pub(crate) struct Sinks {
     unfed: VecDeque<usize>,
     /// Sinks with pieces left to READ, in order.
     reading: VecDeque<usize>,
-    /// Sinks with pieces that were READ and not opened, in order.
+    /// Sinks with pieces that were READ and not decrypted, in order.
     unopened: VecDeque<usize>,
     /// Number of READs that the device has not completed.
     reads_out: u32,
-    /// Maximum number of READs at once.
+    /// Maximum number of concurrent READs.
     read_depth: u32,
 }
 
 impl Sinks {
-    /// Creates the sinks of a trunk that may have the given number of READs outstanding.
+    /// Creates the sinks of a trunk with at most `read_depth` outstanding READs.
     pub(crate) fn new(read_depth: u32) -> Self {
         let (unfed, reading, unopened) = Default::default();
         Self { open: Slab::new(), unfed, reading, unopened, reads_out: 0, read_depth }
@@ -210,7 +210,7 @@ impl Sinks {
         self.open.get_mut(key)
     }
 
-    /// Applies the decision to the oldest sink that waits for one. Returns the sink if it is refused.
+    /// Applies a decision to the oldest sink that waits for one. Returns the sink if it is refused.
     pub(crate) fn screened(&mut self, frame: Message, screening: Screening) -> Option<Sink> {
         let (place, key) = self.first_unscreened()?;
         if screening == Screening::Refused {
@@ -229,7 +229,7 @@ impl Sinks {
         self.unfed.iter().copied().enumerate().find(|(_, key)| waits(*key))
     }
 
-    /// Gives memory to the sinks that wait for it, in order, until `take` returns `None`.
+    /// Assigns memory from `take` to the waiting sinks, in order, until `take` returns `None`.
     pub(crate) fn feed(&mut self, mut take: impl FnMut(usize) -> Option<Block>) {
         while let Some(&key) = self.unfed.front() {
             if let Some(sink) = self.open.get_mut(key) {
@@ -249,8 +249,8 @@ impl Sinks {
         !self.reading.is_empty() && self.reads_out < self.read_depth
     }
 
-    /// Returns the next READ to post, which counts as posted; `None` while the outstanding READs have reached
-    /// the maximum, or the limit of the path. At least one READ is always outstanding, so that the device
+    /// Returns the next READ to post, and counts it as posted. Returns `None` while the outstanding READs have
+    /// reached the maximum or the limit of the path. At least one READ is always allowed, so that the device
     /// schedules the transfer.
     pub(crate) fn next_read(&mut self, allowance: &mut Option<ReadAllowance>) -> Option<Piece> {
         let (depth, most) = match allowance {
@@ -283,7 +283,8 @@ impl Sinks {
         None
     }
 
-    /// Handles a completed READ. Returns the sink if that was the last piece of its message, and the message is not sealed.
+    /// Handles a completed READ. Returns the sink if the piece was the last one of its message, and the message is
+    /// not sealed.
     pub(crate) fn piece_read(&mut self, sink: usize, bytes: u32, success: bool) -> Option<Sink> {
         self.reads_out = self.reads_out.saturating_sub(1);
         let (key, sink) = (sink, self.open.get_mut(sink)?);
@@ -297,7 +298,7 @@ impl Sinks {
         (success && whole).then(|| self.open.remove(key))
     }
 
-    /// Returns the oldest sink with pieces that can be opened.
+    /// Returns the oldest sink with pieces that can be decrypted.
     pub(crate) fn opening(&mut self) -> Option<&mut Sink> {
         while let Some(&key) = self.unopened.front() {
             if self.open.get(key).is_some_and(|sink| sink.unopened() > 0) {
@@ -308,7 +309,7 @@ impl Sinks {
         None
     }
 
-    /// Returns the sink of [`Self::opening`] if all of its pieces were opened.
+    /// Returns the sink from [`Self::opening`] if all of its pieces were decrypted.
     pub(crate) fn opened(&mut self) -> Option<Sink> {
         let &key = self.unopened.front()?;
         let is_whole = self.open.get(key).is_some_and(|sink| sink.opened == sink.body_bytes);
@@ -332,7 +333,7 @@ impl Sinks {
         self.open.is_empty()
     }
 
-    /// Returns true if READs are outstanding, or pieces are to be opened.
+    /// Returns true if READs are outstanding, or pieces remain to be decrypted.
     pub(crate) fn is_reading(&self) -> bool {
         self.reads_out > 0 || !self.unopened.is_empty()
     }
@@ -346,14 +347,14 @@ impl Sinks {
 /// Owner of a source's memory.
 #[derive(Debug)]
 pub(crate) enum Hold {
-    /// Registered bytes of the application. The key is invalidated before the bytes are released.
+    /// Registered bytes of the application, whose key is invalidated before they are released.
     Lent { at: Announced, _bytes: Body },
     /// A copy.
     Copied(Block),
 }
 
 impl Hold {
-    /// Returns the address at which the peer finds the memory.
+    /// Returns the address at which the peer READs the memory.
     pub(crate) fn remote_address(&self) -> RemoteAddress {
         match self {
             Self::Lent { at, .. } => at.remote_address(),
@@ -371,11 +372,11 @@ pub(crate) struct Source {
     pub(crate) bytes: usize,
     /// True if ordered small messages wait until this message is READ.
     pub(crate) ordered: bool,
-    /// Owner of the memory, which is released when this is dropped.
+    /// Owner of the memory, which is released on drop.
     pub(crate) _hold: Hold,
 }
 
-/// All sources of one trunk, by the number that their requests carry and their FINs return.
+/// All sources of one trunk, by the number in their requests and FINs.
 #[derive(Debug)]
 pub(crate) struct Sources {
     open: BTreeMap<u64, Source>,
@@ -423,7 +424,7 @@ mod tests {
     use super::*;
     use crate::buffer::pool;
 
-    /// Returns sinks for messages of these sizes, with memory, and their device.
+    /// Returns sinks, with memory, for messages of these sizes, and their device.
     fn sinks(sizes: &[usize]) -> (Sinks, impl Sized + use<>) {
         let (pool, device) = pool();
         let mut sinks = Sinks::new(MOST_READS);

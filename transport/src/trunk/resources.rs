@@ -1,7 +1,8 @@
-//! Resources that all trunks of one poller share: its slots and budgets, credit, time, and the queue to the driver.
+//! Resources that all trunks of one poller share, such as its slots, budgets, credit, time, and the queue to the
+//! driver.
 //!
-//! The poller owns the resources and lends them to each trunk that it calls. Each part guards its own state,
-//! so that a trunk can use one part while it holds another.
+//! The poller owns the resources and lends them to each trunk that it calls. They are separate parts, so that a trunk
+//! can use one part while it borrows another.
 #![forbid(unsafe_code)]
 
 use super::events::Events;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use trunkline_machine::Waker;
 use trunkline_verbs::{Clock, Sge, Time};
 
-/// Time of running handlers after which staged work is flushed, so that peers work in parallel.
+/// Running time of handlers after which staged work is flushed, so that peers work in parallel.
 const FLUSH_AFTER: Duration = Duration::from_micros(20);
 
 /// Resources that all trunks of a poller use.
@@ -40,7 +41,7 @@ pub(crate) struct Resources {
     pub(crate) tails: Tails,
     /// True after a shutdown begins. All work is then signalled.
     pub(crate) is_draining: bool,
-    /// Places of the trunks that may have timers beside their keepalive, without duplicates.
+    /// Places of the trunks that may have timers other than their keepalive, without duplicates.
     pub(crate) busy: Vec<usize>,
     /// Lower bound of the times of all keepalives, in milliseconds of the poller.
     pub(crate) probe_ms: u64,
@@ -107,7 +108,7 @@ impl Resources {
     }
 }
 
-/// The time, read at the beginning of the poller's turn.
+/// The time, as read at the beginning of the poller's turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TurnTime {
     started: Time,
@@ -127,7 +128,7 @@ impl TurnTime {
         self.flushed = self.now;
     }
 
-    /// Returns true if the last flush was more than `limit` ago, and then counts this moment as a flush.
+    /// Returns true if the last flush was more than `limit` ago, and then records a flush.
     fn is_flush_overdue(&mut self, clock: &Clock, limit: Duration) -> bool {
         let now = clock.now();
         let is_overdue = now.saturating_duration_since(self.flushed) > limit;
@@ -175,12 +176,12 @@ pub(crate) struct SendRoom {
 }
 
 impl SendRoom {
-    /// Creates the room of a CQ that holds `most` completions of sends.
+    /// Creates the room for a CQ that holds `most` completions of sends.
     pub(crate) fn new(slots: SendSlots, most: usize) -> Self {
         Self { slots, outstanding: 0, most }
     }
 
-    /// Returns the number of free slots, and of all slots.
+    /// Returns the number of free slots and of all slots.
     pub(crate) fn count(&self) -> (u32, u32) {
         self.slots.count()
     }
@@ -219,7 +220,7 @@ impl SendRoom {
         self.slots.write_all(slot, at, parts);
     }
 
-    /// Writes a part of a frame. Returns its end.
+    /// Writes a part of a frame. Returns the end of the part.
     #[inline]
     pub(super) fn write(&self, slot: u32, at: usize, part: &[u8]) -> usize {
         self.slots.write(slot, at, part)
@@ -234,12 +235,11 @@ impl SendRoom {
         self.slots.sge(slot, at, length)
     }
 
-    /// Counts a staged work request.
     pub(super) fn begin(&mut self) {
         self.outstanding += 1;
     }
 
-    /// Uncounts a work request that has completed, or was given up before it was posted.
+    /// Stops counting a work request that was completed, or withdrawn before it was posted.
     pub(super) fn end(&mut self) {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
@@ -255,7 +255,7 @@ impl SendRoom {
 #[derive(Debug)]
 pub(crate) struct ReceiveRoom {
     slots: ReceiveSlots,
-    /// Number of receives in the SRQ, and its capacity.
+    /// Number of receives in the SRQ, and its maximum depth.
     depth_wr: u32,
     limit_wr: u32,
     /// Number of free slots below which messages are copied instead of lent.
@@ -263,7 +263,7 @@ pub(crate) struct ReceiveRoom {
 }
 
 impl ReceiveRoom {
-    /// Creates the room of an SRQ that holds `depth_wr` receives, and can hold `limit_wr`.
+    /// Creates the room for an SRQ that holds `depth_wr` receives, and at most `limit_wr`.
     pub(crate) fn new(slots: ReceiveSlots, depth_wr: u32, limit_wr: u32, low_water: usize) -> Self {
         Self { slots, depth_wr, limit_wr, low_water }
     }
@@ -283,7 +283,7 @@ impl ReceiveRoom {
         self.depth_wr += more_wr;
     }
 
-    /// Returns true if receives are missing because slots were short.
+    /// Returns true if receives are missing for lack of slots.
     pub(crate) fn is_missing_any(&self) -> bool {
         self.slots.is_missing_any()
     }
@@ -293,8 +293,8 @@ impl ReceiveRoom {
         &mut self.slots
     }
 
-    /// Returns the message in a frame. Unless it is short, it is lent while receive slots are plentiful, else
-    /// copied.
+    /// Returns the message in a frame. Unless the message is short, it borrows the receive slot while slots are
+    /// plentiful, and is otherwise copied.
     pub(crate) fn message(&mut self, header: &Header, frame: Received) -> Message {
         let Header { message, time_left_us, bytes: start, .. } = *header;
         let frame = match frame.into_short() {
@@ -318,8 +318,8 @@ impl ReceiveRoom {
         self.slots.shared(bundle)
     }
 
-    /// Keeps a frame for another poller: lent while receive slots are plentiful, else copied, so that
-    /// another poller that is busy for long does not use up this poller's receive slots.
+    /// Keeps a frame for another poller, in its receive slot while slots are plentiful, and otherwise as a copy, so
+    /// that a busy poller does not use up the receive slots of this poller.
     pub(crate) fn keep(&mut self, frame: Received) -> Received {
         if frame.is_lent() && self.slots.free() < self.low_water { frame.copied() } else { frame }
     }
@@ -330,7 +330,7 @@ impl ReceiveRoom {
     }
 }
 
-/// Trunks with something to stage or to post, by place in the poller's table, without duplicates.
+/// Trunks with work to stage or post, by place in the poller's table, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct Marked(Vec<usize>);
 
@@ -348,7 +348,7 @@ impl Marked {
         mem::take(&mut self.0)
     }
 
-    /// Takes back an emptied list, whose memory is reused for trunks marked in the meantime.
+    /// Takes back an empty list, whose memory is reused for trunks marked in the meantime.
     pub(crate) fn put_back(&mut self, mut emptied: Vec<usize>) {
         emptied.append(&mut self.0);
         self.0 = emptied;
@@ -400,7 +400,7 @@ impl Tails {
         mem::take(&mut self.slots)
     }
 
-    /// Takes back trunks, the first of which must be visited at `due`.
+    /// Takes back trunks, the first of which is due at `due`.
     pub(crate) fn put_back(&mut self, mut slots: Vec<usize>, due: Time) {
         slots.append(&mut self.slots);
         self.slots = slots;

@@ -21,11 +21,10 @@ use trunkline_machine::mutant;
 use trunkline_verbs::{Time, VerbsError};
 
 impl Trunk {
-    /// Takes a message for this peer: stages it at once if it can be sent, else queues it. Returns true if
-    /// it is staged.
+    /// Stages a message for this peer if it can be sent now, and otherwise queues it. Returns true if it is staged.
     ///
     /// # Errors
-    /// When the message is larger than the peer accepts, or the queue is full.
+    /// Returns an error if the message is larger than the peer accepts, or the queue is full.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -41,7 +40,7 @@ impl Trunk {
             return Err(SendError::BadHeader);
         }
         let Some(lane) = self.lane_of(message.destination, choice) else {
-            // The message is for a poller that the peer's new incarnation does not have.
+            // The peer's new incarnation lacks the poller of the message.
             res.events.never_sent(self.peer, message.delivery(), PeerDown::Restarted);
             return Ok(false);
         };
@@ -58,8 +57,8 @@ impl Trunk {
         Ok(at_once)
     }
 
-    /// Queues a message that has waited for the session and was charged. Fails it if it exceeds this
-    /// session's limits.
+    /// Queues a message that waited for the session and is already charged. Fails it if it exceeds this session's
+    /// limits.
     pub(crate) fn queue(&mut self, res: &mut Resources, mut message: Outbound) {
         let (bytes, limit) = (message.bytes(), self.max_message);
         let Some(lane) = self.lane_of(message.destination, message.choice) else {
@@ -98,7 +97,8 @@ impl Trunk {
     /// Stages and posts all work that is ready, then copies the next parts of large messages.
     ///
     /// # Errors
-    /// When the device refuses work that fits its queue, or a sealed message does not open: the trunk can no longer be used.
+    /// Returns an error if the device refuses work that fits in its queue, or a sealed message cannot be decrypted.
+    /// The trunk can then no longer be used.
     pub(crate) fn push_out(&mut self, res: &mut Resources) -> Result<(), PeerDown> {
         self.open_pieces(res)?;
         self.post(res)?;
@@ -108,7 +108,7 @@ impl Trunk {
     fn post(&mut self, res: &mut Resources) -> Result<(), PeerDown> {
         self.pump(res);
         self.drop_late(res);
-        // This call posts work that was marked while staging.
+        // The flush below also posts the work that staging marked.
         self.marked = false;
         self.pipeline.flush(res, &mut self.lanes).map_err(|error| match error.cause {
             VerbsError::Gone => PeerDown::DeviceRemoved,
@@ -186,7 +186,7 @@ impl Trunk {
         }
     }
 
-    /// Returns the lane of a message: the lane of the named poller, if the peer has it, or the one that
+    /// Returns the lane of a message, which is the lane of the named poller if the peer has it, or the lane that
     /// `choice` selects.
     pub(crate) fn lane_of(&self, destination: Destination, choice: PollerChoice) -> Option<usize> {
         let poller = match destination {
@@ -327,7 +327,7 @@ impl Trunk {
         }
     }
 
-    /// Stages the last frame of a lane under the keys before a renewal.
+    /// Stages the last frame of a lane that is sealed with the keys before a renewal.
     #[cfg(feature = "identity")]
     #[cold]
     fn stage_switch(&mut self, res: &mut Resources, lane: usize, exchange: u32) {
@@ -340,8 +340,7 @@ impl Trunk {
         }
     }
 
-    /// Gives up staged messages whose deadline has passed. They are not sent, so their credit can be used
-    /// again.
+    /// Withdraws staged messages whose deadline has passed. They are not sent, so their credit can be used again.
     fn drop_late(&mut self, res: &mut Resources) {
         if mutant!(late_frames_are_posted) {
             return;
@@ -379,7 +378,7 @@ impl Trunk {
         }
     }
 
-    /// Takes a credit and stages a frame. Returns the frame's number, or `None` if it must wait.
+    /// Takes a credit and stages a frame. Returns the frame's number, or `None` if the frame must wait.
     pub(super) fn stage(
         &mut self,
         res: &mut Resources,

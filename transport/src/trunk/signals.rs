@@ -1,22 +1,22 @@
 //! Choice of the work requests that are signalled.
 //!
-//! A completion costs an acknowledgement and an entry of the CQ, and most frames need none: the peer's reply,
-//! or the end of the session, decides their outcome. So a doorbell is signalled only if its completion is
-//! awaited, or enough work or time has passed. After a pause, a keepalive follows unsignalled work, and its
-//! completion covers all earlier work.
+//! A completion costs an acknowledgement and a CQ entry. Most frames do not need one, because the peer's reply or the
+//! end of the session decides their outcome. So a doorbell is signalled only if its completion is awaited, or enough
+//! work or time has passed. After a pause, a keepalive follows unsignalled work, and its completion covers all
+//! earlier work.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Number of work requests after which one is signalled.
+/// Number of work requests after which a work request is signalled.
 const UNSIGNALED: usize = 16;
-/// Time after a signalled work request from which the next one is signalled.
+/// Time after a signalled work request after which the next work request is signalled.
 const INTERVAL: Duration = Duration::from_micros(200);
-/// Time after the last work request without a signal until a keepalive follows it.
+/// Time from the last unsignalled work request to the keepalive that follows it.
 pub(crate) const PAUSE: Duration = Duration::from_micros(500);
 
-/// Work requests of an INI since the last signalled one.
+/// Unsignalled work requests of an INI since the last signalled one.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     /// Number of work requests posted since the last signalled one.
@@ -28,8 +28,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Notes a doorbell of `count` work requests. Returns true if the last one must be signalled; if `is_awaited`, it
-    /// always is.
+    /// Records a doorbell of `count` work requests. Returns true if the last one must be signalled, which is always
+    /// so if `is_awaited`.
     #[inline]
     pub(super) fn post(&mut self, count: usize, is_awaited: bool, now: Time) -> bool {
         let is_signaled = is_awaited
@@ -51,7 +51,7 @@ impl Signals {
         (self.unsignaled > 0).then(|| self.posted + PAUSE)
     }
 
-    /// Forgets work requests that will not complete.
+    /// Discards the counts of work requests that will not complete.
     pub(super) fn clear(&mut self) {
         self.unsignaled = 0;
     }

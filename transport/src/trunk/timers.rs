@@ -1,4 +1,4 @@
-//! Timed work of a trunk: deadlines, keepalive, releasing credit, and retrying work that waits.
+//! Timed work of a trunk: deadlines, keepalives, the release of credit, and retries of work that waits.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
@@ -15,10 +15,11 @@ use trunkline_verbs::{QpPath, Time};
 const ITEM_MS: u64 = 2000;
 /// Time of silence after which messages wait for a keepalive, in milliseconds.
 const SILENCE_MS: u64 = 1000;
-/// Fraction of an interval that a keepalive may be early, to be sent together with others.
+/// Divisor of an interval. A keepalive may be early by the quotient, so that it is sent together with others.
 const EARLY_PART: u64 = 2;
 
-/// The silence of a peer, and when to check whether a keepalive is due. Times are in milliseconds of the poller.
+/// The silence of a peer, and the time of the next check for a due keepalive. Times are in milliseconds of the
+/// poller.
 #[derive(Debug)]
 pub(super) struct Silence {
     /// Time of the last message or acknowledgement.
@@ -34,23 +35,22 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// Creates the state of a session that came up. A QP waits longer for its first answer than for later
-    /// ones, and a peer that dies before it has sent anything must be detected as soon as other peers. So the
-    /// first keepalive is sent at once.
+    /// Creates the state of a session that came up. A QP waits longer for its first answer than for later answers,
+    /// but a peer that dies before it sends anything must be detected as soon as other peers. So the first keepalive
+    /// is sent at once.
     pub(super) fn new(now_ms: u64, is_accepted: bool) -> Self {
         Self { heard_ms: now_ms, check_ms: 0, received: 0, received_ms: now_ms, is_accepted }
     }
 
-    /// Returns true if messages may have to wait until the peer acknowledges something.
+    /// Returns true if messages may have to wait for an acknowledgement from the peer.
     #[inline]
     fn is_long(&self, now_ms: u64) -> bool {
         now_ms > self.heard_ms + SILENCE_MS
     }
 
-    /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Sets the
-    /// next check. The node that dialled the session awaits items without keepalives while the peer's
-    /// keepalives arrive. Otherwise a server would receive a keepalive from each client, besides the
-    /// keepalives that it sends together itself.
+    /// Returns true if a keepalive is due or, if `is_early`, will be due within half of its interval. Sets the next
+    /// check. The node that dialled the session awaits items without keepalives while the peer's keepalives arrive.
+    /// Otherwise a server would receive a keepalive from each client, in addition to sending its own.
     fn is_over(
         &mut self,
         now_ms: u64,
@@ -101,8 +101,8 @@ impl Trunk {
             }
         }
         for lane in 0..self.lanes.len() {
-            // Released credit must be reported, or both sides lose it, so the report needs room. Messages
-            // queued on a lane with credit wait for memory, possibly for long.
+            // Both sides lose released credit unless it is reported, so the report needs room. Messages queued on a
+            // lane with credit wait for memory, possibly for long.
             if self.can_stage_credit(res, lane) && self.lanes[lane].spender.release_idle(res.time.now_ms()) {
                 self.stage_credit(res, lane);
             }
@@ -120,8 +120,8 @@ impl Trunk {
         res.probe_ms = 0;
     }
 
-    /// Stages a keepalive if posted work has waited long enough for a signal. Returns the time of the next
-    /// check, or `None` if the trunk has left the poller's list of trunks with such work.
+    /// Stages a keepalive if posted work has waited long enough for a signal. Returns the time of the next check, or
+    /// `None` if the trunk has left the poller's list of trunks with unsignalled work.
     pub(crate) fn complete_tail(&mut self, res: &mut Resources) -> Option<Time> {
         if mutant!(idle_tail_is_not_completed) {
             return None;
@@ -158,7 +158,7 @@ impl Trunk {
         self.rests
     }
 
-    /// Returns the time at which [`Trunk::timers`] has something to do. `retry` is the pause for work without a timer.
+    /// Returns the time of the next call of [`Trunk::timers`]. `retry` is the pause for work without a timer.
     pub(crate) fn next_timer(&self, res: &Resources, retry: Duration) -> Option<Time> {
         let again = res.time.now() + retry;
         if !self.is_live() {
@@ -171,20 +171,20 @@ impl Trunk {
         of_lanes.flatten().chain(self.is_waiting().then_some(again)).min()
     }
 
-    /// Returns a failure of one of the peer's pollers that has lasted too long.
+    /// Returns the step that one of the peer's pollers has delayed for too long.
     pub(crate) fn stalled(&self, res: &Resources) -> Option<&'static str> {
         let (now_ms, limit_ms) = (res.time.now_ms(), res.shared.limits.stall_ms);
         let mut lanes = self.lanes.iter().filter(|_| self.is_live());
         lanes.find_map(|lane| lane.stalled(self.is_open, now_ms, limit_ms))
     }
 
-    /// Records a message or acknowledgement of the peer.
+    /// Records a message or acknowledgement from the peer.
     pub(super) fn heard(&mut self, res: &Resources) {
         self.silence.heard_ms = res.time.now_ms();
     }
 
-    /// Brings the next check for a keepalive forward, because the peer has acknowledged something whose
-    /// answer may be awaited, or because something waits.
+    /// Brings the next check for a keepalive forward, because the peer has acknowledged a message whose answer may be
+    /// awaited, or because work waits.
     pub(super) fn probe_soon(&mut self, res: &mut Resources) {
         let soon_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
         self.silence.check_ms = self.silence.check_ms.min(soon_ms);
@@ -196,8 +196,8 @@ impl Trunk {
         self.silence.check_ms
     }
 
-    /// Returns true if a keepalive is due, or will be within half of its interval if `is_early`. Otherwise
-    /// sets the next check. Work in flight does not need a keepalive.
+    /// Returns true if a keepalive is due or, if `is_early`, will be due within half of its interval. Otherwise sets
+    /// the next check. Work in flight does not need a keepalive.
     pub(crate) fn must_probe(&mut self, res: &Resources, awaited: Awaited, is_early: bool) -> bool {
         let (now_ms, limits) = (res.time.now_ms(), &res.shared.limits);
         if !self.is_live() || !self.pipeline.is_empty() {
@@ -222,16 +222,16 @@ impl Trunk {
         }
     }
 
-    /// Returns true if messages may have to wait until the peer acknowledges something. Without that wait,
-    /// messages to a vanished peer would count as possibly delivered.
+    /// Returns true if messages may have to wait for an acknowledgement from the peer. Without that wait, messages to
+    /// a peer that is gone would count as possibly delivered.
     #[inline]
     pub(super) fn is_silent(&self, res: &Resources) -> bool {
         self.silence.is_long(res.time.now_ms())
     }
 
-    /// Returns true if messages wait until the silent peer acknowledges something. Then sends a keepalive,
-    /// unless other work in flight will be acknowledged. The end of a process with which the device shares
-    /// memory is detected at once.
+    /// Returns true if messages wait for an acknowledgement from the silent peer. Then sends a keepalive, unless
+    /// other work in flight will be acknowledged. If the device shares memory with the peer's process, messages do
+    /// not wait, since the end of that process is detected at once.
     #[cold]
     pub(super) fn must_prove(&mut self, res: &mut Resources) -> bool {
         if self.pipeline.qp().path().is_some_and(|path| path.name == QpPath::MEMORY) {
@@ -244,8 +244,8 @@ impl Trunk {
         !mutant!(messages_do_not_wait_for_silent_peers)
     }
 
-    /// Returns true if something waits for a resource that other trunks may release: memory, or room among
-    /// the poller's outstanding work requests.
+    /// Returns true if work waits for a resource that other trunks may release, which is memory or room for the
+    /// poller's outstanding work requests.
     pub(super) fn is_waiting(&self) -> bool {
         self.sinks.is_waiting() || self.lanes.iter().any(|lane| !lane.is_empty() || !lane.has_begun)
     }
@@ -265,7 +265,7 @@ mod tests {
         handshakes: false,
     };
 
-    /// Returns the silence after which a peer is probed, in milliseconds, up to a minute.
+    /// Returns the silence after which a peer is probed, in milliseconds, up to one minute.
     fn probed_after(is_accepted: bool, awaited: Awaited, is_early: bool) -> Option<u64> {
         let mut silence = Silence { check_ms: 7, ..Silence::new(7, is_accepted) };
         (0..60_000).find(|after| silence.is_over(7 + after, &LIMITS, awaited, is_early, || 0))

@@ -1,8 +1,8 @@
 //! The header of every message, and the bodies of the transport's frames.
 //!
-//! Defines the layout; senders and receivers of a poller call it. It never panics on the bytes of a peer and never
-//! trusts a length in them: every length in a frame is checked against the length that the device reports. All fields
-//! are little endian. `docs/book/src/why/wire.md` specifies the layout for other implementations.
+//! This code never panics on bytes from a peer, and never trusts a length in them. Every length in a frame is checked
+//! against the length that the device reports. All fields are little endian. `docs/book/src/why/wire.md` specifies
+//! the layout for other implementations.
 //!
 //! ```text
 //!  0 kind (1)  1 flags (1)  2 word (2)
@@ -14,16 +14,16 @@
 //!
 //! | kind | word | contents |
 //! |---|---|---|
-//! | 0x01 Credit | position up to which its sender has released credit | nothing |
-//! | 0x02 Fin | entries | 16 bytes each: number (8), status (8) |
+//! | 0x01 Credit | position up to which the sender has released credit | nothing |
+//! | 0x02 Fin | number of entries | entries of 16 bytes: number (8), status (8) |
 //! | 0x03 Settings | zero | a list (`settings.rs`) |
-//! | 0x04 Bundle | messages | the messages, each with its length in bytes 4 to 7 of its header |
+//! | 0x04 Bundle | number of messages | the messages, each with its length in bytes 4 to 7 of its header |
 //! | 0x05 Handshake | zero | a fragment (`handshake.rs`) |
 //! | others below 0x10 | reserved | |
 //! | from 0x10 | defined by the driver | defined by the driver |
 //!
-//! The QP that a frame came through identifies the sending poller, the completion gives the frame's length,
-//! and the session the protocol version. Credit positions are sent modulo 2^16.
+//! The QP through which a frame arrives identifies the sending poller. The completion gives the frame's length, and
+//! the session gives the protocol version. Credit positions are sent modulo 2^16.
 #![forbid(unsafe_code)]
 
 use crate::wire::BUNDLE_BYTES;
@@ -34,7 +34,6 @@ use trunkline_verbs::Time;
 pub(crate) const HEADER: usize = 8;
 /// Size of a header with a time left, in bytes.
 pub(crate) const TIMED_HEADER: usize = 12;
-/// Offset of the word.
 pub(crate) const WORD: usize = 2;
 /// Start of the header bytes that are written when the frame is posted.
 pub(crate) const SETTLED: usize = 4;
@@ -49,13 +48,13 @@ pub(crate) const FIN_ENTRY: usize = 16;
 /// Maximum number of entries in one FIN.
 pub(crate) const FIN_ENTRIES: usize = 12;
 
-/// Flags of all kinds, in the lower four bits; the driver defines the upper four.
+/// Flags of all kinds. The transport defines the lower four bits, and the driver the upper four.
 pub(crate) mod flags {
-    /// Critical: a receiver must reject frames of an unknown kind with this flag.
+    /// Critical. A receiver must reject frames of an unknown kind with this flag.
     pub(crate) const CRITICAL: u8 = 0x01;
-    /// An announcement follows the header: the rest of the message is READ.
+    /// An announcement follows the header, and the rest of the message is READ.
     pub(crate) const ANNOUNCES: u8 = 0x02;
-    /// The header has a time left, which is written when the frame is posted.
+    /// The header contains the time left, which is written when the frame is posted.
     pub(crate) const TIME_LEFT: u8 = 0x04;
     /// Key phase of a sealed frame.
     pub(crate) const PHASE: u8 = 0x08;
@@ -72,7 +71,7 @@ const FIN: u8 = 0x02;
 const SETTINGS: u8 = 0x03;
 const BUNDLE: u8 = 0x04;
 pub(crate) const HANDSHAKE: u8 = 0x05;
-/// Kind that replaces the kind of a message in a bundle when it is given up.
+/// Kind that replaces the kind of a message in a bundle when the message is withdrawn.
 pub(crate) const VOID: u8 = 0x00;
 /// Maximum size of the settings of a lane, in bytes.
 const MOST_SETTINGS: usize = 504;
@@ -80,10 +79,10 @@ const MOST_SETTINGS: usize = 504;
 /// The part of a message's header that the driver chooses. `docs/book/src/why/wire.md` lists kinds and flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageHeader {
-    /// Kind, of 0x10 or more.
+    /// Kind, at least 0x10.
     pub kind: u8,
-    /// Flags. The driver sets the upper four, and bit 0, which marks a message whose kind must not be ignored. The
-    /// transport sets the others.
+    /// Flags. The driver sets the upper four bits, and bit 0, which marks a message whose kind must not be ignored.
+    /// The transport sets the other bits.
     pub flags: u8,
     /// Word, whose meaning depends on the kind.
     pub word: u16,
@@ -94,13 +93,13 @@ pub struct MessageHeader {
 pub(crate) enum FrameKind {
     /// A whole message of the driver.
     Message,
-    /// A message of the driver. The receiver READs most of it.
+    /// The announcement of a driver's message, which the receiver READs.
     Announcement,
-    /// Bodies that were READ, or given up.
+    /// Outcomes of messages that were announced.
     Fin,
     /// Credit positions only.
     Credit,
-    /// Settings of the sender: the first frame of a lane.
+    /// Settings of the sender, in the first frame of a lane.
     Settings,
     /// Several messages of the driver.
     Bundle,
@@ -122,7 +121,7 @@ pub(crate) struct Header {
     pub(crate) bytes: usize,
     /// Position up to which the receiver of this frame may send, modulo 2^16.
     pub(crate) grant: u16,
-    /// Number of messages that wait at the sender for credit, saturated at the largest value.
+    /// Number of messages that wait for credit at the sender, saturated at the maximum.
     pub(crate) want: u8,
     /// Target poller. Over XRC the frame arrives at that poller's SRQ.
     pub(crate) target: u8,
@@ -150,8 +149,7 @@ pub(crate) enum FrameError {
     /// The frame breaks the protocol. `PeerDown::Misbehaved` contains the text.
     #[error("{0}")]
     Broken(&'static str),
-    /// A sealed frame or piece of a message is not the one that the peer has sent. `PeerDown::Altered`
-    /// contains the text.
+    /// A sealed frame or piece of a message is not the one that the peer sent. `PeerDown::Altered` contains the text.
     #[cfg(feature = "identity")]
     #[error("{0}")]
     Altered(&'static str),
@@ -171,8 +169,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// Returns the size of a header with these flags, and its time left in microseconds, from the start of a
-/// message. `None` if the message is too short. An unlimited time left counts as absent, and 0 as 1.
+/// Returns the size of a message's header with these flags, and the time left in it, in microseconds. Returns `None`
+/// if the message is too short. An unlimited time left counts as absent, and 0 as 1.
 #[inline]
 fn time_of(message: &[u8], set: u8) -> Option<(usize, u32)> {
     if set & flags::TIME_LEFT == 0 {
@@ -195,8 +193,8 @@ pub(crate) fn time_left(deadline: Time, now: Time) -> [u8; 4] {
     u32::try_from(deadline.since(now).div_ceil(1000)).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// Returns the header of a driver's message, as [`TIMED_HEADER`] bytes, and its size. `length` is written at
-/// its place in a bundle.
+/// Returns the header of a driver's message, as [`TIMED_HEADER`] bytes, and its size. `length` is the field that is
+/// used in a bundle.
 #[inline]
 pub(crate) fn message(
     header: MessageHeader,
@@ -255,19 +253,18 @@ pub(crate) struct Bundle {
 }
 
 impl Bundle {
-    /// Returns the first place in a bundle of `count` messages.
+    /// Returns the position of the first message in a bundle of `count` messages.
     pub(crate) fn new(count: u16) -> Self {
         Self { at: HEADER, left: count }
     }
 
-    /// Returns true after the last message.
     #[inline]
     pub(crate) fn is_over(self) -> bool {
         self.left == 0
     }
 
-    /// Returns the next message in a frame that [`Header::parse`] accepted, and skips abandoned messages.
-    /// Returns `None` after an error or the last message.
+    /// Returns the next message in a frame that [`Header::parse`] accepted, and skips withdrawn messages. Returns
+    /// `None` after an error or the last message.
     ///
     /// # Errors
     /// Returns an error if the bundle is malformed.
@@ -298,7 +295,7 @@ pub(crate) struct Bundled {
     pub(crate) header: MessageHeader,
     /// Time left, in microseconds; 0 without one.
     pub(crate) time_left_us: u32,
-    /// Place of its contents in the bundle.
+    /// Range of the message's contents in the bundle.
     pub(crate) contents: Range<usize>,
 }
 
@@ -341,10 +338,10 @@ impl Header {
         !matches!(received.first(), Some(&(CREDIT | SETTINGS)))
     }
 
-    /// Parses the header of a received frame. `received` is the whole frame as the device delivered it.
+    /// Parses the header of a received frame. `received` is the whole frame, unsealed by now.
     ///
     /// # Errors
-    /// The first fault of the header.
+    /// Returns the first fault of the header.
     pub(crate) fn parse(received: &[u8]) -> Result<Self, FrameError> {
         let Some(&[number, set, low, high, grant_low, grant_high, want, target]) =
             received.first_chunk::<HEADER>()
@@ -395,8 +392,8 @@ impl Header {
         Ok(Self { kind, message, time_left_us, bytes, grant, want, target })
     }
 
-    /// Returns the position up to which the sender has released credit, modulo 2^16. Frames with this
-    /// position use no credit: Credit frames, and Settings, which precede all releases.
+    /// Returns the position up to which the sender has released credit, modulo 2^16. Frames with this position use no
+    /// credit. They are Credit frames, and Settings, which precede all releases.
     pub(crate) fn released(&self) -> Option<u16> {
         match self.kind {
             FrameKind::Credit => Some(self.message.word),
@@ -406,7 +403,7 @@ impl Header {
     }
 }
 
-/// Body of an announcement: where to READ the rest of a message.
+/// Body of an announcement, with the location of the rest of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Announcement {
     /// Number of the message, assigned by the sender. The FIN returns it.
@@ -422,7 +419,6 @@ pub(crate) struct Announcement {
 }
 
 impl Announcement {
-    /// Encodes the announcement.
     pub(crate) fn emit(&self) -> [u8; ANNOUNCEMENT] {
         let mut out = [0; ANNOUNCEMENT];
         out[0..8].copy_from_slice(&self.id.to_le_bytes());
@@ -448,13 +444,12 @@ impl Announcement {
 /// Outcome of a rendezvous at the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FinStatus {
-    /// The message was READ to the end.
+    /// The message was READ completely.
     Read,
     /// Memory was exhausted until the time limit, and the message was dropped.
     Exhausted,
 }
 
-/// One entry of a FIN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fin {
     pub(crate) id: u64,
@@ -462,7 +457,6 @@ pub(crate) struct Fin {
 }
 
 impl Fin {
-    /// Encodes the entry.
     pub(crate) fn emit(&self) -> [u8; FIN_ENTRY] {
         let mut out = [0; FIN_ENTRY];
         out[0..8].copy_from_slice(&self.id.to_le_bytes());

@@ -1,8 +1,8 @@
-//! Frames of a handshake, which precede SETTINGS in a session of level encrypted.
+//! Handshake frames, which precede SETTINGS in an encrypted session.
 //!
-//! A flight is the data that one side sends at one level; a frame carries one fragment of it. This file
-//! checks single frames, and `identity/flight.rs` assembles flights. All bytes come from a peer, so this code
-//! must not panic.
+//! A flight is the data that one side sends at one level, and a frame carries one fragment of a flight. This file
+//! checks single frames, and `identity/flight.rs` assembles flights. All bytes come from a peer, so this code must
+//! not panic.
 //!
 //! ```text
 //!  0 header of all frames (8)   8 exchange (4)   12 level (1)   13 part (1)   14 offset (2)
@@ -12,25 +12,25 @@
 
 use crate::wire::frame::{FrameError, HEADER, SETTLED, handshake};
 
-/// Size of the largest handshake frame, in bytes. Every receiver takes it.
+/// Size of the largest handshake frame, in bytes, which every receiver accepts.
 pub(crate) const HANDSHAKE_FRAME: usize = 2048;
 /// Size of the header with the fields of the fragment, in bytes.
 pub(crate) const FRAGMENT: usize = 20;
 /// Size of the tag of a sealed fragment, in bytes.
 const TAG: usize = 16;
-/// Largest total of a TLS flight in clear, a ClientHello, in bytes.
+/// Maximum size of a TLS flight in clear, which is a ClientHello, in bytes.
 pub(crate) const CLEAR_TOTAL: u16 = 4096;
-/// Largest total of a sealed TLS flight, in bytes.
+/// Maximum size of a sealed TLS flight, in bytes.
 pub(crate) const SEALED_TOTAL: u16 = 12_288;
-/// Total of DONE, in bytes.
+/// Size of DONE, in bytes.
 pub(crate) const DONE_TOTAL: u16 = 32;
-/// Total of FAILURE, in bytes: code (2), and id of a field of the binding (2).
+/// Size of FAILURE, in bytes, which contains a code (2) and the id of a field of the binding (2).
 pub(crate) const FAILURE_TOTAL: u16 = 4;
 
 /// Meaning of a flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Messages of TLS.
+    /// TLS messages.
     Tls,
     /// The cause for which the sender ends the exchange.
     Failure,
@@ -38,7 +38,7 @@ pub(crate) enum Part {
     Done,
     /// The TLS server's request for another exchange.
     Renew,
-    /// The last frame of its lane under the keys of the exchange before.
+    /// The last frame of its lane that is sealed with the keys of the previous exchange.
     Switch,
 }
 
@@ -47,8 +47,7 @@ impl Part {
         [Self::Tls, Self::Failure, Self::Done, Self::Renew, Self::Switch].get(usize::from(number)).copied()
     }
 
-    /// Returns the valid totals of a flight, in bytes; an empty range if the part does not exist at this
-    /// level.
+    /// Returns the valid sizes of a flight, in bytes. The range is empty if the part does not exist at this level.
     fn totals(self, is_sealed: bool) -> std::ops::Range<u16> {
         match (self, is_sealed) {
             (Self::Tls, false) => 1..CLEAR_TOTAL + 1,
@@ -69,9 +68,9 @@ pub(crate) struct Fragment<'a> {
     /// True if the fragment is sealed by the handshake keys, at level 1.
     pub(crate) is_sealed: bool,
     pub(crate) part: Part,
-    /// Bytes of the flight before this fragment.
+    /// Offset of the fragment in the flight, in bytes.
     pub(crate) offset: u16,
-    /// Bytes of the flight.
+    /// Size of the flight, in bytes.
     pub(crate) total: u16,
     /// Bytes of the fragment, without the tag.
     pub(crate) bytes: &'a [u8],
@@ -98,7 +97,7 @@ impl<'a> Fragment<'a> {
         })
     }
 
-    /// Encodes the frame, without its positions. At level 1 the fragment is still in clear, and the tag zero.
+    /// Encodes the frame, without its positions. At level 1, the fragment is still in clear, and the tag is zero.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut frame = Vec::with_capacity(FRAGMENT + self.bytes.len() + TAG);
         frame.extend(handshake());
@@ -115,7 +114,7 @@ impl<'a> Fragment<'a> {
     /// Parses a frame with a handshake header.
     ///
     /// # Errors
-    /// The first fault of the fragment. Whether it is the next one of its flight remains to be checked.
+    /// Returns the first fault of the fragment. The caller checks that it is the next fragment of its flight.
     pub(crate) fn parse(frame: &'a [u8]) -> Result<Self, FrameError> {
         let Some((&fields, rest)) = frame.split_first_chunk::<FRAGMENT>() else {
             return Err(FrameError::Broken("handshake frame shorter than its header"));
@@ -142,8 +141,8 @@ impl<'a> Fragment<'a> {
     }
 }
 
-/// Returns the associated data of a sealed frame: its whole header except the bytes that are written when the frame
-/// is posted. The bytes that a short frame lacks are zero.
+/// Returns the associated data of a sealed frame, which is its header except for the bytes that are written when the
+/// frame is posted. Bytes beyond the end of a short frame are zero.
 pub(crate) fn associated(frame: &[u8]) -> [u8; 16] {
     let fields = frame.first_chunk().unwrap_or(&[0; FRAGMENT]);
     let mut data = [0; FRAGMENT - HEADER + SETTLED];

@@ -1,4 +1,4 @@
-//! Frames between nodes, the settings that open a session, and sizes that several parts of a node share.
+//! Frames between nodes, the settings that open a session, and sizes used by several parts of a node.
 #![forbid(unsafe_code)]
 
 pub(crate) mod frame;
@@ -7,16 +7,16 @@ pub(crate) mod settings;
 
 /// Size of the largest message that uses SEND, in bytes, without its header and extensions.
 pub const EAGER_BYTES: usize = 16 * 1024;
-/// Space for a message's head, which must fit with its body into the memory for large messages.
+/// Space for a message's head, which must fit, together with the body, in the memory for large messages.
 pub(crate) const HEAD_ROOM: usize = 64 << 10;
-/// Size of a receive slot and of a send slot, in bytes: the largest frame, in whole cache lines.
+/// Size of a receive slot and of a send slot, in bytes, which is the size of the largest frame in whole cache lines.
 pub(crate) const SLOT_BYTES: usize = EAGER_BYTES + 64;
 /// Size of the largest frame that is posted inline, in bytes, even if the device could take more.
 pub(crate) const INLINE_BYTES: u32 = 256;
-/// Maximum number of bytes sent with a message's announcement. A header and its extensions, which are a
-/// quarter of the size, must fit.
+/// Maximum number of bytes sent with a message's announcement, enough for a header and its extensions, which are at
+/// most a quarter of this size.
 pub(crate) const MOST_ANNOUNCED: usize = 4096;
-/// Size of the largest bundle of messages, in bytes, and of the largest message in one.
+/// Size of the largest bundle of messages and of the largest message in a bundle, in bytes.
 pub(crate) const BUNDLE_BYTES: usize = 4096;
 pub(crate) const BUNDLED_BYTES: usize = 1024;
 /// Size of the smallest frame limit that a node may have, in bytes.

@@ -1,7 +1,6 @@
-//! The settings of a node, sent first on each lane: its limits, as a list that later versions may extend.
+//! The settings of a node, sent first on each lane. They are its limits, as a list that later versions may extend.
 //!
-//! Defines the layout, and the meaning of a missing, duplicate or unknown entry. The trunk sends and receives
-//! one list on each lane. All bytes come from a peer, so this code must not panic.
+//! The trunk sends and receives one list on each lane. All bytes come from a peer, so this code must not panic.
 //!
 //! ```text
 //! 0 type (2), 0x8000 is critical   2 length of the value (2)   4 value
@@ -11,7 +10,7 @@
 use crate::wire::LEAST_FRAME;
 use crate::wire::frame::FrameError;
 
-/// Bit of critical types: a receiver must reject unknown ones.
+/// Bit of critical types. A receiver must reject unknown critical types.
 pub(crate) const CRITICAL: u16 = 0x8000;
 const MAX_MESSAGE: u16 = 1;
 const MAX_FRAME: u16 = 2;
@@ -23,9 +22,9 @@ const PREFIX: usize = 4;
 /// Limits of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Maximum size of a message, head and body together.
+    /// Maximum size of a message, including head and body.
     pub(crate) max_message: u64,
-    /// Maximum size of a frame that its receives hold.
+    /// Maximum size of a frame that the node's receives hold.
     pub(crate) max_frame: u32,
     /// Maximum number of announced messages without a FIN, per lane.
     pub(crate) large_messages: u32,
@@ -40,7 +39,8 @@ pub(crate) fn push_entry(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend(value);
 }
 
-/// Returns the type and the value of the first entry of a list, and the rest. `None` if the list is empty or malformed.
+/// Returns the type and the value of the first entry of a list, and the rest of the list. `None` if the list is empty
+/// or malformed.
 pub(crate) fn split_entry(list: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (&[kind_low, kind_high, low, high], rest) = list.split_first_chunk::<PREFIX>()?;
     let (value, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes([low, high])))?;
@@ -64,7 +64,7 @@ impl Settings {
     /// Decodes the body of a frame. Unknown entries are skipped.
     ///
     /// # Errors
-    /// The first fault, or the number of the first unknown critical entry.
+    /// Returns the first fault, or the number of the first unknown critical entry.
     pub(crate) fn parse(mut body: &[u8]) -> Result<Self, FrameError> {
         let (mut max_message, mut max_frame, mut large_messages, mut max_bundle) = (None, None, None, None);
         while let Some((kind, value, rest)) = split_entry(body) {

@@ -46,7 +46,7 @@ fn begun(credentials: &[Arc<Credentials>; 2]) -> [Exchange; 2] {
     exchanges(credentials, [example(), example()])
 }
 
-/// Hands a frame to an exchange as a poller and a CM machine do.
+/// Passes a frame to an exchange as a poller and a CM machine do.
 fn deliver(to: &mut Exchange, frame: &[u8]) -> Result<(), HandshakeFailure> {
     match Header::parse(frame) {
         Ok(Header { kind: FrameKind::Handshake, .. }) => {}
@@ -61,7 +61,7 @@ fn deliver(to: &mut Exchange, frame: &[u8]) -> Result<(), HandshakeFailure> {
     Ok(())
 }
 
-/// Runs a handshake to its end. `change` gets each frame with its sender and its number.
+/// Runs a handshake to its end. `change` is called with each frame, its sender and its number.
 fn run(mut sides: [Exchange; 2], mut change: impl FnMut(usize, usize, &mut Vec<u8>)) -> Outcomes {
     let mut failures = [None; 2];
     let mut counts = [0; 2];
@@ -105,7 +105,7 @@ fn assert_refused(outcomes: &Outcomes, by: usize, cause: Refused, case: &str) {
     assert_ne!(theirs.by, EndedBy::ThisNode, "{case}");
 }
 
-/// Frames of a whole handshake, by sender.
+/// Returns the frames of a complete handshake, by sender.
 fn recorded(credentials: &[Arc<Credentials>; 2]) -> [Vec<Vec<u8>>; 2] {
     let mut frames = [vec![], vec![]];
     proofs(run(begun(credentials), |sender, _, frame| frames[sender].push(frame.clone())));
@@ -142,7 +142,7 @@ fn both_sides_prove_their_names_and_have_same_keys() {
 
 /// Changes one byte per handshake. Every seventh position is changed, from a start that differs between runs.
 #[test]
-fn changed_byte_ends_handshake_with_cause_at_both_sides() {
+fn changed_byte_ends_handshake_with_cause_on_both_sides() {
     const STEP: usize = 7;
     let credentials = pair();
     let mut random = Random::from_entropy();
@@ -176,12 +176,12 @@ fn changed_byte_ends_handshake_with_cause_at_both_sides() {
 }
 
 #[test]
-fn different_view_ends_handshake_with_its_name_at_both_sides() {
+fn different_view_ends_handshake_with_field_name_on_both_sides() {
     let credentials = pair();
     for (name, other) in different() {
         // Here the server compares first, as all servers do.
         let server_first = exchanges(&credentials, [other.clone(), example()]);
-        // Here the server sends another list than it compares with.
+        // Here the list that the server sends differs from the list that it compares.
         let mut client_first = exchanges(&credentials, [example(), other]);
         client_first[SERVER].binding = example();
         for (by, sides) in [(SERVER, server_first), (CLIENT, client_first)] {
@@ -231,7 +231,7 @@ impl ResolvesClientCert for NoCertificate {
     }
 }
 
-/// Node that another one refuses: its credentials, and the root of the other.
+/// Returns credentials of nodes that a node with this root refuses, with the causes.
 fn refused_by_certificate(root: &Authority) -> Vec<(Refused, Credentials)> {
     let own_trust = trust(root);
     let with = |change: &dyn Fn(&mut CertificateParams)| {
@@ -266,7 +266,7 @@ fn refused_by_certificate(root: &Authority) -> Vec<(Refused, Credentials)> {
 }
 
 #[test]
-fn certificates_are_refused_in_both_roles_with_cause_at_both_sides() {
+fn certificates_are_refused_in_both_roles_with_cause_on_both_sides() {
     let root = authority();
     let lists = trust(&root).with_revocation_lists(revocation_list(&root, 7).as_bytes()).unwrap();
     let judge = Arc::new(credentials(&identity(&root, &params(&["judge.example"])), &lists));
@@ -381,7 +381,7 @@ fn frames_out_of_order_end_handshake() {
     }
 }
 
-/// Drives a client to its wait for ServerHello. Returns it with the server's answer.
+/// Drives a client until it waits for the ServerHello. Returns both sides, and the server's frames.
 fn answered(credentials: &[Arc<Credentials>; 2]) -> (Exchange, Exchange, Vec<Box<[u8]>>) {
     let [mut client, mut server] = begun(credentials);
     while let Some(frame) = client.poll_frame() {
@@ -433,7 +433,7 @@ fn invalid_done_or_later_frame_is_refused() {
             deliver(&mut client, frame).unwrap();
         }
         if is_early {
-            // In place of the server's flight, with its number.
+            // The frame replaces the server's flight, with the same number.
             server.sealed = 0;
         }
         if wrong {
@@ -524,7 +524,7 @@ fn waiting_exchange_times_out() {
     assert_eq!(sides.map(|side| side.next_timer()), [Some(NOW + RENEWAL), Some(DEADLINE)]);
 }
 
-/// Identity with four certificates that nearly fill a flight.
+/// Returns an identity with four certificates that nearly fill a flight.
 fn largest(root: &Authority) -> Identity {
     let mut issuer = intermediate("1", root);
     let mut chain = issuer.pem();
@@ -573,7 +573,7 @@ fn exchange_takes_at_most_40_kib() {
                 most = most.max(used);
                 is_ready
             };
-            // All frames first: a client then keeps both flights.
+            // Deliver all frames first, so that a client keeps both flights.
             let mut is_ready = false;
             for frame in &frames {
                 is_ready |= count(&mut side, &|side| side.handle(frame.clone()).unwrap());
