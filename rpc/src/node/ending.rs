@@ -57,8 +57,9 @@ impl Node {
         if self.0.lifecycle.is_forked() {
             return;
         }
-        self.0.watchdog.drains();
-        self.0.lifecycle.begin_drain();
+        if self.0.lifecycle.begin_drain() {
+            self.0.watchdog.drains();
+        }
         self.0.refuse_jobs();
         for inbox in self.0.inboxes.iter() {
             inbox.wake();
@@ -167,7 +168,9 @@ impl NodeInner {
 
     /// Begins the shutdown, or shortens its grace period.
     fn begin_end(&self, grace: Duration) {
-        self.lifecycle.begin_end();
+        if self.lifecycle.begin_end() {
+            self.watchdog.drains();
+        }
         self.refuse_jobs();
         if let Some(pool) = &self.pool {
             pool.abandon_at(self.clock.now() + grace + ABANDON_WORKERS_AFTER);
