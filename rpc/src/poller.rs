@@ -767,7 +767,7 @@ impl Rpc {
 
     fn shutdown(&mut self, transport: &mut Transport) {
         // The shutdown has already begun, unless another poller panicked.
-        self.inbox.lifecycle().begin_end();
+        let _was_serving = self.inbox.lifecycle().begin_end();
         self.calls.close_to_outside(transport.now());
         self.parked.close(false);
         if mutant!(drained_is_told_before_the_end_of_handlers) {

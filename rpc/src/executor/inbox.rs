@@ -376,7 +376,7 @@ impl Inboxes {
     /// Refuses all calls, because the node failed to start.
     pub(crate) fn close(&self) {
         for inbox in self.iter() {
-            inbox.lifecycle().begin_end();
+            let _was_serving = inbox.lifecycle().begin_end();
             inbox.close();
         }
     }

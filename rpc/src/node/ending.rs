@@ -57,8 +57,9 @@ impl Node {
         if self.0.lifecycle.is_forked() {
             return;
         }
-        self.0.watchdog.drains();
-        self.0.lifecycle.begin_drain();
+        if self.0.lifecycle.begin_drain() {
+            self.0.watchdog.drains();
+        }
         self.0.refuse_jobs();
         for inbox in self.0.inboxes.iter() {
             inbox.wake();
@@ -168,7 +169,9 @@ impl NodeInner {
 
     /// Begins the shutdown, or shortens the grace period of an earlier one.
     fn begin_end(&self, grace: Duration) {
-        self.lifecycle.begin_end();
+        if self.lifecycle.begin_end() {
+            self.watchdog.drains();
+        }
         self.refuse_jobs();
         if let Some(pool) = &self.pool {
             pool.abandon_at(self.clock.now() + grace + ABANDON_WORKERS_AFTER);

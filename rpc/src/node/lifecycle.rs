@@ -144,16 +144,21 @@ impl Lifecycle {
         if self.is_forked() { Poll::Ready(Err(lost_in_child())) } else { Poll::Pending }
     }
 
-    /// Begins the drain, so that pollers refuse requests. Wake the pollers afterwards, so that they report.
-    pub(crate) fn begin_drain(&self) {
-        self.phase.fetch_max(DRAINING, Ordering::SeqCst);
-        self.waiting.wake_all();
+    /// Begins the drain, so that pollers refuse requests. Wake the pollers afterwards, so that they report. Returns true if
+    /// the node was serving.
+    pub(crate) fn begin_drain(&self) -> bool {
+        self.enter(DRAINING)
     }
 
-    /// Begins the shutdown.
-    pub(crate) fn begin_end(&self) {
-        self.phase.fetch_max(ENDING, Ordering::SeqCst);
+    /// Begins the shutdown. Returns true if the node was serving.
+    pub(crate) fn begin_end(&self) -> bool {
+        self.enter(ENDING)
+    }
+
+    fn enter(&self, phase: u8) -> bool {
+        let before = self.phase.fetch_max(phase, Ordering::SeqCst);
         self.waiting.wake_all();
+        before == SERVING
     }
 
     /// Returns true if requests from peers are refused.
@@ -249,15 +254,15 @@ mod tests {
     fn node_is_drained_after_all_pollers_drained() {
         let lifecycle = Lifecycle::new(2);
         assert!(!lifecycle.is_draining());
-        lifecycle.begin_drain();
+        assert!(lifecycle.begin_drain());
         assert!(lifecycle.is_draining() && !lifecycle.is_ending());
         lifecycle.poller_drained();
         assert!(!lifecycle.wait_drained(Duration::ZERO));
         lifecycle.poller_drained();
         assert!(lifecycle.wait_drained(Duration::from_secs(30)) && lifecycle.is_drained());
-        lifecycle.begin_end();
-        lifecycle.begin_drain();
+        assert!(!lifecycle.begin_end() && !lifecycle.begin_drain());
         assert!(lifecycle.is_ending(), "nothing moves it back");
+        assert!(Lifecycle::new(1).begin_end());
     }
 
     #[test]

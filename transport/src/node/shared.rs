@@ -195,15 +195,15 @@ impl OwnCredentials {
         Self { credentials, warned: WARNED_TENTHS + 1 }
     }
 
-    /// Returns the remaining tenths of the certificate's lifetime, rounded up, if that number was not logged
-    /// yet.
+    /// Returns the remaining part of the certificate's lifetime in percent, rounded down, if the log has to warn again.
     fn warning(&mut self, left: Duration) -> Option<u64> {
         let [start, end] =
             [self.credentials.not_before, self.credentials.not_after].map(|time| time.as_secs());
-        let tenths = left.as_secs().saturating_mul(10).div_ceil(end.saturating_sub(start).max(1));
+        let (left, life) = (left.as_secs(), end.saturating_sub(start).max(1));
+        let tenths = left.saturating_mul(10).div_ceil(life);
         (tenths < self.warned).then(|| {
             self.warned = tenths;
-            tenths
+            left.saturating_mul(100) / life
         })
     }
 }
@@ -237,22 +237,22 @@ impl OwnIdentity {
     pub(crate) fn warn_of_end(&self) {
         let mut own = self.own();
         let left = own.credentials.expires_in();
-        let tenths = own.warning(left);
+        let percent_left = own.warning(left);
         // Unlock first: a subscriber may request a report.
         drop(own);
-        match tenths {
+        match percent_left {
             None => {}
-            Some(0) => {
+            Some(_) if left.is_zero() => {
                 tracing::warn!(
                     remedy = "renew the certificate",
                     "certificate of this node has expired, peers refuse new sessions"
                 );
             }
-            Some(tenths) => {
+            Some(percent_left) => {
                 let hours_left = left.as_secs() / 3600;
                 tracing::warn!(
                     hours_left,
-                    percent_left = tenths * 10,
+                    percent_left,
                     remedy = "renew the certificate",
                     "certificate of this node expires soon"
                 );
@@ -377,6 +377,8 @@ mod tests {
         assert_eq!(life, 4 * 365 * 86_400 + 86_400, "it is valid from 2026 to 2030");
         let mut at = |percent: u64| own.warning(Duration::from_secs(life * percent / 100));
         let warnings = [100, 21, 20, 15, 11, 10, 10, 1, 0, 0].map(&mut at);
-        assert_eq!(warnings, [None, None, Some(2), None, None, Some(1), None, None, Some(0), None]);
+        own.warned = 3;
+        assert_eq!(own.warning(Duration::from_secs(life * 2 / 100)), Some(2), "the rest, not the stage");
+        assert_eq!(warnings, [None, None, Some(20), None, None, Some(10), None, None, Some(0), None]);
     }
 }

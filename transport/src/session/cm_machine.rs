@@ -676,7 +676,7 @@ impl CmMachine {
         let asked = self.endpoints.asked(key, number).map(|(_, mtu)| mtu);
         let Some(next) = cause.next_mtu(asked) else { return false };
         let now = self.now();
-        self.peers.too_large(key.host(), next, now);
+        self.peers.too_large(self.device_of(key), next, now);
         true
     }
 

@@ -74,7 +74,7 @@ impl CmMachine {
         }
         let usual = key.udp_port().map(UdpPorts::new);
         let now = self.now();
-        let path_mtus = [peer.path_mtu, self.peers.path_mtu(key.host(), now)];
+        let path_mtus = [peer.path_mtu, self.peers.path_mtu(self.device_of(key), now)];
         // A dial-back has the form and path MTU of the request that it answers, since one node stores the path MTU
         // for both.
         let asked = self.endpoints.asked(key, number);

@@ -7,7 +7,7 @@ use super::private_data::Cookie;
 use crate::PeerKey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{Mtu, PeerHost, Time};
@@ -101,8 +101,8 @@ pub(super) struct Peers {
     unproven_count: usize,
     /// Hosts with a peer that has proved a name.
     proved: Remembered<PeerHost, ()>,
-    /// Largest path MTU of sessions with peers at these addresses.
-    path_mtus: Remembered<IpAddr, Mtu>,
+    /// Largest path MTU of sessions with peers on these devices.
+    path_mtus: Remembered<SocketAddr, Mtu>,
 }
 
 /// Values with the times at which they were added. When there are more than [`REMEMBERED`], the oldest is removed.
@@ -304,19 +304,18 @@ impl Peers {
         self.proved.note(host, (), now);
     }
 
-    /// Records the largest path MTU of sessions with peers at an address.
-    pub(super) fn too_large(&mut self, address: IpAddr, next: Mtu, now: Time) {
+    /// Records the largest path MTU of sessions with peers on a device. Other UDP ports of its address may belong to other users.
+    pub(super) fn too_large(&mut self, device: SocketAddr, next: Mtu, now: Time) {
         if mutant!(path_mtu_is_forgotten) {
             return;
         }
-        let known = self.path_mtu(address, now).unwrap_or(next);
-        self.path_mtus.note(address, next.min(known), now);
+        let known = self.path_mtu(device, now).unwrap_or(next);
+        self.path_mtus.note(device, next.min(known), now);
     }
 
-    /// Returns the largest path MTU of sessions with peers at an address, if large packets were lost in the last 10
-    /// minutes.
-    pub(super) fn path_mtu(&self, address: IpAddr, now: Time) -> Option<Mtu> {
-        self.path_mtus.get(address, PATH_MTU_FOR, now)
+    /// Returns the largest path MTU of sessions with peers on a device, if large packets were lost in the last 10 minutes.
+    pub(super) fn path_mtu(&self, device: SocketAddr, now: Time) -> Option<Mtu> {
+        self.path_mtus.get(device, PATH_MTU_FOR, now)
     }
 
     /// Returns true if a peer of the host has proved a name in the last hour.
@@ -548,8 +547,10 @@ mod tests {
     #[test]
     fn path_mtu_is_remembered_for_ten_minutes_and_only_falls_meanwhile() {
         let (mut peers, now) = (Peers::default(), Time(1_000_000));
-        let address = |number: u32| IpAddr::from(number.to_be_bytes());
+        let device = |ip: u32, port| SocketAddr::new(IpAddr::from(ip.to_be_bytes()), port);
+        let address = |number| device(number, 4791);
         peers.too_large(address(1), Mtu::Mtu1024, now);
+        assert_eq!(peers.path_mtu(device(1, 5791), now), None, "another user may have the port");
         let later = now + Duration::from_secs(400);
         peers.too_large(address(1), Mtu::Mtu2048, later);
         assert_eq!(

@@ -72,7 +72,7 @@ impl CmMachine {
         let is_believed = mutant!(cookies_are_not_checked) || is_live && mutant!(restart_needs_no_proof);
         if !is_echo && !is_believed && !self.cookies.is_returned(peer, &hello) {
             self.shared.unproven.fetch_add(1, Ordering::Relaxed);
-            let path_mtu = self.peers.path_mtu(peer.host(), self.now());
+            let path_mtu = self.peers.path_mtu(self.device_of(peer), self.now());
             return Err(Refusal::Unproven(self.cookies.make(peer, &hello), path_mtu));
         }
         // The device reads files for this check, so it follows the sender's proof of its address.

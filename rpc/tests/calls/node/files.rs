@@ -330,7 +330,7 @@ fn end_of_certificate_is_logged() {
     let chain = params.signed_by(&key, &root).unwrap().pem();
     let own = trunkline::identity::Identity::from_pem(chain.as_bytes(), key.serialize_pem().as_bytes());
     let _node = node().exempt_local_user(false).identity(own.unwrap()).trust(trust(&root)).start().unwrap();
-    let text = "hours_left=72 percent_left=10";
+    let text = "hours_left=72 percent_left=0";
     until("the end is logged", || (log.count(text) == 1).then_some(()));
 }
 

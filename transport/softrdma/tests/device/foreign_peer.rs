@@ -8,7 +8,7 @@ use crate::common::node::{BOUND, Node, bring_up_with, post};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Instant;
 use trunkline_roce::wire::{
-    Aeth, Bth, IpUdp, NakCode, Opcode, Operation, Packet, ROCE_PORT, Service, Syndrome, icrc,
+    Aeth, Bth, CreditCode, IpUdp, NakCode, Opcode, Operation, Packet, ROCE_PORT, Service, Syndrome, icrc,
 };
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_testkit::wait_until;
@@ -98,6 +98,25 @@ fn congestion_notification_applies_only_to_connected_qp() {
         let mut cnp = Packet::new(Opcode::CNP, QpNumber::new(number), Psn::new(0), &[0; 16]);
         cnp.bth.congestion = Bth::BECN;
         setup.received(|hands| hands.send_packet(&cnp, |_| {}));
+        assert_eq!(setup.node().counter("ecn_echoes_received"), taken);
+    }
+}
+
+#[test]
+fn echo_of_mark_counts_only_in_answer_to_outstanding_packet() {
+    let mut setup = Setup::new();
+    setup.send(0);
+    let ini = setup.node().qp(QpType::XrcIni);
+    bring_up_with(&*ini, setup.hands.source.ip(), QpNumber::new(0x4711));
+    let (remote, sge) = (setup.node().remote(0), setup.node().sge(0, 16));
+    post(&*ini, SendOperation::RdmaWrite(remote), &[sge], &*setup.node().srq);
+    // The number before the first one is of an acknowledged packet.
+    for (distance, taken) in [(0x00ff_ffff, 0), (0, 1)] {
+        let acknowledge = Opcode::new(Service::XRC, Operation::ACKNOWLEDGE);
+        let mut ack = Packet::new(acknowledge, ini.number(), Psn::new(FIRST_PSN).plus(distance), &[]);
+        ack.aeth = Some(Aeth::new(Syndrome::Ack { credits: CreditCode(31) }, 0));
+        ack.bth.congestion = Bth::BECN;
+        setup.received(|hands| hands.send_packet(&ack, |_| {}));
         assert_eq!(setup.node().counter("ecn_echoes_received"), taken);
     }
 }

@@ -75,6 +75,10 @@ impl Kv for Store {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_writer(std::io::stderr)
+        .init();
     let mut signals =
         signal_hook::iterator::Signals::new([signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
     let scrapes = match options.metrics {

@@ -2,8 +2,9 @@
 //!
 //! Any host can send requests. A request costs more than a packet, because the program has to decide on it, and it
 //! delays the first shard. Therefore only [`PER_TICK`] requests are forwarded per tick. Hosts are served in turn, and
-//! each may use an eighth of the free places, so that hosts with many requests leave room for others. A request without
-//! a place is dropped, and its sender repeats it.
+//! each may use an eighth of the free places, so that hosts with many requests leave room for others. The senders of a
+//! host are served in turn too, because another user of the host may send from another port, or another host of an IPv6
+//! network from another address. A request without a place is dropped, and its sender repeats it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,6 +21,8 @@ const BURST: u32 = 256;
 /// the free places.
 const PLACES: usize = 1024;
 const HOST_SHARE: usize = 8;
+/// Maximum number of places of one sender, in multiples of the places that remain free for its host.
+const SENDER_SHARE: usize = 4;
 
 /// A management datagram as it was received.
 #[derive(Debug)]
@@ -46,12 +49,61 @@ impl Received {
     }
 }
 
+/// Requests by key, which take turns. Keys without requests are absent.
+#[derive(Debug)]
+struct Turns<K, Q> {
+    queues: BTreeMap<K, Q>,
+    /// Keys in the order in which they are served.
+    order: VecDeque<K>,
+}
+
+impl<K, Q> Default for Turns<K, Q> {
+    fn default() -> Self {
+        Self { queues: BTreeMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<K: Copy + Ord, Q: Default> Turns<K, Q> {
+    /// Returns the queue of a key for a request to be added.
+    fn enter(&mut self, key: K) -> &mut Q {
+        let order = &mut self.order;
+        self.queues.entry(key).or_insert_with(|| {
+            order.push_back(key);
+            Q::default()
+        })
+    }
+
+    /// Takes a request of the next key with `take`, which also returns true if the key's queue is empty afterwards.
+    fn next(&mut self, take: impl FnOnce(&mut Q) -> (Option<Received>, bool)) -> Option<Received> {
+        let key = self.order.pop_front()?;
+        let (request, is_empty) = take(self.queues.get_mut(&key)?);
+        if is_empty {
+            self.queues.remove(&key);
+        } else {
+            self.order.push_back(key);
+        }
+        request
+    }
+}
+
+/// The waiting requests of a host.
+#[derive(Debug, Default)]
+struct HostQueue {
+    senders: Turns<SocketAddr, VecDeque<Received>>,
+    count: usize,
+}
+
+impl HostQueue {
+    fn next(&mut self) -> Option<Received> {
+        self.count -= 1;
+        self.senders.next(|queue| (queue.pop_front(), queue.is_empty()))
+    }
+}
+
 /// Queue of requests.
 #[derive(Debug)]
 pub(super) struct Requests {
-    by_host: BTreeMap<PeerHost, VecDeque<Received>>,
-    /// Hosts with waiting requests, in the order in which they are served.
-    turns: VecDeque<PeerHost>,
+    hosts: Turns<PeerHost, HostQueue>,
     count: usize,
     /// Number of requests that may be forwarded without waiting for the next tick.
     allowance: u32,
@@ -61,26 +113,25 @@ pub(super) struct Requests {
 
 impl Default for Requests {
     fn default() -> Self {
-        let (by_host, turns) = Default::default();
-        Self { by_host, turns, count: 0, allowance: BURST, tick: Time(0), dropped: 0 }
+        Self { hosts: Turns::default(), count: 0, allowance: BURST, tick: Time(0), dropped: 0 }
     }
 }
 
 impl Requests {
-    /// Adds a request. Drops it if it repeats a waiting one, or if its host has used its share of the places.
+    /// Adds a request. Drops it if it repeats a waiting one, or if its host or its sender has used its share of the places.
     pub(super) fn add(&mut self, request: Received) {
-        let host = request.host();
-        let of_host = self.by_host.get(&host);
-        let held = of_host.map_or(0, VecDeque::len);
-        let is_repeated = of_host.into_iter().flatten().any(|other| other.repeats(&request));
-        if is_repeated || held >= (PLACES - self.count) / HOST_SHARE {
+        let host = self.hosts.queues.get(&request.host());
+        let of_sender = host.and_then(|host| host.senders.queues.get(&request.from));
+        let is_repeated = of_sender.into_iter().flatten().any(|other| other.repeats(&request));
+        let held_by_host = host.map_or(0, |host| host.count);
+        let free = ((PLACES - self.count) / HOST_SHARE).saturating_sub(held_by_host);
+        if is_repeated || of_sender.map_or(0, VecDeque::len) >= free * SENDER_SHARE {
             self.dropped += 1;
             return;
         }
-        if held == 0 {
-            self.turns.push_back(host);
-        }
-        self.by_host.entry(host).or_default().push_back(request);
+        let host = self.hosts.enter(request.host());
+        host.count += 1;
+        host.senders.enter(request.from).push_back(request);
         self.count += 1;
     }
 
@@ -91,14 +142,7 @@ impl Requests {
         self.allowance = (self.allowance + PER_TICK * ticks).min(BURST);
         self.tick = if ticks < BURST { self.tick + TICK * ticks } else { now };
         self.allowance.checked_sub(1)?;
-        let host = self.turns.pop_front()?;
-        let of_host = self.by_host.get_mut(&host)?;
-        let request = of_host.pop_front()?;
-        if of_host.is_empty() {
-            self.by_host.remove(&host);
-        } else {
-            self.turns.push_back(host);
-        }
+        let request = self.hosts.next(|host| (host.next(), host.count == 0))?;
         (self.count, self.allowance) = (self.count - 1, self.allowance - 1);
         Some(request)
     }
@@ -123,7 +167,8 @@ mod tests {
     fn request(host: u8, transaction: u64) -> Received {
         let mut mad = Mad::parse(&[0; MAD_BYTES]);
         mad.header.transaction = transaction;
-        let from = SocketAddr::from(([10, 0, 0, host], 4791));
+        // Each of 64 senders of a host has an equal part of the requests.
+        let from = SocketAddr::from(([10, 0, 0, host], 4791 + u16::try_from(transaction % 64).unwrap()));
         let to = ([10, 1, 0, 1], 4791).into();
         Received { from, is_member: false, to, view: None, mad: Box::new(mad) }
     }
@@ -154,7 +199,7 @@ mod tests {
         assert_eq!(take(&mut requests, now + TICK).len(), usize::try_from(PER_TICK).unwrap());
         assert_eq!(take(&mut requests, now + 1000 * TICK).len(), 4 * 80 + 1 - burst - 4);
         assert_eq!((requests.next_timeout(), requests.dropped()), (None, 0));
-        assert!(requests.by_host.is_empty() && requests.turns.is_empty());
+        assert!(requests.hosts.queues.is_empty() && requests.hosts.order.is_empty());
     }
 
     #[test]
@@ -170,6 +215,22 @@ mod tests {
         let mut alone = Requests::default();
         (0..300).for_each(|transaction| alone.add(request(1, transaction)));
         assert_eq!(alone.count, 113, "an eighth of the places that are free");
+    }
+
+    #[test]
+    fn sender_with_many_requests_leaves_places_and_turns_to_other_senders_of_its_host() {
+        let (mut requests, now) = (Requests::default(), Time(5_000_000_000));
+        let from = |port, transaction| Received {
+            from: SocketAddr::from(([10, 0, 0, 1], port)),
+            ..request(1, transaction)
+        };
+        (0..300).for_each(|transaction| requests.add(from(5791, transaction)));
+        assert!((80..100).contains(&requests.count), "{}", requests.count);
+        let (held, dropped) = (requests.count, requests.dropped());
+        (0..3).for_each(|transaction| requests.add(from(4791, transaction)));
+        assert_eq!((requests.count, requests.dropped()), (held + 3, dropped));
+        let ports = std::iter::from_fn(|| requests.next(now)).map(|request| request.from.port());
+        assert_eq!(ports.take(6).collect::<Vec<_>>(), [5791, 4791, 5791, 4791, 5791, 4791]);
     }
 
     #[test]

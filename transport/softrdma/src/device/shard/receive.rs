@@ -221,13 +221,14 @@ impl Shard {
         };
         let is_request = is_request(packet.bth.opcode);
         let is_proof = if is_request {
-            if origin.is_marked {
-                qp.request_was_marked();
-            }
             if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH], false) {
                 return;
             }
             qp.handle_request(packet, false, now, resources).map(|handled| {
+                // Marks of other packets prove nothing and may be forged, like their addresses.
+                if origin.is_marked && handled.is_in_sequence() {
+                    qp.request_was_marked();
+                }
                 if handled == Handled::Waiting && soft() {
                     qp.will_hear(source());
                 }
@@ -236,7 +237,7 @@ impl Shard {
         } else {
             let response = qp.handle_response(packet, false, None, now, resources);
             let has_mark = origin.is_marked || packet.bth.has_becn();
-            if has_mark && response.is_some_and(|response| response != Response::Unexpected) {
+            if has_mark && response.is_some_and(Response::is_proof) {
                 qp.take_marks(&packet.bth, origin.is_marked, now, resources);
             }
             response.map(Response::is_proof)
@@ -255,12 +256,15 @@ impl Shard {
     }
 
     /// Handles a congestion notification, with which NICs report ECN marks (contract rocev2 8.7). A
-    /// notification does not prove a route and is not answered.
+    /// notification does not prove a route and is not answered. Software devices send none.
     #[cold]
     fn handle_cnp(&mut self, bth: &Bth, datagram: &Datagram<'_>, origin: Origin, now: Time) {
         match self.qps.get_mut(bth.destination.get()) {
             None => self.resources.counters.unknown_qp += 1,
             Some(qp) if !qp.is_connected(datagram, origin) => self.resources.counters.wrong_address += 1,
+            Some(_) if self.peers.is_soft((datagram.source.ip(), datagram.destination.ip())) => {
+                self.resources.counters.wrong_half += 1;
+            }
             Some(qp) => qp.take_marks(bth, false, now, &mut self.resources),
         }
     }
