@@ -3,7 +3,7 @@
 //! Small items share one buffer instead of one allocation each. Peers are charged for windows, not for buffers, so a buffer
 //! grows at most to the size of its window. A reader keeps an emptied buffer, so that a steady stream does not allocate.
 
-use super::{BATCH, IN_REPLY};
+use super::BATCH;
 use crate::codec::EncodeValue;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -147,13 +147,15 @@ impl ItemBuffer {
         self.items.items.is_empty()
     }
 
-    /// Returns true if there is one item, which a REPLY may contain.
-    pub(super) fn fits_reply(&self) -> bool {
-        match self.items.items.front() {
-            Some(Stored::Copied(length)) => self.items.items.len() == 1 && *length > 0,
-            Some(Stored::Own(item)) => self.items.items.len() == 1 && item.len() <= IN_REPLY,
-            None => false,
-        }
+    /// Returns true if there is one item, which a REPLY with up to `most` bytes may contain. The end of a stream without
+    /// items is distinct from an empty item.
+    pub(super) fn fits_reply(&self, most: usize) -> bool {
+        let bytes = match self.items.items.front() {
+            Some(stored @ Stored::Copied(_)) => stored.copied(),
+            Some(Stored::Own(item)) => item.len(),
+            None => 0,
+        };
+        self.items.items.len() == 1 && (1..=most).contains(&bytes)
     }
 
     /// Removes the first item: appends it to `small`, or returns it if it has its own allocation.

@@ -45,8 +45,8 @@ const FIRST_BYTES: usize = 16 << 10;
 const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
 /// Maximum that a writer hands over at a time. Its last item may exceed it.
 const BATCH: Window = Window { bytes: 16 << 10, items: 256 };
-/// Maximum size of an item that is sent in the REPLY, in bytes: the size of one READ.
-const IN_REPLY: usize = 256 << 10;
+/// Maximum size of an item that is sent in the REPLY, in bytes: the largest window.
+pub(crate) const MOST_IN_REPLY: usize = 4 << 20;
 /// The largest window.
 const MOST: Window = Window { bytes: 4 << 20, items: 4096 };
 /// Bytes up to which a window grows, unless [`ITEMS_AHEAD`] of the largest items need more.
