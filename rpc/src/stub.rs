@@ -3,6 +3,7 @@
 //! It has a version, [`StubVersion`], which generated code requires. The version changes with every change that breaks
 //! earlier generated code or alters its behaviour.
 
+use crate::call::context::PollerContext;
 use crate::client::CallOptions;
 
 pub use crate::__coded as coded;
@@ -29,6 +30,13 @@ pub use futures_core::Stream;
 
 /// The options of a call through a client without options.
 pub static DEFAULT_OPTIONS: CallOptions = CallOptions::new();
+
+/// Returns the maximum size of an item that is sent in the reply if it is the only one of a handler's stream, in bytes. Only for the
+/// first poll of a handler with a stream; 0 outside of handlers.
+#[must_use]
+pub fn most_in_reply() -> usize {
+    PollerContext::current().map_or(0, |poller| poller.call().most_in_reply())
+}
 
 /// A version of this module.
 #[derive(Debug)]

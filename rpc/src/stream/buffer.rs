@@ -3,7 +3,7 @@
 //! Small items share one buffer instead of one allocation each. Peers are charged for windows, not for buffers, so a buffer
 //! grows at most to the size of its window. A reader keeps its emptied buffer, so that a steady stream does not allocate.
 
-use super::{BATCH, IN_REPLY};
+use super::BATCH;
 use crate::codec::EncodeValue;
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -148,13 +148,15 @@ impl ItemBuffer {
         self.items.items.is_empty()
     }
 
-    /// Returns true if there is exactly one item and it fits into a REPLY.
-    pub(super) fn fits_reply(&self) -> bool {
-        match self.items.items.front() {
-            Some(Stored::Copied(length)) => self.items.items.len() == 1 && *length > 0,
-            Some(Stored::Own(item)) => self.items.items.len() == 1 && item.len() <= IN_REPLY,
-            None => false,
-        }
+    /// Returns true if there is exactly one item, and it has 1 to `most` bytes. In a REPLY, an empty item would be
+    /// the end of a stream without items.
+    pub(super) fn fits_reply(&self, most: usize) -> bool {
+        let bytes = match self.items.items.front() {
+            Some(stored @ Stored::Copied(_)) => stored.copied(),
+            Some(Stored::Own(item)) => item.len(),
+            None => 0,
+        };
+        self.items.items.len() == 1 && (1..=most).contains(&bytes)
     }
 
     /// Removes the first item. Appends it to `small`, or returns it if it has its own allocation.

@@ -46,8 +46,8 @@ const FIRST_BYTES: usize = 16 << 10;
 const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
 /// Maximum that a writer hands over at once. The last item may exceed it.
 const BATCH: Window = Window { bytes: 16 << 10, items: 256 };
-/// Maximum size of an item that the REPLY contains, in bytes. It is the size of one READ.
-const IN_REPLY: usize = 256 << 10;
+/// Maximum size of an item that the REPLY contains, in bytes. It is the maximum window.
+pub(crate) const MOST_IN_REPLY: usize = 4 << 20;
 /// Maximum window.
 const MOST: Window = Window { bytes: 4 << 20, items: 4096 };
 /// Size up to which a window grows, in bytes, unless [`ITEMS_AHEAD`] items of the largest size need more.

@@ -119,6 +119,8 @@ pub(crate) struct CallStream {
     owner: Arc<dyn StreamHost>,
     side: Side,
     streams: Streams,
+    /// Maximum size of an item in the reply, in bytes; 0 at a client.
+    most_in_reply: usize,
     state: Lock<StreamState>,
 }
 
@@ -202,7 +204,7 @@ impl CallStream {
         streams: Streams,
         idle_limit: Option<Duration>,
     ) -> Arc<Self> {
-        Self::new(owner, Side::Client, streams, None, idle_limit, 0)
+        Self::new(owner, Side::Client, streams, None, idle_limit, 0, 0)
     }
 
     /// Creates a stream for an incoming call on the poller of `owner`. The memory is charged to the call's peer.
@@ -211,8 +213,14 @@ impl CallStream {
         streams: Streams,
         to: Address,
         charged: usize,
+        most_in_reply: usize,
     ) -> Arc<Self> {
-        Self::new(owner, Side::Server, streams, Some(to), None, charged)
+        Self::new(owner, Side::Server, streams, Some(to), None, charged, most_in_reply)
+    }
+
+    /// Returns the maximum size of an item in the reply, in bytes.
+    pub(super) fn most_in_reply(&self) -> usize {
+        self.most_in_reply
     }
 
     fn new(
@@ -222,6 +230,7 @@ impl CallStream {
         address: Option<Address>,
         idle_limit: Option<Duration>,
         charged: usize,
+        most_in_reply: usize,
     ) -> Arc<Self> {
         let state = StreamState {
             address,
@@ -232,7 +241,7 @@ impl CallStream {
             sending: Sending { left: FIRST, ..Sending::default() },
             ..StreamState::default()
         };
-        Arc::new(Self { owner, side, streams, state: Lock::new(state) })
+        Arc::new(Self { owner, side, streams, most_in_reply, state: Lock::new(state) })
     }
 
     /// Returns true if this side receives items.

@@ -144,7 +144,9 @@ where
             // The first item may use up the window. How it is sent depends on whether it is the only one.
             while this.ended.is_none()
                 && (window.is_open()
-                    || this.accepts.is_some() && this.next.is_none() && this.items.fits_reply())
+                    || this.accepts.is_some()
+                        && this.next.is_none()
+                        && this.items.fits_reply(this.stream.most_in_reply()))
             {
                 let next = match this.next.take() {
                     Some(next) => Poll::Ready(Some(next)),
@@ -170,7 +172,7 @@ where
         }
         let is_finished = matches!(this.ended, Some(Ok(())));
         if let Some((context, initial)) = this.accepts.take() {
-            if is_finished && this.items.fits_reply() {
+            if is_finished && this.items.fits_reply(this.stream.most_in_reply()) {
                 this.stream.answer(&mut this.items);
                 if let Some(context) = context {
                     context.restore_initial_metadata(initial);

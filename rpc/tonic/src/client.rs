@@ -236,7 +236,7 @@ impl Stream for RequestBody {
         let this = &mut *self;
         let _entered = this.runtime.as_ref().map(Handle::enter);
         loop {
-            if let Some(piece) = this.frames.iter_mut().find_map(next_piece) {
+            if let Some(piece) = this.frames.iter_mut().find_map(|frame| next_piece(frame, MAX_PIECE)) {
                 return Poll::Ready(Some(piece));
             }
             if this.has_failed {

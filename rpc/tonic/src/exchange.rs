@@ -35,9 +35,10 @@ pub(crate) fn unnamed(message: &str) -> Option<&str> {
     text.starts_with([' ', ':']).then_some(text)
 }
 
-/// Splits the next piece off a frame of a body. Returns `None` at the end of the frame.
-pub(crate) fn next_piece(frame: &mut Bytes) -> Option<Bytes> {
-    (!frame.is_empty()).then(|| frame.split_to(frame.len().min(MAX_PIECE)))
+/// Cuts the next piece off a frame of a body; `None` at the end of the frame. A frame of up to `most` bytes is one piece.
+pub(crate) fn next_piece(frame: &mut Bytes, most: usize) -> Option<Bytes> {
+    let piece = if frame.len() <= most { frame.len() } else { MAX_PIECE };
+    (!frame.is_empty()).then(|| frame.split_to(frame.len().min(piece)))
 }
 
 #[cfg(test)]
@@ -54,10 +55,15 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_split_and_empty_frames_omitted() {
-        let mut frame = Bytes::from(vec![1; 2 * MAX_PIECE + 1]);
-        let sizes = std::iter::from_fn(|| next_piece(&mut frame)).map(|piece| piece.len());
-        assert_eq!(sizes.collect::<Vec<_>>(), [MAX_PIECE, MAX_PIECE, 1]);
-        assert_eq!(next_piece(&mut Bytes::new()), None);
+    fn frames_are_cut_and_empty_ones_left_out() {
+        let frame = Bytes::from(vec![1; 2 * MAX_PIECE + 1]);
+        let sizes = |most| {
+            let mut frame = frame.clone();
+            std::iter::from_fn(|| next_piece(&mut frame, most)).map(|piece| piece.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(0), [MAX_PIECE, MAX_PIECE, 1]);
+        assert_eq!(sizes(frame.len() - 1), [MAX_PIECE, MAX_PIECE + 1]);
+        assert_eq!(sizes(frame.len()), [frame.len()]);
+        assert_eq!(next_piece(&mut Bytes::new(), MAX_PIECE), None);
     }
 }

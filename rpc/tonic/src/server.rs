@@ -1,7 +1,7 @@
 //! The server side. It is a Trunkline service that passes exchanges to tonic's routes.
 
 use crate::client::PATH;
-use crate::exchange::{Exchange, ExchangeServer, next_piece};
+use crate::exchange::{Exchange, ExchangeServer, MAX_PIECE, next_piece};
 use crate::limits::{Limits, Permits};
 use crate::messages::Messages;
 use crate::paths::{CountedCall, Paths, PollerPaths, ResponseStatus};
@@ -24,7 +24,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tower_layer::Layer;
 use tower_service::Service;
 use trunkline::stream::{Receiver, Sender, Watch, channel};
-use trunkline::stub::PeerMemory;
+use trunkline::stub::{PeerMemory, most_in_reply};
 use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
 /// Maximum number of response pieces that wait for their poller.
@@ -291,7 +291,8 @@ impl Handler {
         permits: Permits,
         status: ResponseStatus,
     ) -> Result<ResponsePieces, Status> {
-        let exchange = respond(self.routes.clone(), self.timeout, request, cx.clone(), status);
+        let most = most_in_reply();
+        let exchange = respond(self.routes.clone(), self.timeout, request, cx.clone(), status, most);
         let Some(spawner) = &self.spawner else {
             return Ok(ResponsePieces::Here { body: exchange.await?, _permits: permits });
         };
@@ -359,6 +360,7 @@ async fn respond(
     request: http::Request<RequestBody>,
     cx: Context,
     status: ResponseStatus,
+    most_first: usize,
 ) -> Result<BodyPieces, Status> {
     // Routes are always ready.
     let response = routes.call(request);
@@ -386,6 +388,7 @@ async fn respond(
         body: Some(body),
         watch: Watch::default(),
         frame: Bytes::new(),
+        most: most_first,
         cx,
         status,
         has_status,
@@ -417,6 +420,8 @@ struct BodyPieces {
     watch: Watch,
     /// The part of the last frame that has not been sent.
     frame: Bytes,
+    /// Maximum size of a frame that is one piece, in bytes. The first frame may be the whole body.
+    most: usize,
     cx: Context,
     status: ResponseStatus,
     /// True if the headers contain a gRPC status.
@@ -469,7 +474,9 @@ impl Stream for BodyPieces {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if let Some(piece) = next_piece(&mut self.frame) {
+            let this = &mut *self;
+            if let Some(piece) = next_piece(&mut this.frame, this.most) {
+                this.most = MAX_PIECE;
                 return Poll::Ready(Some(Ok(piece)));
             }
             match ready!(self.poll_data(context)) {

@@ -261,6 +261,13 @@ impl Transport {
     pub fn max_message_bytes(&self) -> usize {
         self.res.shared.limits.max_message_bytes
     }
+
+    /// Returns the maximum size of a message to this peer, head and body together; 0 without a session.
+    #[must_use]
+    pub fn max_message_to(&self, peer: PeerKey) -> usize {
+        let trunk = self.peers.trunk(peer).and_then(|slot| self.trunks.get(slot));
+        trunk.map_or(0, Trunk::max_message).min(self.max_message_bytes())
+    }
 }
 
 impl Transport {

@@ -285,6 +285,11 @@ impl Trunk {
         self.number
     }
 
+    /// Returns the maximum size of a message that the peer accepts; 0 until its settings arrive.
+    pub(crate) fn max_message(&self) -> usize {
+        self.max_message
+    }
+
     /// Returns the number of the peer's pollers.
     pub(crate) fn pollers(&self) -> u32 {
         u32::try_from(self.lanes.len()).unwrap_or(u32::MAX)

@@ -35,6 +35,8 @@ pub(crate) struct CurrentCall {
     context: Cell<Option<Context>>,
     /// True if the current handler's call has a trace. False whenever `context` is `None`.
     is_traced: Cell<bool>,
+    /// Maximum size of an item in the reply of the last opened stream, in bytes.
+    most_in_reply: Cell<usize>,
     /// True if the handler being dropped had a job that was removed from the pool's queue.
     is_withdrawn: Cell<bool>,
     /// Identities of the peers in their current sessions; `None` if this node has no identity.
@@ -51,6 +53,7 @@ impl CurrentCall {
             deadline: Cell::new(None),
             context: Cell::new(None),
             is_traced: Cell::new(false),
+            most_in_reply: Cell::new(0),
             is_withdrawn: Cell::new(false),
             identities: has_identity.then(Box::default),
         }
@@ -109,6 +112,16 @@ impl CurrentCall {
             self.is_traced.set(false);
         }
         context
+    }
+
+    /// Records the maximum size of an item in the reply of the stream being opened, whose handler is polled next.
+    pub(crate) fn set_most_in_reply(&self, bytes: usize) {
+        self.most_in_reply.set(bytes);
+    }
+
+    /// Returns the maximum size of an item in the reply of the current handler's stream, in the handler's first poll.
+    pub(crate) fn most_in_reply(&self) -> usize {
+        self.most_in_reply.get()
     }
 
     /// Records that the handler being dropped had a job that will not run.

@@ -157,7 +157,7 @@ impl Dispatch {
             self.arguments.put_back(key.peer, first_charge(caller.streams));
             return self.refuse_call(transport, caller, status);
         }
-        let stream = if caller.streams.any() { Some(self.open(&caller)) } else { None };
+        let stream = if caller.streams.any() { Some(self.open(transport, &caller)) } else { None };
         let Some(served) = self.methods.get_mut(table as usize) else { return self.ended(key.peer, table) };
         self.inbox.running().handler(table);
         let (poller, memory) = (Rc::clone(&self.poller), Rc::clone(&self.arguments));

@@ -7,12 +7,15 @@ use crate::server::caller::{Caller, Key};
 use crate::server::{ArgumentMemory, Failure};
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
-use crate::stream::{Address, CallStream, Item, Misuse, first_charge};
+use crate::stream::{Address, CallStream, Item, MOST_IN_REPLY, Misuse, first_charge};
 use crate::wire::frame::StreamPart;
 use std::rc::Rc;
 use std::sync::Arc;
 use trunkline_transport::{Destination, Origin, PeerKey, Transport};
 use trunkline_verbs::Time;
+
+/// Maximum size of the headers of a reply, in bytes, without metadata.
+const HEADERS_BYTES: usize = 64;
 
 impl Dispatch {
     /// Returns the caller's peer for each running handler, and true if the call streams items.
@@ -47,12 +50,16 @@ impl Dispatch {
 
     /// Creates the stream of an admitted call.
     #[cold]
-    pub(super) fn open(&self, caller: &Caller) -> Arc<CallStream> {
+    pub(super) fn open(&self, transport: &Transport, caller: &Caller) -> Arc<CallStream> {
         let Key { peer, session, poller, call } = caller.key;
         let address =
             Address { peer, destination: Destination::Poller(poller), session: Some(session), call };
         let charged = first_charge(caller.streams);
-        CallStream::of_server(Arc::clone(&self.inbox) as _, caller.streams, address, charged)
+        // The reply also has the metadata of start and end.
+        let others = 2 * self.most_metadata + HEADERS_BYTES;
+        let most = transport.max_message_to(peer).saturating_sub(others).min(MOST_IN_REPLY);
+        self.current.set_most_in_reply(most);
+        CallStream::of_server(Arc::clone(&self.inbox) as _, caller.streams, address, charged, most)
     }
 
     /// Handles a frame that a caller sent for its stream.

@@ -532,9 +532,9 @@ async fn unary_response_is_one_message() {
     for fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
         let sent =
             |fixture: &Fixture| fixture.nodes[1].report().traffic.iter().map(|lane| lane.sent).sum::<u64>();
-        for _ in 0..2 {
+        for response_size in [65_536, 65_536, 1 << 20] {
             let before = sent(&fixture);
-            let request = SimpleRequest { response_size: 65_536, ..SimpleRequest::default() };
+            let request = SimpleRequest { response_size, ..SimpleRequest::default() };
             fixture.client().unary_call(request).await.unwrap();
             assert_eq!(sent(&fixture), before + 1);
         }
