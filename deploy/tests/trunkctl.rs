@@ -293,6 +293,28 @@ mod tests {
     }
 
     #[test]
+    fn doctor_reports_capture_that_cannot_be_written() {
+        let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
+        let environment = |capture: &Path| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+            let command = command.args(["doctor", "--no-calls", "--json"]).env("TRUNKLINE_PCAP", capture);
+            let output = command.output().expect("the program starts");
+            let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let findings = json["findings"].as_array().expect("findings");
+            findings.iter().find(|found| found["subject"] == "environment").expect("the finding").clone()
+        };
+        let found = environment(&folder.join("absent/a.pcap"));
+        assert_eq!(found["severity"], "failure", "{found}");
+        assert_eq!(found["remedy"], "name another file in TRUNKLINE_PCAP, or unset it", "{found}");
+        let file = folder.join("notes");
+        fs::write(&file, "text").expect("a writable directory");
+        let found = environment(&file);
+        assert_eq!(found["remedy"], "remove it or choose another name", "{found}");
+        assert_eq!(environment(&folder.join("a.pcap"))["severity"], "ok");
+        assert_eq!(fs::read_dir(folder.path()).expect("a directory").count(), 1, "nothing is created");
+    }
+
+    #[test]
     fn policy_is_listed_checked_and_queried() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let file = folder.join("policy.toml");
