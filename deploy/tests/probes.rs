@@ -167,8 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn nodes_names_stopped_holder_of_port_and_fails() {
-        let test = "nodes_names_stopped_holder_of_port_and_fails";
+    fn nodes_and_top_name_stopped_holder_of_port_and_fail() {
+        let test = "nodes_and_top_name_stopped_holder_of_port_and_fail";
         if let Ok(address) = std::env::var(HOLDER) {
             let node = Node::builder().listen(address).start().unwrap();
             print_line(&format!("listens at {}", node.local_address()));
@@ -181,13 +181,14 @@ mod tests {
         let mut holder = Process::start("holder", command).unwrap();
         holder.after("listens at ").unwrap();
         holder.stop();
-        let nodes = |arguments: &[&str]| {
+        let run = |arguments: &[&str]| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
-            let command = command.args(["nodes", "--interval-ms", "0"]).args(arguments);
+            let command = command.args(arguments);
             let output =
                 command.env("TRUNKLINE_RUNTIME_DIR", &directory).output().expect("the program starts");
             (output.status.code(), String::from_utf8(output.stdout).expect("UTF-8"))
         };
+        let nodes = |arguments: &[&str]| run(&[&["nodes", "--interval-ms", "0"], arguments].concat());
         let pid = holder.id();
         let (exit, text) = nodes(&[]);
         let begin = format!("UDP port 4791 at {at}: process {pid} (");
@@ -199,6 +200,15 @@ mod tests {
         assert_eq!((exit, &list["silent_pids"]), (Some(1), &serde_json::json!([pid])), "{list}");
         let port = &list["ports"][0];
         assert_eq!((&port["pid"], &port["is_stopped"]), (&pid.into(), &true.into()), "{list}");
+        let (exit, text) = run(&["top", "-n", "1", "--interval-ms", "10"]);
+        assert!(exit == Some(1) && text.lines().any(|line| line.ends_with(&end)), "{exit:?} {text}");
+        let silent =
+            format!("process {pid} does not answer: it is stopped, too busy, ending, or of another version");
+        assert!(text.contains(&silent), "{text}");
+        let (exit, text) = run(&["top", "--json", "-n", "1", "--interval-ms", "10"]);
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((exit, &list["silent_pids"]), (Some(1), &serde_json::json!([pid])), "{list}");
+        assert!(list["ports"][0]["is_stopped"] == true && list["not_visible"].is_string(), "{list}");
     }
 
     #[test]

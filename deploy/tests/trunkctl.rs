@@ -225,7 +225,10 @@ mod tests {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let mistyped = folder.join("mistyped");
         let nodes: &[&str] = &["nodes", "--json", "--interval-ms", "0"];
-        for (arguments, list) in [(nodes, "nodes"), (&["device", "list", "--json"], "devices")] {
+        let top: &[&str] = &["top", "--json", "-n", "1", "--interval-ms", "10"];
+        let device: &[&str] = &["device", "list", "--json"];
+        let lists = [(nodes, "nodes"), (device, "devices"), (&["record", "--json"], "nodes"), (top, "nodes")];
+        for (arguments, list) in lists {
             let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
                 .args(arguments)
                 .env("TRUNKLINE_RUNTIME_DIR", &mistyped)
@@ -235,8 +238,13 @@ mod tests {
             assert!(output.status.success(), "{error}");
             let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
             assert_eq!(json[list], serde_json::json!([]));
-            let expected = format!("{mistyped:?} does not exist: no node of this user has used it");
-            assert!(error.contains(&expected) && error.contains("TRUNKLINE_RUNTIME_DIR sets it"), "{error}");
+            let expected = format!(
+                "{mistyped:?} does not exist: no node of this user has created it, or it was removed"
+            );
+            assert!(
+                error.matches(&expected).count() == 1 && error.contains("TRUNKLINE_RUNTIME_DIR sets it"),
+                "{error}"
+            );
             assert!(!mistyped.exists());
         }
     }
