@@ -8,6 +8,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
     use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
+    #[cfg(feature = "identity")]
+    use trunkline::report::EventKind;
     use trunkline::{Node, block_on};
     use trunkline_testkit::{Folder, Process, fresh_ip, is_in_network_namespace, print_line, same_test};
 
@@ -146,6 +148,40 @@ mod tests {
         assert_eq!(ping(&[&address]).0, 1, "a client without an identity");
     }
 
+    /// The first attempt gives the cause, so that a short time limit suffices.
+    #[cfg(feature = "identity")]
+    #[test]
+    fn ping_and_health_name_refused_certificate_after_first_attempt() {
+        let folder = Folder::new().expect("a temporary directory");
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        for root in ["ca", "other"] {
+            assert_eq!(trunkctl(&["keys", "init", &at(root)]).0, 0);
+        }
+        for name in ["shop", "ops"] {
+            assert_eq!(trunkctl(&["keys", "issue", &at("ca"), name, "--out", &at(name)]).0, 0);
+        }
+        let server = Node::builder()
+            .listen("127.0.0.1:0")
+            .identity_files(at("shop.pem"), at("shop.key"))
+            .trust_files(at("ca/root.pem"));
+        let server = server.exempt_local_user(false).start().unwrap();
+        let address = server.local_address().to_string();
+        let (identity, key, root) = (at("ops.pem"), at("ops.key"), at("other/root.pem"));
+        let proof = ["--identity", &identity, "--key", &key, "--trust", &root, "--no-exemption"];
+        let proof = [&proof[..], &["--name", "shop", &address]].concat();
+        let mut before = 0;
+        for (command, option) in [("ping", "--timeout-ms"), ("health", "--connect-timeout-ms")] {
+            let (_, text) = trunkctl(&[&[command, "--json", option, "60000"], &proof[..]].concat());
+            let result: Value = serde_json::from_str(&text).expect("JSON");
+            assert!(result["cause"].as_str().expect("a cause").contains("certificate"), "{result}");
+            assert_eq!(result["code"], "UNAUTHENTICATED", "{result}");
+            let count =
+                server.record().iter().filter(|event| event.kind == EventKind::SessionNotMade).count();
+            assert!(count - before <= 2, "{count} attempts, {before} before {command}");
+            before = count;
+        }
+    }
+
     /// A second process at the address uses the port of the first.
     #[test]
     fn nodes_names_holder_and_users_of_port() {
@@ -225,6 +261,23 @@ mod tests {
         assert!(exit == 3 && text.contains("NotFound"), "{exit} {text}");
         health.set("shop.Orders", ServingStatus::NotServing);
         assert_eq!(probe(&[&address, "shop.Orders"]), (4, "not serving\n".to_owned()));
+        let (exit, text) = probe(&[&address, "Orders"]);
+        assert_eq!(exit, 3, "{text}");
+        assert!(
+            text.contains("\"Orders\": give the full name; it knows ") && text.contains("shop.Orders"),
+            "{text}"
+        );
+        server.drain();
+        let (exit, text) = probe(&["--json", &address]);
+        let result: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((exit, &result["status"]), (4, &"not serving".into()), "{result}");
+        assert_eq!(
+            (&result["code"], &result["reason"]),
+            (&"UNAVAILABLE".into(), &"Draining".into()),
+            "{result}"
+        );
+        let (exit, text) = probe(&[&address]);
+        assert!(exit == 4 && text.starts_with("not serving: "), "{exit} {text}");
         drop(server);
         let (exit, text) = probe(&[&address]);
         assert!(exit == 2 && text.contains(&format!("`trunkctl ping {address}`")), "{exit} {text}");

@@ -19,6 +19,9 @@ use trunkline_verbs::fork::FORKED;
 /// as long.
 const MOST_NAME_BYTES: usize = 256;
 
+/// Maximum number of services that a refusal names.
+const MOST_NAMES: usize = 8;
+
 /// The health of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -101,6 +104,15 @@ impl HealthReporter {
         status.unwrap_or(ServingStatus::ServiceUnknown)
     }
 
+    /// Returns the names of the services, if they are few.
+    fn known(&self) -> Option<String> {
+        let statuses = self.0.statuses.lock()?;
+        let names: Vec<_> = statuses.keys().filter(|name| !name.is_empty()).map(|name| &**name).collect();
+        let is_short =
+            (1..=MOST_NAMES).contains(&names.len()) && names.iter().all(|name| name.len() <= MOST_NAME_BYTES);
+        is_short.then(|| names.join(", "))
+    }
+
     /// Adds the services of a node that starts. Their status is `Serving`, unless the program has set another one.
     pub(crate) fn add<'a>(&self, services: impl Iterator<Item = &'a str>) {
         let Some(mut statuses) = self.0.statuses.lock() else {
@@ -119,7 +131,9 @@ impl Health for HealthReporter {
         match self.status(&service) {
             ServingStatus::ServiceUnknown => {
                 let name = cut(&service, MOST_NAME_BYTES);
-                Err(Status::new(Code::NotFound, format!("the node does not know the service {name:?}")))
+                let known = self.known().map(|known| format!("; it knows {known}")).unwrap_or_default();
+                let text = format!("the node does not know the service {name:?}: give the full name{known}");
+                Err(Status::new(Code::NotFound, text))
             }
             status => Ok(status),
         }
