@@ -60,6 +60,13 @@ fault_mode() {
     names mode FAILURE 'runtime directory: .*open to other users.*remedy: ' --no-calls
     chmod 700 "$scratch/own"
 }
+fault_read_only() {
+    mount -t tmpfs -o ro,mode=700 none "$scratch/own" || return 3
+    names read_only FAILURE 'runtime directory: .*Read-only.*remedy: name another' --no-calls
+}
+fault_capture() {
+    TRUNKLINE_PCAP=$scratch/absent/a.pcap names capture FAILURE 'environment: .*capture.*remedy: name another file' --no-calls
+}
 fault_buffer() {
     put /proc/sys/net/core/rmem_max 65536 || return 3
     names buffer warning 'UDP receive buffer: net.core.rmem_max is 65536.*remedy: sysctl -w net.core.rmem_max=' --no-calls
@@ -111,7 +118,7 @@ export -f doctor names put host hold verdict pass fail skip $(compgen -A functio
 
 namespace=(unshare --net --mount --pid --fork --kill-child)
 if ((EUID != 0)); then namespace+=(--user --map-root-user); fi
-for fault in none memlock descriptors mode buffer address rp_filter cgroup user directory port; do
+for fault in none memlock descriptors mode read_only capture buffer address rp_filter cgroup user directory port; do
     timeout 120 "${namespace[@]}" bash -c "host $fault" 2>"$scratch/err"
     case $? in
     0) ;;

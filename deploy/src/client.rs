@@ -1,7 +1,7 @@
 //! The client side of `trunkctl ping` and `trunkctl health`: its options and its node.
 
 use clap::Args;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 #[cfg(feature = "identity")]
@@ -10,10 +10,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 use trunkline::device::PathChoice;
-use trunkline::health::HealthClient;
-use trunkline::report::PeerKey;
+use trunkline::report::{EventKind, PeerKey, RecordedEvent};
 use trunkline::stub::CODES;
 use trunkline::{Channel, Node, Reason, StartError, Status, Target, block_on};
+
+/// Cause of a time limit that passes before the first attempt has an outcome.
+const NO_OUTCOME: &str =
+    "the first attempt to connect has no outcome yet: a longer time limit gives the cause";
 
 /// The server, and the identities that the client proves and expects.
 #[derive(Debug, Args)]
@@ -146,6 +149,13 @@ impl From<String> for Failure {
     }
 }
 
+impl Failure {
+    /// Returns the name of the reason for JSON.
+    pub(crate) fn reason_name(&self) -> Option<String> {
+        Some(format!("{:?}", self.reason?))
+    }
+}
+
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
         let code = CODES.get(usize::from(status.code().number())).copied();
@@ -157,7 +167,7 @@ impl From<Status> for Failure {
 ///
 /// # Errors
 /// The cause of the failure, or the last known one after the time limit.
-pub(crate) fn connect(channel: &Channel, limit: Duration) -> Result<(), Failure> {
+pub(crate) fn connect(node: &Node, channel: &Channel, limit: Duration) -> Result<(), Failure> {
     let (sender, receiver) = mpsc::channel();
     let ready = channel.ready();
     // The thread ends with the process if the attempt outlasts the limit.
@@ -165,9 +175,45 @@ pub(crate) fn connect(channel: &Channel, limit: Duration) -> Result<(), Failure>
     if let Ok(result) = receiver.recv_timeout(limit) {
         return Ok(result?);
     }
-    let client = HealthClient::new(channel.clone()).with_timeout(Duration::from_millis(1));
-    let known = block_on(client.check(String::new())).err();
-    let text = known.as_ref().map_or("", Status::message);
-    let cause = format!("no session after {limit:?}: {text}");
-    Err(Failure { cause, ..known.map_or_else(|| String::new().into(), Failure::from) })
+    Err(Failure {
+        cause: format!("no session after {limit:?}: {}", last_causes(&node.record())),
+        code: Some("DEADLINE_EXCEEDED"),
+        reason: Some(Reason::Expired),
+    })
+}
+
+/// Returns the cause of the last failed attempt at each server.
+fn last_causes(events: &[RecordedEvent]) -> String {
+    let failed = events.iter().filter(|event| event.kind == EventKind::SessionNotMade);
+    let causes: BTreeMap<_, _> =
+        failed.filter_map(|event| Some((event.peer?.to_string(), &event.cause))).collect();
+    if causes.is_empty() {
+        return NO_OUTCOME.to_owned();
+    }
+    causes.iter().map(|(peer, cause)| format!("{peer}: {cause}")).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trunkline_verbs::Time;
+
+    #[test]
+    fn time_limit_has_last_cause_of_each_server() {
+        let event = |kind, peer: &str, cause: &str| {
+            let mut event = RecordedEvent::new(kind, Time(0));
+            (event.peer, event.cause) = (Some(peer.parse().expect("an address")), cause.to_owned());
+            event
+        };
+        let [one, two] = ["10.0.0.1:7000", "10.0.0.2:7000"];
+        let not_made = |peer, cause| event(EventKind::SessionNotMade, peer, cause);
+        let events = [
+            not_made(one, "silent"),
+            not_made(one, "refused"),
+            not_made(two, "no route"),
+            event(EventKind::CallFailed, one, "expired"),
+        ];
+        assert_eq!(last_causes(&events), format!("{one}: refused; {two}: no route"));
+        assert_eq!(last_causes(&events[3..]), NO_OUTCOME);
+    }
 }

@@ -1,13 +1,13 @@
 //! `trunkctl health`: queries a node for the health of a service, for exec probes.
 
-use crate::client::{ClientArguments, connect};
+use crate::client::{ClientArguments, Failure, connect};
 use clap::Args;
 use serde_json::json;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 use trunkline::health::{HealthClient, ServingStatus};
-use trunkline::{Code, block_on};
+use trunkline::{Code, Reason, block_on};
 use trunkline_softrdma::link::printable;
 
 /// Ask a node for the health of a service
@@ -16,7 +16,9 @@ use trunkline_softrdma::link::printable;
 /// tonic-health's.
 ///
 /// Exit status, as of grpc-health-probe: 0 the service takes calls; 1 the command line is invalid; 2 no session
-/// could be made; 3 the call failed; 4 the service takes no calls.
+/// could be made; 3 the call failed; 4 the service takes no calls, or the node shuts down.
+///
+/// With --json a failure has the `code` and `reason` of a call's status beside its `cause`.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct HealthArguments {
@@ -39,17 +41,29 @@ pub struct HealthArguments {
 /// Queries the health.
 #[must_use]
 pub fn run(arguments: &HealthArguments) -> ExitCode {
-    let (exit, status, cause) = match ask(arguments) {
+    let (exit, status, failure) = match ask(arguments) {
         Ok(ServingStatus::Serving) => (0, Some("serving"), None),
         Ok(_) => (4, Some("not serving"), None),
-        // The cause may contain texts of the server.
-        Err((exit, cause)) => (exit, None, Some(printable(&cause))),
+        Err((_, failure)) if failure.reason == Some(Reason::Draining) => {
+            (4, Some("not serving"), Some(failure))
+        }
+        Err((exit, failure)) => (exit, None, Some(failure)),
     };
+    // The cause may contain texts of the server.
+    let cause = failure.as_ref().map(|failure| printable(&failure.cause));
     let text = if arguments.json {
-        json!({ "address": arguments.client.address, "service": arguments.service, "status": status, "cause": cause })
-            .to_string()
+        json!({
+            "address": arguments.client.address,
+            "service": arguments.service,
+            "status": status,
+            "cause": cause,
+            "code": failure.as_ref().and_then(|failure| failure.code),
+            "reason": failure.as_ref().and_then(Failure::reason_name),
+        })
+        .to_string()
     } else {
-        status.map_or_else(|| format!("status unknown: {}", cause.unwrap_or_default()), str::to_owned)
+        let status = status.unwrap_or("status unknown");
+        cause.map_or_else(|| status.to_owned(), |cause| format!("{status}: {cause}"))
     };
     // A reader that has closed the pipe still gets the exit status.
     let _closed = writeln!(io::stdout(), "{text}");
@@ -60,19 +74,22 @@ pub fn run(arguments: &HealthArguments) -> ExitCode {
 ///
 /// # Errors
 /// The exit status and the cause.
-fn ask(arguments: &HealthArguments) -> Result<ServingStatus, (u8, String)> {
-    let node = arguments.client.start().map_err(|error| (2, error))?;
+fn ask(arguments: &HealthArguments) -> Result<ServingStatus, (u8, Failure)> {
+    let node = arguments.client.start().map_err(|error| (2, error.into()))?;
     let channel = arguments.client.channel(&node);
     let limit = Duration::from_millis(arguments.connect_timeout_ms);
-    connect(&channel, limit).map_err(|failure| {
+    connect(&node, &channel, limit).map_err(|failure| {
         let address = &arguments.client.address;
-        (2, format!("{}; `trunkctl ping {address}` shows the steps of the session", failure.cause))
+        let cause = format!("{}; `trunkctl ping {address}` shows the steps of the session", failure.cause);
+        (2, Failure { cause, ..failure })
     })?;
     let client = HealthClient::new(channel).with_timeout(Duration::from_millis(arguments.call_timeout_ms));
-    block_on(client.check(arguments.service.clone())).map_err(|status| match status.code() {
-        Code::Unimplemented => {
-            (3, "the node answers, and has no health service: NodeBuilder::health".to_owned())
+    block_on(client.check(arguments.service.clone())).map_err(|status| {
+        let is_missing = status.code() == Code::Unimplemented;
+        let mut failure = Failure::from(status);
+        if is_missing {
+            failure.cause = "the node answers, and has no health service: NodeBuilder::health".to_owned();
         }
-        _ => (3, status.to_string()),
+        (3, failure)
     })
 }

@@ -4,7 +4,7 @@
 //! list by at most a second per 64 nodes, and by twice that with rates.
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -66,7 +66,7 @@ struct ListedNode {
 
 /// UDP port of nodes at an address.
 #[derive(Debug)]
-struct UdpPort {
+pub(crate) struct UdpPort {
     at: SocketAddr,
     /// `None` if unknown.
     holder: Option<Holder>,
@@ -110,6 +110,23 @@ impl Holder {
     fn process(&self) -> Option<(u32, &str)> {
         let Owner::Process { pid, program, .. } = &self.owner.who else { return None };
         Some((*pid, program))
+    }
+}
+
+impl UdpPort {
+    pub(crate) fn json(&self) -> Value {
+        let Self { at, holder, senders } = self;
+        let process = holder.as_ref().and_then(Holder::process);
+        json!({
+            "address": at.ip(),
+            "port": at.port(),
+            "pid": process.map(|(pid, _)| pid),
+            "program": process.map(|(_, program)| program),
+            "uid": holder.as_ref().and_then(|holder| holder.uid),
+            "since": holder.as_ref().and_then(|holder| holder.since.as_ref()),
+            "is_stopped": holder.as_ref().is_some_and(|holder| holder.is_stopped),
+            "senders": senders,
+        })
     }
 }
 
@@ -196,6 +213,31 @@ fn udp_ports(nodes: &[ListedNode], silent: &[Option<u32>], devices: &DeviceList)
         UdpPort { at, holder, senders }
     };
     all.iter().copied().map(port).collect()
+}
+
+/// Returns the UDP ports held by processes that do not answer.
+pub(crate) fn ports_of_silent(silent_pids: &[Option<u32>]) -> Vec<UdpPort> {
+    if silent_pids.is_empty() {
+        return Vec::new();
+    }
+    udp_ports(&[], silent_pids, &list_devices(None).unwrap_or_default())
+}
+
+/// Requests descriptions from the nodes of the environment's runtime directory. If the directory does not exist, there are no
+/// nodes, and the first request notes this on standard error.
+///
+/// # Errors
+/// The exit status of the program if the directory cannot be used.
+pub(crate) fn ask(request: NodeRequest, is_first: bool) -> Result<Vec<FoundNode>, ExitCode> {
+    let error = match ask_nodes(None, request, PATIENCE) {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    let is_absent = matches!(error, HostError::Absent { .. });
+    if is_first || !is_absent {
+        eprintln!("trunkctl: {error}");
+    }
+    if is_absent { Ok(Vec::new()) } else { Err(ExitCode::FAILURE) }
 }
 
 /// Lists the nodes. If the runtime directory does not exist, the list is empty, with a note on standard error. Exit status 1
@@ -316,22 +358,9 @@ fn json(listing: &Listing) -> String {
             "peers_omitted": status.omitted,
         })
     };
-    let port = |UdpPort { at, holder, senders }: &UdpPort| {
-        let process = holder.as_ref().and_then(Holder::process);
-        json!({
-            "address": at.ip(),
-            "port": at.port(),
-            "pid": process.map(|(pid, _)| pid),
-            "program": process.map(|(_, program)| program),
-            "uid": holder.as_ref().and_then(|holder| holder.uid),
-            "since": holder.as_ref().and_then(|holder| holder.since.as_ref()),
-            "is_stopped": holder.as_ref().is_some_and(|holder| holder.is_stopped),
-            "senders": senders,
-        })
-    };
     let document = json!({
         "nodes": listing.nodes.iter().map(node).collect::<Vec<_>>(),
-        "ports": listing.ports.iter().map(port).collect::<Vec<_>>(),
+        "ports": listing.ports.iter().map(UdpPort::json).collect::<Vec<_>>(),
         "silent_pids": listing.silent_pids,
         "is_cut": listing.is_cut,
         "not_visible": NOT_VISIBLE,
@@ -369,19 +398,20 @@ fn table(listing: &Listing) -> String {
     for port in &listing.ports {
         line(&mut text, format_args!("{port}"));
     }
-    for silent in &listing.silent_pids {
-        line(
-            &mut text,
-            format_args!(
-                "process {} does not answer: it is stopped, too busy, ending, or of another version",
-                pid(silent)
-            ),
-        );
-    }
+    silent_lines(&mut text, &listing.silent_pids);
     if listing.is_cut {
         line(&mut text, format_args!("more than {MAX_NODES} nodes run; the others are not listed"));
     }
     text + NOT_VISIBLE
+}
+
+/// Appends a line for each process that does not answer.
+pub(crate) fn silent_lines(text: &mut String, silent_pids: &[Option<u32>]) {
+    for pid in silent_pids {
+        let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let why = "it is stopped, too busy, ending, or of another version";
+        line(text, format_args!("process {pid} does not answer: {why}"));
+    }
 }
 
 pub(crate) fn line(text: &mut String, line: fmt::Arguments<'_>) {
@@ -468,7 +498,7 @@ mod tests {
         assert!(texts[1].contains("a process of user 5") && texts[2].ends_with("is unknown"), "{texts:?}");
         let listing = Listing { ports, ..list(&[], &BTreeMap::new()) };
         assert!(table(&listing).contains(expected));
-        let json: serde_json::Value = serde_json::from_str(&json(&listing)).expect("JSON");
+        let json: Value = serde_json::from_str(&json(&listing)).expect("JSON");
         let expected = json!({
             "address": "127.0.0.1", "port": 4792, "pid": 17, "program": "a\u{1b}b", "uid": 7,
             "since": "2027-01-31T18:05:00Z", "is_stopped": false, "senders": [18, 19],
@@ -494,7 +524,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let json: serde_json::Value = serde_json::from_str(&json(&listing)).expect("JSON");
+        let json: Value = serde_json::from_str(&json(&listing)).expect("JSON");
         assert_eq!(json["nodes"][0]["peers"][0]["paths"][1]["why"], "the peer has TRUNKLINE_LINK=udp");
         assert_eq!(json["nodes"][0]["peers"][0]["name"], "shop.example");
         assert_eq!(json["nodes"][0]["peers"][0]["level"], "encrypted");

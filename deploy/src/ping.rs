@@ -8,7 +8,7 @@ use crate::keys::show::Certificate;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -23,6 +23,7 @@ use trunkline::health::HealthClient;
 use trunkline::report::PeerKey;
 use trunkline::{Channel, Origin, Reason, block_on};
 use trunkline_softrdma::link::printable;
+use trunkline_transport::PeerDown;
 
 /// Find out why a node is not reached, and measure round trips
 ///
@@ -59,13 +60,18 @@ Steps, and what it means if the next one is missing:
   node started      this host has a device
   request sent      a route exists. A firewall drops the server's UDP port (4791, or the one after the slash in its address), the
                     server's process is stopped, or its host is down
-  cookie received   packets go both ways: the server asks for proof of this address
+  cookie received   packets go both ways: the server asks for proof of this address. A firewall drops later packets between the
+                    UDP ports of the two nodes, or the server has ended or is stopped
   answered          the server accepts. Its connection back is blocked on the way, also in the UDP ports of the request
   dialled back      the server's connection arrived
   handshake begun   TLS messages are exchanged, if this node has an identity
   name proved       the server's certificate is valid
   session up        settings agree; calls can be made, if the server has proved the name that the client expects
 Each server that the name leads to is tried, so steps can be repeated.";
+
+/// Cause of a missing session with a server that has answered an earlier packet.
+const SILENT_AFTER_ANSWER: &str = "the peer has answered, and its later packets did not arrive: a firewall drops packets between the UDP ports of \
+     the two nodes, 4791 by default, or the peer has ended or is stopped";
 
 /// A step of the set-up.
 #[derive(Debug)]
@@ -112,6 +118,23 @@ impl SetUpLog {
         let up = steps.iter().rfind(|step| step.name == "session up")?;
         let certificates = self.certificates.lock().unwrap_or_else(PoisonError::into_inner);
         Some(ServerIdentity::new(&up.detail, up.peer.as_ref().and_then(|peer| certificates.get(peer))))
+    }
+
+    /// Corrects a cause that states that a server does not answer, if the server has answered.
+    fn corrected(&self, cause: &str) -> String {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let peers = |names: &[&str]| {
+            let named = steps.iter().filter(|step| names.contains(&&*step.name));
+            named.filter_map(|step| step.peer.as_deref()).collect::<BTreeSet<_>>()
+        };
+        let (asked, answered) = (peers(&["request sent"]), peers(&["cookie received", "answered"]));
+        let silent = PeerDown::Unreachable.to_string();
+        if asked == answered {
+            return cause.replace(&silent, SILENT_AFTER_ANSWER);
+        }
+        answered.iter().fold(cause.to_owned(), |cause, peer| {
+            cause.replace(&format!("{peer}: {silent}"), &format!("{peer}: {SILENT_AFTER_ANSWER}"))
+        })
     }
 
     fn json(&self) -> Value {
@@ -249,7 +272,7 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
     let mut trips = Vec::new();
     let failure = ping(arguments, &log, &mut trips).err();
     // The cause may contain texts of the server.
-    let cause = failure.as_ref().map(|failure| printable(&failure.cause));
+    let cause = failure.as_ref().map(|failure| printable(&log.corrected(&failure.cause)));
     let server = log.server();
     let last = log.steps.lock().unwrap_or_else(PoisonError::into_inner).last().map(|step| step.name.clone());
     let text = match (&cause, arguments.json) {
@@ -259,7 +282,7 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
             "failed_after": cause.as_ref().map(|_| last.as_deref().unwrap_or("start")),
             "cause": cause,
             "code": failure.as_ref().and_then(|failure| failure.code),
-            "reason": failure.as_ref().and_then(|failure| Some(format!("{:?}", failure.reason?))),
+            "reason": failure.as_ref().and_then(Failure::reason_name),
             "server": server,
             "round_trips_us": trips.iter().map(|trip| trip.as_secs_f64() * 1e6).collect::<Vec<_>>(),
         })
@@ -299,7 +322,7 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
     let started = format!("{} {}, {}", report.provider, report.device, report.address);
     log.note(None, "node started".to_owned(), &started);
     let channel = arguments.client.channel(&node);
-    connect(&channel, limit)?;
+    connect(&node, &channel, limit)?;
     for number in 0..arguments.count {
         if number > 0 {
             thread::sleep(Duration::from_millis(arguments.interval_ms));
@@ -339,5 +362,29 @@ fn summary(trips: &[Duration]) -> String {
             format!("{} calls: least {least:.3} ms, median {median:.3} ms, most {most:.3} ms", sorted.len())
         }
         _ => "a session was made; no calls".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_after_cookie_or_reply_states_that_server_answered() {
+        let [one, two] = ["10.0.0.1:7000", "10.0.0.2:7000"];
+        let silent = PeerDown::Unreachable;
+        for step in ["cookie received", "answered"] {
+            let (steps, certificates) = Default::default();
+            let log = SetUpLog { steps, certificates, began: Instant::now(), is_printed: false };
+            let note = |peer: &str, step: &str| log.note(Some(peer.to_owned()), step.to_owned(), "");
+            note(one, "request sent");
+            let cause = format!("no connection yet: {silent}");
+            assert_eq!(log.corrected(&cause), cause);
+            note(one, step);
+            assert_eq!(log.corrected(&cause), format!("no connection yet: {SILENT_AFTER_ANSWER}"));
+            note(two, "request sent");
+            let corrected = log.corrected(&format!("{one}: {silent}; {two}: {silent}"));
+            assert_eq!(corrected, format!("{one}: {SILENT_AFTER_ANSWER}; {two}: {silent}"));
+        }
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! A node answers from its CM thread with events that it always records, so a node with stuck handlers answers too.
 
-use crate::nodes::{NOT_VISIBLE, PATIENCE, line, print};
+use crate::nodes::{NOT_VISIBLE, ask, line, print};
 use clap::Args;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use trunkline_softrdma::device::{FoundNode, HostError, NodeRequest, ask_nodes};
+use trunkline_softrdma::device::{FoundNode, NodeRequest};
 use trunkline_transport::{NodeRecord, RecordedEvent, utc};
 
 /// Print the last events of the nodes of this user: failed and refused calls, sampled calls, sessions, drains, the device
@@ -31,13 +31,9 @@ pub struct RecordArguments {
 /// output cannot be written.
 #[must_use]
 pub fn run(arguments: &RecordArguments) -> ExitCode {
-    let found = match ask_nodes(None, NodeRequest::Record, PATIENCE) {
+    let found = match ask(NodeRequest::Record, true) {
         Ok(found) => found,
-        Err(HostError::Absent { .. }) => Vec::new(),
-        Err(error) => {
-            eprintln!("trunkctl: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(exit) => return exit,
     };
     let asked = |record: &NodeRecord| arguments.address.is_none_or(|address| record.address == address);
     let records: Vec<_> = found.iter().filter_map(|node| Some((node, record(node)?))).collect();
@@ -116,4 +112,26 @@ fn table(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> String
         );
     }
     text + NOT_VISIBLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use trunkline_transport::EventKind;
+    use trunkline_verbs::Time;
+
+    #[test]
+    fn call_without_latency_is_printed_without_time() {
+        let event = |took| {
+            let mut event = RecordedEvent::new(EventKind::CallFailed, Time(0));
+            event.took = Some(took);
+            event
+        };
+        let events = [Duration::ZERO, Duration::from_micros(7)].map(event).to_vec();
+        let record =
+            NodeRecord { address: "127.0.0.1:7000".parse().expect("an address"), events, omitted: 0 };
+        let text = table(&[(&FoundNode::new("a".to_owned(), None, None), record)], &[]);
+        assert!(!text.contains("0.0ns") && text.contains(", 7.0µs"), "{text}");
+    }
 }

@@ -1,6 +1,8 @@
 //! `trunkctl top`: methods and peers of the running nodes, with rates and latencies, repeated at an interval.
 
-use crate::nodes::{NOT_VISIBLE, PATIENCE, line, peer_line, print, rates, seconds, status};
+use crate::nodes::{
+    NOT_VISIBLE, UdpPort, ask, line, peer_line, ports_of_silent, print, rates, seconds, silent_lines, status,
+};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -8,7 +10,7 @@ use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
-use trunkline_softrdma::device::{FoundNode, HostError, NodeRequest, ask_nodes};
+use trunkline_softrdma::device::{FoundNode, NodeRequest};
 use trunkline_transport::{MethodStatus, NodeStatus};
 
 /// Maximum number of methods, and of peers, per node in the table; the busiest are shown.
@@ -22,6 +24,9 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Rates and latencies are those of the last interval. Latencies are the longest time of a bucket, at most a quarter
 /// too long. A client's time is until the reply, a server's from the start of the handler to its end. Streams count
 /// when they end. Press Ctrl-C to end.
+///
+/// Exit status: 0 all nodes answered in the last interval, or there are none; 1 a process does not answer, the runtime
+/// directory cannot be used, or the output cannot be written; 2 the command line is invalid.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct TopArguments {
@@ -47,25 +52,28 @@ struct MethodRates<'a> {
     p99: Option<Duration>,
 }
 
-/// Shows the nodes. Exit status 1 if the directory cannot be used, or the output cannot be written.
+/// Shows the nodes. Exit status 1 if a process does not answer in the last interval, the directory cannot be used, or the
+/// output cannot be written.
 #[must_use]
 pub fn run(arguments: &TopArguments) -> ExitCode {
     let clears = !arguments.json && io::stdout().is_terminal();
-    let mut earlier = BTreeMap::new();
+    let (mut earlier, mut is_first) = (BTreeMap::new(), true);
     let mut left = arguments.count.map(|count| count.saturating_add(1));
     loop {
-        let found = match ask_nodes(None, NodeRequest::Status, PATIENCE) {
+        let found = match ask(NodeRequest::Status, is_first) {
             Ok(found) => found,
-            Err(HostError::Absent { .. }) => Vec::new(),
-            Err(error) => {
-                eprintln!("trunkctl: {error}");
-                return ExitCode::FAILURE;
-            }
+            Err(exit) => return exit,
         };
+        is_first = false;
+        let silent: Vec<_> =
+            found.iter().filter(|node| status(node).is_none()).map(|node| node.pid).collect();
+        let ports = ports_of_silent(&silent);
         // All figures are rates, so nothing is printed until the second answers.
         if !earlier.is_empty() || left.is_none_or(|left| left <= arguments.count.unwrap_or(0)) {
-            let text =
-                if arguments.json { json(&found, &earlier).to_string() } else { table(&found, &earlier) };
+            let text = match arguments.json {
+                true => json(&found, &earlier, &silent, &ports).to_string(),
+                false => table(&found, &earlier, &silent, &ports),
+            };
             let clear = if clears { CLEAR } else { "" };
             if let Err(exit) = print(&format!("{clear}{text}")) {
                 return exit;
@@ -74,7 +82,7 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
         earlier = found.iter().filter_map(|node| Some((node.name.clone(), status(node)?))).collect();
         left = left.map(|left| left - 1);
         if left == Some(0) {
-            return ExitCode::SUCCESS;
+            return ExitCode::from(u8::from(!silent.is_empty()));
         }
         thread::sleep(Duration::from_millis(arguments.interval_ms));
     }
@@ -115,7 +123,12 @@ fn retransmits_per_s(now: &NodeStatus, earlier: Option<&NodeStatus>) -> Option<f
     Some(now.retransmits.saturating_sub(earlier.retransmits) as f64 / seconds(now, earlier)?)
 }
 
-fn json(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Value {
+fn json(
+    found: &[FoundNode],
+    earlier: &BTreeMap<String, NodeStatus>,
+    silent: &[Option<u32>],
+    ports: &[UdpPort],
+) -> Value {
     let us = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e6);
     let node = |found: &FoundNode| {
         let status = status(found)?;
@@ -146,24 +159,27 @@ fn json(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Value {
             "peers_omitted": status.omitted,
         }))
     };
-    let silent = found.iter().filter(|node| status(node).is_none()).map(|node| node.pid);
     json!({
         "nodes": found.iter().filter_map(node).collect::<Vec<_>>(),
-        "silent_pids": silent.collect::<Vec<_>>(),
+        "ports": ports.iter().map(UdpPort::json).collect::<Vec<_>>(),
+        "silent_pids": silent,
+        "not_visible": NOT_VISIBLE,
     })
 }
 
 /// Returns a table with a line for each node, method and peer.
-fn table(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> String {
+fn table(
+    found: &[FoundNode],
+    earlier: &BTreeMap<String, NodeStatus>,
+    silent: &[Option<u32>],
+    ports: &[UdpPort],
+) -> String {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
     let us = |time: Option<Duration>| number(time.map(|time| time.as_secs_f64() * 1e6));
     let mut text = String::new();
     for node in found {
         let pid = node.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-        let Some(status) = status(node) else {
-            line(&mut text, format_args!("process {pid} does not answer"));
-            continue;
-        };
+        let Some(status) = status(node) else { continue };
         let before = earlier.get(&node.name);
         let retransmits = number(retransmits_per_s(&status, before));
         let address = status.address.to_string();
@@ -208,6 +224,10 @@ fn table(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> String 
             line(&mut text, format_args!("  and {more} more peers"));
         }
     }
+    for port in ports {
+        line(&mut text, format_args!("{port}"));
+    }
+    silent_lines(&mut text, silent);
     if found.is_empty() {
         line(&mut text, format_args!("no node of this user runs here"));
     }
@@ -234,10 +254,10 @@ mod tests {
         let earlier = NodeStatus::parse(&answer.replace(&format!("\t{max}"), "\t0")).expect("a node");
         let found = [FoundNode::new("a".to_owned(), None, Some(format!("{answer}at\t1\n")))];
         for earlier in [BTreeMap::new(), BTreeMap::from([("a".to_owned(), earlier)])] {
-            let text = table(&found, &earlier);
+            let text = table(&found, &earlier, &[], &[]);
             assert!(text.contains(&format!("and {max} more methods")), "{text}");
             assert!(text.contains(&format!("and {max} more peers")), "{text}");
-            assert_eq!(json(&found, &earlier)["nodes"][0]["methods_omitted"], max);
+            assert_eq!(json(&found, &earlier, &[], &[])["nodes"][0]["methods_omitted"], max);
         }
     }
 }

@@ -149,6 +149,8 @@ mod tests {
             fails(&root, folder.path(), 1, &[text]);
         }
         assert_eq!(files(), before);
+        let first = "other/root.pem does not exist: run `trunkctl keys init other` first";
+        fails(&["issue", "other", "db"], folder.path(), 2, &[first]);
         // A key alone, as after a crash.
         fs::remove_file(ca.join("root.pem")).expect("ours");
         fails(&["init", "ca"], folder.path(), 1, &["root.key exists"]);
@@ -176,7 +178,7 @@ mod tests {
     fn names_refused_by_peers_are_not_issued() {
         let folder = authority();
         for (name, text) in [
-            ("two words", "invalid name \"two words\": expected a DNS name"),
+            ("two words", "expected a DNS name, which may begin with `*.`, an IP address"),
             ("spiffe://Example.com/web", "a domain in lower case and a path"),
             ("10.0.0.7:4000", "an IP address"),
             ("*.com", "a DNS name of two labels or more"),

@@ -8,6 +8,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
     use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
+    #[cfg(feature = "identity")]
+    use trunkline::report::EventKind;
     use trunkline::{Node, block_on};
     use trunkline_testkit::{Folder, Process, fresh_ip, is_in_network_namespace, print_line, same_test};
 
@@ -146,6 +148,40 @@ mod tests {
         assert_eq!(ping(&[&address]).0, 1, "a client without an identity");
     }
 
+    /// The first attempt gives the cause, so that a short time limit suffices.
+    #[cfg(feature = "identity")]
+    #[test]
+    fn ping_and_health_name_refused_certificate_after_first_attempt() {
+        let folder = Folder::new().expect("a temporary directory");
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        for root in ["ca", "other"] {
+            assert_eq!(trunkctl(&["keys", "init", &at(root)]).0, 0);
+        }
+        for name in ["shop", "ops"] {
+            assert_eq!(trunkctl(&["keys", "issue", &at("ca"), name, "--out", &at(name)]).0, 0);
+        }
+        let server = Node::builder()
+            .listen("127.0.0.1:0")
+            .identity_files(at("shop.pem"), at("shop.key"))
+            .trust_files(at("ca/root.pem"));
+        let server = server.exempt_local_user(false).start().unwrap();
+        let address = server.local_address().to_string();
+        let (identity, key, root) = (at("ops.pem"), at("ops.key"), at("other/root.pem"));
+        let proof = ["--identity", &identity, "--key", &key, "--trust", &root, "--no-exemption"];
+        let proof = [&proof[..], &["--name", "shop", &address]].concat();
+        let mut before = 0;
+        for (command, option) in [("ping", "--timeout-ms"), ("health", "--connect-timeout-ms")] {
+            let (_, text) = trunkctl(&[&[command, "--json", option, "60000"], &proof[..]].concat());
+            let result: Value = serde_json::from_str(&text).expect("JSON");
+            assert!(result["cause"].as_str().expect("a cause").contains("certificate"), "{result}");
+            assert_eq!(result["code"], "UNAUTHENTICATED", "{result}");
+            let count =
+                server.record().iter().filter(|event| event.kind == EventKind::SessionNotMade).count();
+            assert!(count - before <= 2, "{count} attempts, {before} before {command}");
+            before = count;
+        }
+    }
+
     /// A second process at the address uses the port of the first.
     #[test]
     fn nodes_names_holder_and_users_of_port() {
@@ -167,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn nodes_names_stopped_holder_of_port_and_fails() {
-        let test = "nodes_names_stopped_holder_of_port_and_fails";
+    fn nodes_and_top_name_stopped_holder_of_port_and_fail() {
+        let test = "nodes_and_top_name_stopped_holder_of_port_and_fail";
         if let Ok(address) = std::env::var(HOLDER) {
             let node = Node::builder().listen(address).start().unwrap();
             print_line(&format!("listens at {}", node.local_address()));
@@ -181,13 +217,14 @@ mod tests {
         let mut holder = Process::start("holder", command).unwrap();
         holder.after("listens at ").unwrap();
         holder.stop();
-        let nodes = |arguments: &[&str]| {
+        let run = |arguments: &[&str]| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
-            let command = command.args(["nodes", "--interval-ms", "0"]).args(arguments);
+            let command = command.args(arguments);
             let output =
                 command.env("TRUNKLINE_RUNTIME_DIR", &directory).output().expect("the program starts");
             (output.status.code(), String::from_utf8(output.stdout).expect("UTF-8"))
         };
+        let nodes = |arguments: &[&str]| run(&[&["nodes", "--interval-ms", "0"], arguments].concat());
         let pid = holder.id();
         let (exit, text) = nodes(&[]);
         let begin = format!("UDP port 4791 at {at}: process {pid} (");
@@ -199,6 +236,15 @@ mod tests {
         assert_eq!((exit, &list["silent_pids"]), (Some(1), &serde_json::json!([pid])), "{list}");
         let port = &list["ports"][0];
         assert_eq!((&port["pid"], &port["is_stopped"]), (&pid.into(), &true.into()), "{list}");
+        let (exit, text) = run(&["top", "-n", "1", "--interval-ms", "10"]);
+        assert!(exit == Some(1) && text.lines().any(|line| line.ends_with(&end)), "{exit:?} {text}");
+        let silent =
+            format!("process {pid} does not answer: it is stopped, too busy, ending, or of another version");
+        assert!(text.contains(&silent), "{text}");
+        let (exit, text) = run(&["top", "--json", "-n", "1", "--interval-ms", "10"]);
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((exit, &list["silent_pids"]), (Some(1), &serde_json::json!([pid])), "{list}");
+        assert!(list["ports"][0]["is_stopped"] == true && list["not_visible"].is_string(), "{list}");
     }
 
     #[test]
@@ -215,6 +261,19 @@ mod tests {
         assert!(exit == 3 && text.contains("NotFound"), "{exit} {text}");
         health.set("shop.Orders", ServingStatus::NotServing);
         assert_eq!(probe(&[&address, "shop.Orders"]), (4, "not serving\n".to_owned()));
+        let (exit, text) = probe(&[&address, "Orders"]);
+        assert!(exit == 3 && text.contains("\"Orders\": give its full name"), "{exit} {text}");
+        server.drain();
+        let (exit, text) = probe(&["--json", &address]);
+        let result: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((exit, &result["status"]), (4, &"not serving".into()), "{result}");
+        assert_eq!(
+            (&result["code"], &result["reason"]),
+            (&"UNAVAILABLE".into(), &"Draining".into()),
+            "{result}"
+        );
+        let (exit, text) = probe(&[&address]);
+        assert!(exit == 4 && text.starts_with("not serving: "), "{exit} {text}");
         drop(server);
         let (exit, text) = probe(&[&address]);
         assert!(exit == 2 && text.contains(&format!("`trunkctl ping {address}`")), "{exit} {text}");

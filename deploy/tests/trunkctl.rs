@@ -225,7 +225,10 @@ mod tests {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let mistyped = folder.join("mistyped");
         let nodes: &[&str] = &["nodes", "--json", "--interval-ms", "0"];
-        for (arguments, list) in [(nodes, "nodes"), (&["device", "list", "--json"], "devices")] {
+        let top: &[&str] = &["top", "--json", "-n", "1", "--interval-ms", "10"];
+        let device: &[&str] = &["device", "list", "--json"];
+        let lists = [(nodes, "nodes"), (device, "devices"), (&["record", "--json"], "nodes"), (top, "nodes")];
+        for (arguments, list) in lists {
             let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
                 .args(arguments)
                 .env("TRUNKLINE_RUNTIME_DIR", &mistyped)
@@ -235,8 +238,13 @@ mod tests {
             assert!(output.status.success(), "{error}");
             let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
             assert_eq!(json[list], serde_json::json!([]));
-            let expected = format!("{mistyped:?} does not exist: no node of this user has used it");
-            assert!(error.contains(&expected) && error.contains("TRUNKLINE_RUNTIME_DIR sets it"), "{error}");
+            let expected = format!(
+                "{mistyped:?} does not exist: no node of this user has created it, or it was removed"
+            );
+            assert!(
+                error.matches(&expected).count() == 1 && error.contains("TRUNKLINE_RUNTIME_DIR sets it"),
+                "{error}"
+            );
             assert!(!mistyped.exists());
         }
     }
@@ -290,6 +298,28 @@ mod tests {
         );
         assert!(status == Some(1) && text.contains("FAILURE  runtime directory: "), "{text}");
         assert!(!text.contains(" call "), "{text}");
+    }
+
+    #[test]
+    fn doctor_reports_capture_that_cannot_be_written() {
+        let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
+        let environment = |capture: &Path| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+            let command = command.args(["doctor", "--no-calls", "--json"]).env("TRUNKLINE_PCAP", capture);
+            let output = command.output().expect("the program starts");
+            let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let findings = json["findings"].as_array().expect("findings");
+            findings.iter().find(|found| found["subject"] == "environment").expect("the finding").clone()
+        };
+        let found = environment(&folder.join("absent/a.pcap"));
+        assert_eq!(found["severity"], "failure", "{found}");
+        assert_eq!(found["remedy"], "name another file in TRUNKLINE_PCAP, or unset it", "{found}");
+        let file = folder.join("notes");
+        fs::write(&file, "text").expect("a writable directory");
+        let found = environment(&file);
+        assert_eq!(found["remedy"], "remove it or choose another name", "{found}");
+        assert_eq!(environment(&folder.join("a.pcap"))["severity"], "ok");
+        assert_eq!(fs::read_dir(folder.path()).expect("a directory").count(), 1, "nothing is created");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! port of devices only at addresses where the port is free.
 
 use super::{Finding, Host, HostAddress, Severity};
+use nix::errno::Errno;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::statvfs::statvfs;
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 use trunkline::device::{PathChoice, ProviderChoice};
 use trunkline::health::{HealthClient, HealthReporter};
 use trunkline::{Node, block_on};
-use trunkline_softrdma::device::{HostError, SoftOptions, runtime_directory};
-use trunkline_softrdma::link::{Owner, PortOwner, ROCE_PORT};
+use trunkline_softrdma::device::{HostError, OpenError, SoftOptions, list_devices, runtime_directory};
+use trunkline_softrdma::link::{Owner, PortOwner, ROCE_PORT, check_capture};
 use trunkline_transport::{NodeOptions, host_has, preview_device};
 
 /// The checks of this module that do not bind a port.
@@ -43,6 +44,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CALLS_TIMED: usize = 100;
 /// Size of the runtime directory, in bytes: docs/book/src/operate/processes.md.
 const DIRECTORY_BYTES: u64 = 3 << 20;
+/// Remedy for a runtime directory that cannot be used.
+const OTHER_DIRECTORY: &str = "name another directory in TRUNKLINE_RUNTIME_DIR";
 
 impl Host {
     /// Returns this host.
@@ -70,16 +73,24 @@ impl Host {
 /// Checks the environment variables that nodes read.
 fn environment(_: &Host) -> Vec<Finding> {
     let subject = "environment";
-    let addresses = match (NodeOptions::new().or_from_env(), SoftOptions::from_env()) {
+    let options = match (NodeOptions::new().or_from_env(), SoftOptions::from_env()) {
         (Err(error), _) => {
             return vec![Finding::failure(subject, error.to_string(), "correct or unset the variable")];
         }
         (_, Err(error)) => {
             return vec![Finding::failure(subject, error.to_string(), "correct or unset the variable")];
         }
-        (Ok(_), Ok(options)) => options.addresses,
+        (Ok(_), Ok(options)) => options,
     };
-    let missing: Vec<_> = addresses.iter().filter(|ip| !host_has(**ip)).map(ToString::to_string).collect();
+    if let Some(path) = options.capture
+        && let Err(source) = check_capture(&path)
+    {
+        let text = OpenError::Capture { path, source }.to_string();
+        let (seen, remedy) = text.rsplit_once("; ").unwrap_or((&text, "name another file in TRUNKLINE_PCAP"));
+        return vec![Finding::failure(subject, seen, remedy)];
+    }
+    let missing: Vec<_> =
+        options.addresses.iter().filter(|ip| !host_has(**ip)).map(ToString::to_string).collect();
     if !missing.is_empty() {
         let seen = format!("TRUNKLINE_ADDRESS names {}, which no interface has", missing.join(", "));
         let remedy =
@@ -109,10 +120,21 @@ fn directory_of_environment(_: &Host) -> Vec<Finding> {
     vec![directory(None)]
 }
 
-/// Checks the runtime directory (`None`: the environment's default): mode, owner and free space.
+/// Checks the runtime directory (`None`: the environment's default) as the start of a node does: mode, owner, permission to
+/// write, and the registry. Then checks the free space.
 fn directory(named: Option<&Path>) -> Finding {
     let subject = "runtime directory";
-    let (path, existing, state) = match runtime_directory(named) {
+    let writable = |path: &Path| access(path, AccessFlags::W_OK | AccessFlags::X_OK);
+    let usable = runtime_directory(named).and_then(|path| {
+        writable(&path).map_err(|errno| HostError::Os {
+            doing: "write to",
+            path: path.clone(),
+            source: errno.into(),
+        })?;
+        // The list joins the registry of this network namespace, if there is one.
+        list_devices(named).map(|_| path)
+    });
+    let (path, existing, state) = match usable {
         Ok(path) => {
             let state = fs::metadata(&path).map_or(String::new(), |found| {
                 format!(", mode {:04o}, user {}", found.mode() & 0o7777, found.uid())
@@ -122,17 +144,24 @@ fn directory(named: Option<&Path>) -> Finding {
         Err(HostError::Absent { path, .. }) => {
             // Trunkline creates the directory, but not its parent.
             let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
-            if let Err(error) = access(&parent, AccessFlags::W_OK | AccessFlags::X_OK) {
+            if let Err(error) = writable(&parent) {
                 let seen = format!("{path:?} cannot be created in {parent:?}: {}", error.desc());
-                let remedy = "create the parent, or name another directory in TRUNKLINE_RUNTIME_DIR";
+                let remedy = match error {
+                    Errno::ENOENT => format!("create the parent, or {OTHER_DIRECTORY}"),
+                    Errno::EACCES => format!("allow this user to write to the parent, or {OTHER_DIRECTORY}"),
+                    _ => OTHER_DIRECTORY.to_owned(),
+                };
                 return Finding::failure(subject, seen, remedy);
             }
             (path, parent, ", created by the first node".to_owned())
         }
         Err(error) => {
+            let separator = match error {
+                HostError::Unsafe { .. } | HostError::OtherVersion(_) => ": ",
+                _ => "; ",
+            };
             let text = error.to_string();
-            let (seen, remedy) =
-                text.rsplit_once(": ").unwrap_or((&text, "name another directory in TRUNKLINE_RUNTIME_DIR"));
+            let (seen, remedy) = text.rsplit_once(separator).unwrap_or((&text, OTHER_DIRECTORY));
             return Finding::failure(subject, seen, remedy);
         }
     };
@@ -143,11 +172,7 @@ fn directory(named: Option<&Path>) -> Finding {
     let seen = format!("{path:?}{state}, {} MiB free", free >> 20);
     if free < DIRECTORY_BYTES {
         let seen = format!("{seen}; it takes {} MiB", DIRECTORY_BYTES >> 20);
-        return Finding::failure(
-            subject,
-            seen,
-            "make room, or name another directory in TRUNKLINE_RUNTIME_DIR",
-        );
+        return Finding::failure(subject, seen, format!("make room, or {OTHER_DIRECTORY}"));
     }
     Finding::ok(subject, seen)
 }
@@ -435,10 +460,51 @@ mod tests {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let open = directory(Some(folder.path()));
         assert!(open.severity == Severity::Failure && open.seen.contains("open to other users"), "{open:?}");
-        assert!(open.remedy.unwrap().starts_with("remove it"));
+        assert!(open.remedy.unwrap().starts_with("run `chmod 700` on it"));
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let found = directory(Some(folder.path()));
         assert!(found.severity == Severity::Ok && found.seen.contains("mode 0700"), "{found:?}");
+    }
+
+    /// A node does not start in these directories.
+    #[test]
+    fn unusable_registry_of_runtime_directory_is_failure() {
+        let folder = trunkline_testkit::Folder::new().unwrap();
+        let root = folder.join("run");
+        let options = SoftOptions { runtime_directory: Some(root.clone()), ..SoftOptions::default() };
+        let options = NodeOptions::new().provider(ProviderChoice::Soft).device(options);
+        let builder = Node::builder().transport(options.allow_unauthenticated(true));
+        drop(builder.listen((trunkline_testkit::fresh_ip(), 0)).start().unwrap());
+        let inside = fs::read_dir(&root).unwrap().next().unwrap().unwrap().path();
+        assert_eq!(directory(Some(&root)).severity, Severity::Ok);
+        let failure = |text: &str, remedy: &str| {
+            let found = directory(Some(&root));
+            assert!(found.severity == Severity::Failure && found.seen.contains(text), "{found:?}");
+            assert!(found.remedy.as_ref().unwrap().contains(remedy), "{found:?}");
+        };
+        fs::set_permissions(&inside, fs::Permissions::from_mode(0o755)).unwrap();
+        failure(&format!("{inside:?} is open to other users"), "`chmod 700`");
+        fs::set_permissions(&inside, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(inside.join("registry"), "damaged").unwrap();
+        failure("registry\" was made by another version of Trunkline, or is damaged", "remove it");
+    }
+
+    #[test]
+    fn read_only_runtime_directory_and_parent_are_failures() {
+        let test = "read_only_runtime_directory_and_parent_are_failures";
+        let mount = r#"exec unshare --mount -- sh -c 'mount -t tmpfs -o ro,mode=700 none "$TRUNKLINE_RUNTIME_DIR" && exec "$0" "$@"' "$0" "$@""#;
+        if !trunkline_testkit::is_in_network_namespace(module_path!(), test, mount) {
+            return;
+        }
+        let failure = |found: Finding, text: &str| {
+            let remedy = found.remedy.as_deref();
+            assert!(found.severity == Severity::Failure && found.seen.contains(text), "{found:?}");
+            assert!(remedy.is_some_and(|remedy| remedy.starts_with("name another directory")), "{found:?}");
+        };
+        failure(directory(None), "cannot write to");
+        let path = runtime_directory(None).unwrap();
+        failure(directory(Some(&path.join("child"))), "cannot be created in");
+        failure(directory(Some(Path::new("/proc/self/environ/x"))), "cannot examine");
     }
 
     #[test]

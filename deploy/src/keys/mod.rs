@@ -168,7 +168,8 @@ fn name(text: &str) -> Result<Name, String> {
     if text.starts_with('*') && parent.is_none() {
         return Err("expected `*.` and a DNS name of two labels or more".to_owned());
     }
-    parent.unwrap_or(text).parse::<Expected>().map_err(|error| error.to_string())?;
+    let expected = "expected a DNS name, which may begin with `*.`, an IP address, or spiffe://, a domain in lower case and a path";
+    parent.unwrap_or(text).parse::<Expected>().map_err(|_invalid| expected)?;
     Ok(if is_spiffe(text) {
         Name::Spiffe(text.into())
     } else if let Ok(address) = text.parse() {
@@ -251,6 +252,12 @@ fn issue(arguments: &IssueArguments) -> Result<PathBuf, Failure> {
     }
     check_replaced(&pair, *replace, &names[0])?;
 
+    if root.existing()?.is_none() {
+        let (path, folder) = (root.certificate.display(), folder.display());
+        return Err(Failure::unusable(format!(
+            "{path} does not exist: run `trunkctl keys init {folder}` first"
+        )));
+    }
     let (root_pem, root_key) = (root.read_certificate()?, root.read_key()?);
     let unusable = |error: &dyn fmt::Display| {
         let path = root.certificate.display();

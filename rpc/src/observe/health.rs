@@ -120,7 +120,8 @@ impl Health for HealthReporter {
         match self.status(&service) {
             ServingStatus::ServiceUnknown => {
                 let name = cut(&service, MOST_NAME_BYTES);
-                Err(Status::new(Code::NotFound, format!("the node does not know the service {name:?}")))
+                let text = format!("the node does not know the service {name:?}: give its full name");
+                Err(Status::new(Code::NotFound, text))
             }
             status => Ok(status),
         }

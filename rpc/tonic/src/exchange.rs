@@ -35,7 +35,7 @@ pub(crate) fn unnamed(message: &str) -> Option<&str> {
     text.starts_with([' ', ':']).then_some(text)
 }
 
-/// Cuts the next piece off a frame of a body; `None` at the end of the frame. A frame of up to `most` bytes is one piece.
+/// Splits the next piece off a frame of a body. Returns `None` at the end of the frame. A frame of up to `most` bytes is one piece.
 pub(crate) fn next_piece(frame: &mut Bytes, most: usize) -> Option<Bytes> {
     let piece = if frame.len() <= most { frame.len() } else { MAX_PIECE };
     (!frame.is_empty()).then(|| frame.split_to(frame.len().min(piece)))
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_cut_and_empty_ones_left_out() {
+    fn frames_are_split_and_empty_frames_omitted() {
         let frame = Bytes::from(vec![1; 2 * MAX_PIECE + 1]);
         let sizes = |most| {
             let mut frame = frame.clone();

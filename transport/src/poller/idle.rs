@@ -3,10 +3,10 @@
 //! Polling pays only if the next event comes soon and the core is free. Both are measured:
 //!
 //! - A predictor, built like a branch predictor, estimates from the last gaps between events whether the next gap is
-//! short.
+//!   short.
 //! - If a round takes much longer than the CPU time that it uses, another thread ran or the cgroup's quota was used
-//! up, and the core counts as shared. The poller then sleeps whenever it has no work, and tries again after a while.
-//! It never yields to other programs, because a yield gives away a whole scheduler slice, usually 3 to 4 ms.
+//!   up, and the core counts as shared. The poller then sleeps whenever it has no work, and tries again after a while.
+//!   It never yields to other programs, because a yield gives away a whole scheduler slice, usually 3 to 4 ms.
 //!
 //! On a free core, the poller yields between polls, so that other threads of the program, which run for microseconds,
 //! do not wait for the end of a slice.

@@ -220,7 +220,8 @@ impl fmt::Display for RecordedEvent {
         if let Some(peer) = peer {
             write!(f, ", peer {peer}")?;
         }
-        if let Some(took) = took {
+        // A call that failed before it was sent has no latency.
+        if let Some(took) = took.filter(|took| !took.is_zero()) {
             write!(f, ", {took:.1?}")?;
         }
         for text in [code, cause].into_iter().filter(|text| !text.is_empty()) {

@@ -98,11 +98,11 @@ impl CmMachine {
                     }
                     _ => (cause, transient),
                 };
-                #[cfg(feature = "identity")]
-                let cause = self.handshake_cause(peer, number).unwrap_or(cause);
                 // A peer that withdraws its dial because its session failed may dial again.
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
+                #[cfg(feature = "identity")]
+                let (cause, transient) = self.handshake_cause(peer, number).unwrap_or((cause, transient));
                 tracing::debug!(%peer, ?role, ?kind, "connection failed");
                 self.remember_mtu(peer, number, cause);
                 // A session that pollers wait for, or that was up, is logged where they are notified.

@@ -132,10 +132,11 @@ impl CmMachine {
         self.after_flight(session);
     }
 
-    /// Returns this node's cause for ending a session's handshake, for a session that the peer ends.
-    pub(super) fn handshake_cause(&self, key: PeerKey, number: u32) -> Option<PeerDown> {
+    /// Returns this node's cause for ending a session's handshake, and true if the cause is transient. For a session that
+    /// the peer ends.
+    pub(super) fn handshake_cause(&self, key: PeerKey, number: u32) -> Option<(PeerDown, bool)> {
         match self.proving.handshakes.get(&(key, number))?.stage {
-            Stage::Failed(failure) => Some(PeerDown::Handshake(failure)),
+            Stage::Failed(failure) => Some((PeerDown::Handshake(failure), failure.cause == Refused::TooMany)),
             _ => None,
         }
     }

@@ -165,7 +165,7 @@ pub enum OpenError {
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The capture file cannot be written.
-    #[error("cannot write the capture {path:?}: {source}{}", headroom::remedy(source.raw_os_error()))]
+    #[error("cannot write the capture {path:?}: {source}{}", capture_remedy(source))]
     Capture {
         /// Path of the capture file.
         path: PathBuf,
@@ -186,6 +186,16 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// Returns the remedy for a capture file that cannot be written. Errors of Trunkline have their remedy in the text.
+fn capture_remedy(error: &io::Error) -> String {
+    let errno = error.raw_os_error();
+    let limit = headroom::remedy(errno).to_string();
+    match errno {
+        Some(_) if limit.is_empty() => "; name another file in TRUNKLINE_PCAP, or unset it".to_owned(),
+        _ => limit,
+    }
 }
 
 impl From<OpenError> for VerbsError {

@@ -23,7 +23,9 @@ pub enum HostError {
         remedy: &'static str,
     },
     /// The directory does not exist. Only functions that do not create it return this.
-    #[error("the runtime directory {path:?} does not exist: no node of this user has used it; {origin}")]
+    #[error(
+        "the runtime directory {path:?} does not exist: no node of this user has created it, or it was removed; {origin}"
+    )]
     Absent {
         /// The directory.
         path: PathBuf,

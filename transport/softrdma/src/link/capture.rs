@@ -233,18 +233,37 @@ fn whole_file(kind: c_int) -> libc::flock {
 fn open_file(path: &Path) -> io::Result<File> {
     let header = PcapWriter::new(Vec::new())?.into_inner();
     if !path.exists() {
-        let fresh = fresh_path(path);
-        headroom::check_file(header.len() as u64)?;
-        let held = HeldStdio::take()?;
-        write_fresh(&fresh, &header)?;
-        drop(held);
-        let linked = fs::hard_link(&fresh, path);
-        fs::remove_file(&fresh)?;
-        match linked {
+        match write_then(path, &header, |fresh| fs::hard_link(fresh, path)) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
     }
+    continue_file(path, &header)
+}
+
+/// Checks that a device can open this capture file. A file that does not exist is not created.
+///
+/// # Errors
+/// The error that a device would return.
+pub fn check_capture(path: &Path) -> io::Result<()> {
+    let header = PcapWriter::new(Vec::new())?.into_inner();
+    if path.exists() { continue_file(path, &header).map(drop) } else { write_then(path, &header, |_| Ok(())) }
+}
+
+/// Writes a new temporary file beside a capture file, calls `publish` with its path, and removes it.
+fn write_then(path: &Path, header: &[u8], publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let fresh = fresh_path(path);
+    headroom::check_file(header.len() as u64)?;
+    let held = HeldStdio::take()?;
+    write_fresh(&fresh, header)?;
+    drop(held);
+    let published = publish(&fresh);
+    fs::remove_file(&fresh)?;
+    published
+}
+
+/// Opens an existing capture file to append to.
+fn continue_file(path: &Path, header: &[u8]) -> io::Result<File> {
     let mut file = above_stdio(|| File::options().read(true).append(true).open(path))?;
     let found = file.metadata()?;
     if found.uid() != geteuid().as_raw() && is_open_to_all(path) {

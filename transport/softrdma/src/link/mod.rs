@@ -35,6 +35,7 @@ pub(crate) use batch::MAX_DATAGRAM_BYTES;
 pub use batch::{Datagram, ReceiveBatch, SendBatch};
 pub(crate) use batch::{Origin, Segmentation};
 pub(crate) use capture::Recorder;
+pub use capture::check_capture;
 pub use error::{LinkError, ROCE_PORT_TAKEN};
 pub(crate) use faults::Faults;
 pub use faults::{FaultPlan, FaultPlanError};

@@ -22,6 +22,9 @@ const PRIVATE: u32 = 0o700;
 /// Fault of a file that another user owns.
 const OF_ANOTHER_USER: &str = "belongs to another user";
 
+/// Fault of a directory that other users can access.
+const OPEN: &str = "is open to other users";
+
 /// Opens a file for reading and writing, or creates it. A relative path starts at `directory`.
 pub(in crate::host) fn open_private(directory: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
     let mode = Mode::from_bits_truncate(MODE);
@@ -92,10 +95,13 @@ pub(in crate::host) fn is_private_directory(path: &Path) -> Result<bool, HostErr
         found => found.map_err(failed("examine"))?,
     };
     if let Some(fault) = fault(&found) {
-        let remedy = if fault == OF_ANOTHER_USER {
-            "run as that user, or name another one in TRUNKLINE_RUNTIME_DIR"
-        } else {
-            "remove it, or name another one in TRUNKLINE_RUNTIME_DIR"
+        let remedy = match fault {
+            OF_ANOTHER_USER => "run as that user, or name another one in TRUNKLINE_RUNTIME_DIR",
+            // Other users could read the directory, but not change it.
+            OPEN if found.mode() & 0o022 == 0 => {
+                "run `chmod 700` on it, or name another one in TRUNKLINE_RUNTIME_DIR"
+            }
+            _ => "end the programs that use it and remove it, or name another one in TRUNKLINE_RUNTIME_DIR",
         };
         return Err(HostError::Unsafe { path: path.to_owned(), fault, remedy });
     }
@@ -119,7 +125,7 @@ pub(in crate::host) fn fault(found: &Metadata) -> Option<&'static str> {
     } else if !found.is_dir() {
         Some("is not a directory")
     } else if found.mode() & 0o077 != 0 {
-        Some("is open to other users")
+        Some(OPEN)
     } else {
         None
     }
