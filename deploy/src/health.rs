@@ -1,9 +1,9 @@
 //! `trunkctl health`: queries a node for the health of a service, for exec probes.
 
 use crate::client::{ClientArguments, connect};
+use crate::streams::finish;
 use clap::Args;
 use serde_json::json;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 use trunkline::health::{HealthClient, ServingStatus};
@@ -51,9 +51,7 @@ pub fn run(arguments: &HealthArguments) -> ExitCode {
     } else {
         status.map_or_else(|| format!("status unknown: {}", cause.unwrap_or_default()), str::to_owned)
     };
-    // A reader that has closed the pipe still gets the exit status.
-    let _closed = writeln!(io::stdout(), "{text}");
-    ExitCode::from(exit)
+    finish(&text, exit)
 }
 
 /// Returns the health.

@@ -1,6 +1,7 @@
 //! `trunkctl top`: methods and peers of the running nodes, with rates and latencies, repeated at an interval.
 
-use crate::nodes::{NOT_VISIBLE, PATIENCE, line, peer_line, print, rates, seconds, status};
+use crate::nodes::{NOT_VISIBLE, PATIENCE, line, peer_line, rates, seconds, status};
+use crate::streams::{ascii, print, warn};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -58,17 +59,20 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
             Ok(found) => found,
             Err(HostError::Absent { .. }) => Vec::new(),
             Err(error) => {
-                eprintln!("trunkctl: {error}");
+                warn(error);
                 return ExitCode::FAILURE;
             }
         };
         // All figures are rates, so nothing is printed until the second answers.
         if !earlier.is_empty() || left.is_none_or(|left| left <= arguments.count.unwrap_or(0)) {
-            let text =
-                if arguments.json { json(&found, &earlier).to_string() } else { table(&found, &earlier) };
+            let text = if arguments.json {
+                ascii(&json(&found, &earlier).to_string())
+            } else {
+                table(&found, &earlier)
+            };
             let clear = if clears { CLEAR } else { "" };
             if let Err(exit) = print(&format!("{clear}{text}")) {
-                return exit;
+                return exit.into();
             }
         }
         earlier = found.iter().filter_map(|node| Some((node.name.clone(), status(node)?))).collect();

@@ -3,7 +3,7 @@
 mod load;
 
 use clap::{Parser, Subcommand};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         // A reader that has closed the pipe, such as `head`, is not an error.
         Err(error) if is_closed_pipe(error.as_ref()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kv-client: {error}");
+            let _unwritten = writeln!(io::stderr(), "kv-client: {error}");
             ExitCode::from(2)
         }
     }
