@@ -91,8 +91,8 @@ fn main() -> ExitCode {
 }
 
 fn is_closed_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
-    let error = error.downcast_ref::<std::io::Error>();
-    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn run(options: Options) -> Outcome {
@@ -117,7 +117,7 @@ async fn execute(client: &KvClient, request: Once) -> Outcome {
     match request {
         Once::Get { key } => {
             let Some(value) = client.get(key).await? else { return Ok(false) };
-            let mut out = std::io::stdout().lock();
+            let mut out = io::stdout().lock();
             out.write_all(&value)?;
             out.flush()?;
             Ok(true)
@@ -133,15 +133,15 @@ async fn execute(client: &KvClient, request: Once) -> Outcome {
         Once::Delete { key } => Ok(client.delete(key).await?),
         Once::List { prefix } => {
             for key in client.list(prefix.unwrap_or_default(), 1000).await? {
-                writeln!(std::io::stdout(), "{key}")?;
+                writeln!(io::stdout(), "{key}")?;
             }
             Ok(true)
         }
     }
 }
 
-fn read_input() -> std::io::Result<Bytes> {
+fn read_input() -> io::Result<Bytes> {
     let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes)?;
+    io::stdin().read_to_end(&mut bytes)?;
     Ok(bytes.into())
 }
