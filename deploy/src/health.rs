@@ -15,8 +15,8 @@ use trunkline_softrdma::link::printable;
 /// The node needs a health service: NodeBuilder::health. Nodes with gRPC services need it as well, beside
 /// tonic-health's.
 ///
-/// Exit status, as of grpc-health-probe: 0 the service takes calls; 1 the command line is invalid; 2 no session
-/// could be made; 3 the call failed; 4 the service takes no calls.
+/// Exit status, as of grpc-health-probe: 0 the service takes calls; 1 the command line is invalid, or the
+/// status cannot be written; 2 no session could be made; 3 the call failed; 4 the service takes no calls.
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct HealthArguments {
