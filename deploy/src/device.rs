@@ -3,11 +3,11 @@
 //! Tests how a program handles the removal of an RDMA device, without RDMA hardware. Affects devices opened with
 //! `TRUNKLINE_REMOVABLE=on` and this runtime directory, including devices of the drop-in libraries.
 
+use crate::streams::{finish, warn};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::process::ExitCode;
@@ -74,13 +74,9 @@ fn device_address(text: &str) -> Result<IpAddr, String> {
 #[must_use]
 pub fn run(command: &DeviceCommand) -> ExitCode {
     match outcome(command, None, PATIENCE) {
-        Ok(text) => {
-            // The operation is done, even if the reader has closed the pipe.
-            let _closed = writeln!(io::stdout(), "{text}");
-            ExitCode::SUCCESS
-        }
+        Ok(text) => finish(&text, 0),
         Err(error) => {
-            eprintln!("trunkctl: {error}");
+            warn(error);
             ExitCode::FAILURE
         }
     }
@@ -93,7 +89,7 @@ fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration
     let list = || list_devices(directory).map_err(text);
     let shown = || match list_devices(directory) {
         Err(absent @ HostError::Absent { .. }) => {
-            eprintln!("trunkctl: {absent}");
+            warn(absent);
             Ok(DeviceList::default())
         }
         listed => listed.map_err(text),

@@ -1,9 +1,9 @@
 //! `trunkctl health`: queries a node for the health of a service, for exec probes.
 
 use crate::client::{ClientArguments, Failure, connect};
+use crate::streams::finish;
 use clap::Args;
 use serde_json::json;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 use trunkline::health::{HealthClient, ServingStatus};
@@ -15,8 +15,9 @@ use trunkline_softrdma::link::printable;
 /// The node needs a health service: NodeBuilder::health. Nodes with gRPC services need it as well, beside
 /// tonic-health's.
 ///
-/// Exit status, as of grpc-health-probe: 0 the service takes calls; 1 the command line is invalid; 2 no session
-/// could be made; 3 the call failed; 4 the service takes no calls, or the node shuts down.
+/// Exit status, as of grpc-health-probe: 0 the service takes calls; 1 the command line is invalid, or the
+/// status cannot be written; 2 no session could be made; 3 the call failed; 4 the service takes no calls, or
+/// the node shuts down.
 ///
 /// With --json a failure has the `code` and `reason` of a call's status beside its `cause`.
 #[derive(Debug, Args)]
@@ -65,9 +66,7 @@ pub fn run(arguments: &HealthArguments) -> ExitCode {
         let status = status.unwrap_or("status unknown");
         cause.map_or_else(|| status.to_owned(), |cause| format!("{status}: {cause}"))
     };
-    // A reader that has closed the pipe still gets the exit status.
-    let _closed = writeln!(io::stdout(), "{text}");
-    ExitCode::from(exit)
+    finish(&text, exit)
 }
 
 /// Returns the health.

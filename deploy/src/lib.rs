@@ -17,4 +17,5 @@ pub mod pcap_check;
 pub mod ping;
 pub mod policy;
 pub mod record;
+mod streams;
 pub mod top;

@@ -3,12 +3,12 @@
 //! Each node answers on a socket from its CM thread, so a node with stuck handlers answers too. Stopped processes delay the
 //! list by at most a second per 64 nodes, and by twice that with rates.
 
+use crate::streams::{ascii, finish, warn};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs;
-use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -235,7 +235,7 @@ pub(crate) fn ask(request: NodeRequest, is_first: bool) -> Result<Vec<FoundNode>
     };
     let is_absent = matches!(error, HostError::Absent { .. });
     if is_first || !is_absent {
-        eprintln!("trunkctl: {error}");
+        warn(&error);
     }
     if is_absent { Ok(Vec::new()) } else { Err(ExitCode::FAILURE) }
 }
@@ -247,30 +247,16 @@ pub fn run(arguments: &NodesArguments) -> ExitCode {
     let listing = match listing(None, Duration::from_millis(arguments.interval_ms)) {
         Ok(listing) => listing,
         Err(absent @ HostError::Absent { .. }) => {
-            eprintln!("trunkctl: {absent}");
+            warn(absent);
             list(&[], &BTreeMap::new())
         }
         Err(error) => {
-            eprintln!("trunkctl: {error}");
+            warn(error);
             return ExitCode::FAILURE;
         }
     };
-    let text = if arguments.json { json(&listing) } else { table(&listing) };
-    print(&text).err().unwrap_or(ExitCode::from(u8::from(!listing.silent_pids.is_empty())))
-}
-
-/// Prints a text to standard output.
-///
-/// # Errors
-/// The exit status of the program, which is success if the reader has closed the pipe.
-pub(crate) fn print(text: &str) -> Result<(), ExitCode> {
-    writeln!(io::stdout(), "{text}").map_err(|error| {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return ExitCode::SUCCESS;
-        }
-        eprintln!("trunkctl: the output cannot be written: {error}");
-        ExitCode::FAILURE
-    })
+    let text = if arguments.json { ascii(&json(&listing)) } else { table(&listing) };
+    finish(&text, u8::from(!listing.silent_pids.is_empty()))
 }
 
 fn listing(directory: Option<&Path>, interval: Duration) -> Result<Listing, HostError> {
@@ -414,9 +400,10 @@ pub(crate) fn silent_lines(text: &mut String, silent_pids: &[Option<u32>]) {
     }
 }
 
+/// Adds a line, escaped: names and causes can come from peers.
 pub(crate) fn line(text: &mut String, line: fmt::Arguments<'_>) {
-    // Writing to a string cannot fail.
-    let _written = writeln!(text, "{line}");
+    text.push_str(&printable(&line.to_string()));
+    text.push('\n');
 }
 
 pub(crate) fn peer_line(peer: &PeerStatus, rates: &[Option<f64>; 2]) -> String {

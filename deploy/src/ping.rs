@@ -5,6 +5,7 @@
 use crate::client::{ClientArguments, Failure, connect};
 #[cfg(feature = "identity")]
 use crate::keys::show::Certificate;
+use crate::streams::finish;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -106,8 +107,8 @@ impl SetUpLog {
         let ms = since(steps.last().map_or(self.began, |step| step.at), at);
         if self.is_printed {
             let peer = peer.as_deref().unwrap_or_default();
-            // The reader has closed the pipe.
-            let _closed = writeln!(io::stdout(), "  {name:<16} {ms:>9.3} ms   {peer} {detail}");
+            // The last line reports a failed write.
+            let _unwritten = writeln!(io::stdout(), "  {name:<16} {ms:>9.3} ms   {peer} {detail}");
         }
         steps.push(Step { peer, name, detail, at });
     }
@@ -293,12 +294,10 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
         }
     };
     if let Some(server) = server.filter(|_| is_printed) {
-        // The reader has closed the pipe.
-        let _closed = writeln!(io::stdout(), "  level            {server}");
+        // The last line reports a failed write.
+        let _unwritten = writeln!(io::stdout(), "  level            {server}");
     }
-    // The reader has closed the pipe.
-    let _closed = writeln!(io::stdout(), "{text}");
-    ExitCode::from(u8::from(cause.is_some()))
+    finish(&text, u8::from(cause.is_some()))
 }
 
 /// Opens the session, and adds round trips.
@@ -331,8 +330,9 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
         if !arguments.json
             && let Some(trip) = trips.last()
         {
-            // The reader has closed the pipe.
-            let _closed = writeln!(io::stdout(), "  call {number:<11} {:>9.3} ms", trip.as_secs_f64() * 1e3);
+            // The last line reports a failed write.
+            let _unwritten =
+                writeln!(io::stdout(), "  call {number:<11} {:>9.3} ms", trip.as_secs_f64() * 1e3);
         }
     }
     drop(node);

@@ -1,13 +1,14 @@
 //! `trunkctl policy check`: parses a policy, lists its rules, and decides about a call.
 
+use crate::streams::{ascii, print, warn};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use trunkline::policy::{AccessPolicy, CallPattern, DenialCause, PeerPattern, PolicyDecision, Rule};
+use trunkline_softrdma::link::printable;
 
 /// Check a policy: which peers may make which calls
 ///
@@ -76,7 +77,7 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
     let policy = match AccessPolicy::read(&arguments.file) {
         Ok(policy) => policy,
         Err(error) => {
-            eprintln!("trunkctl: {error}");
+            warn(error);
             return ExitCode::from(2);
         }
     };
@@ -84,18 +85,15 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
     let decision = arguments.call.as_ref().map(|call| policy.decide(peers, call));
     let shadowed = policy.shadowed();
     let text = if arguments.json {
-        json(&policy, &shadowed, decision)
+        ascii(&json(&policy, &shadowed, decision))
     } else {
         for (rule, by) in &shadowed {
-            eprintln!("trunkctl: warning: {}", warning(rule, by));
+            warn(format_args!("warning: {}", warning(rule, by)));
         }
         table(&policy, decision)
     };
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("trunkctl: the result cannot be written: {error}");
-            ExitCode::from(2)
-        }
+    match print(&text) {
+        Err(1..) => ExitCode::from(2),
         _ if matches!(decision, Some(PolicyDecision::Denied(_))) => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
     }
@@ -126,7 +124,7 @@ fn table(policy: &AccessPolicy, decision: Option<PolicyDecision<'_>>) -> String 
     for Rule { line, effect, peers, calls } in policy.rules() {
         let (effect, peers) = (effect.to_string(), join(peers));
         // Writing to a string cannot fail.
-        let _written = write!(text, "\n{line:>6}  {effect:<6}  {peers:<50}  {}", join(calls));
+        let _written = write!(text, "\n{line:>6}  {effect:<6}  {peers:<50}  {}", printable(&join(calls)));
     }
     let decision = decision.map(|decision| match (decision, deciding(decision)) {
         (PolicyDecision::Allowed(rule), _) => format!("\nallowed by the rule at line {}", rule.line),

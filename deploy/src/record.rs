@@ -2,7 +2,8 @@
 //!
 //! A node answers from its CM thread with events that it always records, so a node with stuck handlers answers too.
 
-use crate::nodes::{NOT_VISIBLE, ask, line, print};
+use crate::nodes::{NOT_VISIBLE, ask, line};
+use crate::streams::{ascii, print, warn};
 use clap::Args;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -40,16 +41,19 @@ pub fn run(arguments: &RecordArguments) -> ExitCode {
     let records: Vec<_> = records.into_iter().filter(|(_, record)| asked(record)).collect();
     let silent = found.iter().filter(|node| record(node).is_none()).map(|node| node.pid).collect::<Vec<_>>();
     let is_complete = if arguments.address.is_some() { !records.is_empty() } else { silent.is_empty() };
-    let text =
-        if arguments.json { format!("{:#}", json(&records, &silent)) } else { table(&records, &silent) };
+    let text = if arguments.json {
+        ascii(&format!("{:#}", json(&records, &silent)))
+    } else {
+        table(&records, &silent)
+    };
     if let Err(exit) = print(&text) {
-        return exit;
+        return exit.into();
     }
     if is_complete {
         return ExitCode::SUCCESS;
     }
     if let Some(address) = arguments.address {
-        eprintln!("trunkctl: no node at {address} gives a record: `trunkctl nodes` lists those that run");
+        warn(format_args!("no node at {address} gives a record: `trunkctl nodes` lists those that run"));
     }
     ExitCode::FAILURE
 }

@@ -1,8 +1,9 @@
 //! `trunkctl top`: methods and peers of the running nodes, with rates and latencies, repeated at an interval.
 
 use crate::nodes::{
-    NOT_VISIBLE, UdpPort, ask, line, peer_line, ports_of_silent, print, rates, seconds, silent_lines, status,
+    NOT_VISIBLE, UdpPort, ask, line, peer_line, ports_of_silent, rates, seconds, silent_lines, status,
 };
+use crate::streams::{ascii, print, warn};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -70,13 +71,14 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
         let ports = ports_of_silent(&silent);
         // All figures are rates, so nothing is printed until the second answers.
         if !earlier.is_empty() || left.is_none_or(|left| left <= arguments.count.unwrap_or(0)) {
-            let text = match arguments.json {
-                true => json(&found, &earlier, &silent, &ports).to_string(),
-                false => table(&found, &earlier, &silent, &ports),
+            let text = if arguments.json {
+                ascii(&json(&found, &earlier, &silent, &ports).to_string())
+            } else {
+                table(&found, &earlier, &silent, &ports)
             };
             let clear = if clears { CLEAR } else { "" };
             if let Err(exit) = print(&format!("{clear}{text}")) {
-                return exit;
+                return exit.into();
             }
         }
         earlier = found.iter().filter_map(|node| Some((node.name.clone(), status(node)?))).collect();

@@ -3,8 +3,11 @@
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
     use rcgen::{
-        CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, date_time_ymd,
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
+        KeyIdMethod, KeyPair, RevokedCertParams, date_time_ymd,
     };
     use serde_json::Value;
     use std::fs;
@@ -73,6 +76,36 @@ mod tests {
             let shown = String::from_utf8(keys(&show, folder).stdout).expect("UTF-8");
             assert!(shown.contains(text), "{shown}");
         }
+    }
+
+    #[test]
+    fn show_verifies_limited_number_of_signatures() {
+        let folder = Folder::new().expect("a temporary directory");
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "Root");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let base = params.clone();
+        let absent = Issuer::from_params(&base, KeyPair::generate().expect("a key"));
+        let (mut roots, mut others) = (String::new(), String::new());
+        for number in 0..70_u64 {
+            params.serial_number = Some(number.into());
+            params.key_identifier_method = KeyIdMethod::PreSpecified(number.to_be_bytes().to_vec());
+            roots += &params.self_signed(&key).expect("a certificate").pem();
+            let mut leaf = params.clone();
+            leaf.is_ca = IsCa::NoCa;
+            others += &leaf.signed_by(&key, &absent).expect("a certificate").pem();
+        }
+        fs::write(folder.join("roots.pem"), roots).expect("a file");
+        fs::write(folder.join("others.pem"), others).expect("a file");
+        let output = keys(&["show", "--json", "roots.pem", "others.pem"], folder.path());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("at most 4096 signatures are verified"), "{error}");
+        let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let given =
+            |file: usize, number: usize| &shown["files"][file]["certificates"][number]["is_issuer_given"];
+        assert!((0..70).all(|number| *given(0, number) == true), "{shown}");
+        assert_eq!((given(1, 0), given(1, 69)), (&false.into(), &Value::Null));
     }
 
     #[test]
@@ -201,6 +234,10 @@ mod tests {
         let output = keys(&["issue", "ca", "web", "--json"], folder.path());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && error.contains("make a new authority before"), "{error}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+        let full = fs::File::options().write(true).open("/dev/full").expect("the device");
+        let command = command.args(["keys", "issue", "ca", "api"]).current_dir(folder.path()).stderr(full);
+        assert!(command.output().expect("the program starts").status.success());
         let end = |path| {
             let shown = json(&["show", path], folder.path());
             shown["files"][0]["certificates"][0]["not_after"].clone()
@@ -249,6 +286,8 @@ mod tests {
         fails(&["show", "db.key"], folder.path(), 1, &["no certificate and no revocation list"]);
         fails(&["show", "absent.pem", "db.pem"], folder.path(), 2, &["absent.pem: No such file"]);
         fs::write(folder.join("large.pem"), vec![b'\n'; (1 << 20) + 1]).expect("ours");
+        mkfifo(&folder.join("fifo"), Mode::S_IRWXU).expect("a FIFO");
+        fails(&["show", "fifo"], folder.path(), 2, &["fifo: not a regular file"]);
         fails(&["show", "large.pem"], folder.path(), 2, &["large.pem: larger than 1048576 bytes"]);
     }
 

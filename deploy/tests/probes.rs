@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
+    use std::fs::File;
     use std::net::SocketAddr;
     use std::process::Command;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -245,6 +246,23 @@ mod tests {
         let list: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!((exit, &list["silent_pids"]), (Some(1), &serde_json::json!([pid])), "{list}");
         assert!(list["ports"][0]["is_stopped"] == true && list["not_visible"].is_string(), "{list}");
+    }
+
+    #[test]
+    fn failed_write_of_answer_is_error() {
+        let server = Node::builder().listen("127.0.0.1:0").health(&HealthReporter::new()).start().unwrap();
+        for command in [&["ping", "-c", "1"][..], &["ping", "--json", "-c", "1"], &["health"]] {
+            let full = File::options().write(true).open("/dev/full").unwrap();
+            let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+                .args(command)
+                .arg(server.local_address().to_string())
+                .stdout(full)
+                .output()
+                .expect("the program starts");
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{command:?}: {error}");
+            assert!(error.contains("cannot be written: No space left on device"), "{command:?}: {error}");
+        }
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 #[cfg(test)]
 mod tests {
+    use nix::fcntl::{Flock, FlockArg};
     use std::fs;
     use std::io::Write;
     use std::path::{Path, PathBuf};
     use std::process::{Command, Output, Stdio};
+    use std::time::{Duration, SystemTime};
 
     /// Returns the path of captured packets of the kernel's implementation.
     fn vector(name: &str) -> PathBuf {
@@ -249,19 +251,82 @@ mod tests {
         }
     }
 
+    fn full() -> fs::File {
+        fs::File::options().write(true).open("/dev/full").expect("the device")
+    }
+
     #[test]
-    fn failed_write_of_node_list_is_error() {
+    fn failed_write_of_output_is_error() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
-        let full = fs::File::options().write(true).open("/dev/full").expect("the device");
-        let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
-            .args(["nodes", "--json", "--interval-ms", "0"])
-            .env("TRUNKLINE_RUNTIME_DIR", folder.path().join("run"))
-            .stdout(full)
-            .output()
-            .expect("the program starts");
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("cannot be written: No space left on device"), "{error}");
+        let nodes: &[&str] = &["nodes", "--json", "--interval-ms", "0"];
+        for arguments in [nodes, &["device", "list"], &["doctor", "--no-calls"]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+                .args(arguments)
+                .env("TRUNKLINE_RUNTIME_DIR", folder.path().join("run"))
+                .stdout(full())
+                .output()
+                .expect("the program starts");
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(1), "{error}");
+            assert!(error.contains("cannot be written: No space left on device"), "{error}");
+        }
+    }
+
+    #[test]
+    fn exit_status_does_not_depend_on_standard_error() {
+        let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
+        // The second rule decides no call, which is a warning.
+        let rule = "[[allow]]\npeers = ['local']\ncalls = ['*']\n";
+        let policy = format!("{rule}{}", rule.replace("'*'", "'/s/m'"));
+        fs::write(folder.join("policy.toml"), policy).expect("a writable directory");
+        let allowed = ["policy", "check", "policy.toml", "--peer", "local:1", "--call", "/s/m"];
+        for (arguments, status) in [
+            (&allowed[..], 0),
+            (&["policy", "check", "absent"], 2),
+            (&["pcap", "check", "absent"], 2),
+            (&["nodes", "--interval-ms", "0"], 0),
+            (&["device", "list"], 0),
+            (&["device", "remove", "127.0.0.1"], 1),
+            (&["record", "127.0.0.1:1"], 1),
+            #[cfg(feature = "identity")]
+            (&["keys", "show", "absent"], 2),
+        ] {
+            let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+                .args(arguments)
+                .current_dir(folder.path())
+                .env("TRUNKLINE_RUNTIME_DIR", folder.join("run"))
+                .stderr(full())
+                .output()
+                .expect("the program starts");
+            assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn texts_of_files_are_escaped() {
+        let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
+        let name = "a\u{1b}[31m\n\u{202e}.pcap";
+        let whole = fs::read(vector("xrc/xsrq_small.pcap")).expect("a vector");
+        fs::write(folder.join(name), &whole[..whole.len() - 7]).expect("a writable directory");
+        fs::write(folder.join("policy\u{1b}.toml"), "[[allow]]\n\"\\u001b[31m\\u202eX\"=1").expect("a file");
+        for arguments in [
+            &["pcap", "check", "--quiet", name, name][..],
+            &["pcap", "check", name],
+            &["pcap", "check", "--json", name],
+            &["pcap", "check", "absent\u{1b}\n\u{202e}"],
+            &["policy", "check", "policy\u{1b}.toml"],
+            &["policy", "check", "absent\u{1b}\n\u{202e}"],
+            #[cfg(feature = "identity")]
+            &["keys", "show", "absent\u{1b}\n\u{202e}"],
+        ] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+            let output =
+                command.args(arguments).current_dir(folder.path()).output().expect("the program starts");
+            let text = stdout(&output) + &String::from_utf8_lossy(&output.stderr);
+            let acts = |letter: char| (letter.is_control() && letter != '\n') || letter == '\u{202e}';
+            assert!(!text.contains(acts) && text.contains("u{1b}") | text.contains("u001b"), "{text:?}");
+            assert!(!text.lines().any(|line| line.starts_with("\\u{202e}")), "{text:?}");
+        }
     }
 
     #[test]
@@ -275,6 +340,16 @@ mod tests {
             (output.status.code(), json, stdout(&output))
         };
         let absent = folder.join("run");
+        // Left by a process that a signal ended.
+        let abandoned = folder.join("trunkline-doctor-0");
+        fs::create_dir_all(abandoned.join("nodes")).expect("a writable directory");
+        let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+        let directory = fs::File::open(&abandoned).expect("a directory");
+        directory.set_modified(hour_ago).expect("ours");
+        let running = Flock::lock(directory, FlockArg::LockExclusive).expect("a lock");
+        doctor(&["--json"], &absent);
+        assert!(abandoned.exists(), "its process runs");
+        drop(running);
         let (status, json, text) = doctor(&["--json"], &absent);
         assert_eq!(status, Some(i32::from(json["verdict"] == "failure")), "{text}");
         let findings = json["findings"].as_array().expect("findings");

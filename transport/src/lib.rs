@@ -70,5 +70,7 @@ pub use report::{Held, NodeEvents, NodeRecord, utc};
 #[doc(hidden)]
 pub use report::{histogram, ledger};
 #[doc(hidden)]
+pub use trunkline_softrdma::link::printable;
+#[doc(hidden)]
 pub use wire::EAGER_BYTES;
 pub use wire::frame::MessageHeader;

@@ -27,6 +27,7 @@ use meter::load::{Helper, Load, Neighbours, Quota};
 use meter::pin;
 use meter::recorder::Sample;
 use serde::Serialize;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -164,7 +165,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("error: {why}");
+            let _unwritten = writeln!(io::stderr(), "error: {why}");
             ExitCode::from(2)
         }
     }

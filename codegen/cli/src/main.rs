@@ -7,7 +7,7 @@ use clap::Parser;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{fs, io};
+use std::{fmt, fs, io};
 use trunkline_codegen::{BuildError, generate_file, generate_to};
 
 /// Printed after the options.
@@ -50,10 +50,15 @@ fn main() -> ExitCode {
     match run(&Arguments::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{error}");
+            warn(error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line to standard error. A failed write is ignored, because the exit status has the result; `eprintln!` panics.
+fn warn(text: impl fmt::Display) {
+    let _unwritten = writeln!(io::stderr(), "{text}");
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode, BuildError> {
@@ -75,11 +80,13 @@ fn run(arguments: &Arguments) -> Result<ExitCode, BuildError> {
 fn check(output: &Path, stubs: &str) -> ExitCode {
     match fs::read_to_string(output) {
         Ok(present) if present == stubs => return ExitCode::SUCCESS,
-        Ok(_) => eprintln!("{} differs from its source; write it again without --check", output.display()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            eprintln!("{} does not exist; write it without --check", output.display())
+        Ok(_) => {
+            warn(format_args!("{} differs from its source; write it again without --check", output.display()))
         }
-        Err(error) => eprintln!("cannot read {}: {error}", output.display()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            warn(format_args!("{} does not exist; write it without --check", output.display()))
+        }
+        Err(error) => warn(format_args!("cannot read {}: {error}", output.display())),
     }
     ExitCode::FAILURE
 }

@@ -5,17 +5,19 @@
 
 use super::{Finding, Host, HostAddress, Severity};
 use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::statvfs::statvfs;
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, access, geteuid};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU16;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use trunkline::device::{PathChoice, ProviderChoice};
@@ -42,6 +44,10 @@ pub(super) const CALLS: &[fn(&Host) -> Vec<Finding>] = &[loopback_calls, own_add
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Number of calls over which the median time is taken.
 const CALLS_TIMED: usize = 100;
+/// First part of the name of a temporary runtime directory.
+const FOLDER_PREFIX: &str = "trunkline-doctor-";
+/// Time within which a new temporary runtime directory is locked.
+const TIME_TO_LOCK: Duration = Duration::from_secs(60);
 /// Size of the runtime directory, in bytes: docs/book/src/operate/processes.md.
 const DIRECTORY_BYTES: u64 = 3 << 20;
 /// Remedy for a runtime directory that cannot be used.
@@ -278,22 +284,50 @@ fn nics(_: &Host) -> Vec<Finding> {
     devices.into_iter().map(|info| finding(info.name)).collect()
 }
 
-/// A temporary runtime directory, removed when dropped.
-struct Folder(PathBuf);
+/// A temporary runtime directory, removed when dropped. The lock is held while the process runs.
+struct Folder {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
 
 impl Folder {
     fn new() -> io::Result<Self> {
+        Self::remove_abandoned();
         // The name is unpredictable, so that other users cannot create the directory first.
         let number = RandomState::new().hash_one(std::process::id());
-        let path = std::env::temp_dir().join(format!("trunkline-doctor-{number:016x}"));
+        let path = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{number:016x}"));
         fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+        Ok(Self { _lock: Self::lock(&path)?, path })
+    }
+
+    fn lock(path: &Path) -> io::Result<Flock<File>> {
+        let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+        let folder = File::options().read(true).custom_flags(flags.bits()).open(path)?;
+        Flock::lock(folder, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error.into())
+    }
+
+    /// Removes the directories of processes that a signal ended.
+    fn remove_abandoned() {
+        for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if !entry.file_name().as_bytes().starts_with(FOLDER_PREFIX.as_bytes()) {
+                continue;
+            }
+            let Ok(locked) = Self::lock(&path) else { continue };
+            let is_abandoned = locked.metadata().is_ok_and(|folder| {
+                let age = folder.modified().ok().and_then(|at| at.elapsed().ok());
+                folder.uid() == geteuid().as_raw() && age.is_some_and(|age| age > TIME_TO_LOCK)
+            });
+            if is_abandoned {
+                let _left = fs::remove_dir_all(&path);
+            }
+        }
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _left = fs::remove_dir_all(&self.0);
+        let _left = fs::remove_dir_all(&self.path);
     }
 }
 
@@ -314,7 +348,7 @@ impl Pair {
                 addresses: vec![ip],
                 path: self.path,
                 udp_port: NonZeroU16::new(device_port()),
-                runtime_directory: Some(folder.0.clone()),
+                runtime_directory: Some(folder.path.clone()),
                 ..SoftOptions::default()
             };
             let options =

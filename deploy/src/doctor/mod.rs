@@ -6,16 +6,17 @@
 mod files;
 mod live;
 
+use crate::streams::{ascii, finish, warn};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde::Serialize;
-use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+use trunkline_softrdma::link::printable;
 
 /// Time after which the progress bar is shown.
 const SHOW_AFTER: Duration = Duration::from_secs(2);
@@ -76,7 +77,7 @@ impl Finding {
         Self { severity: Severity::Failure, ..Self::warning(subject, seen, remedy) }
     }
 
-    /// Returns a human-readable line. Control characters are escaped, because names of programs and devices are printed.
+    /// Returns a human-readable line. Names of programs and devices are escaped.
     fn line(&self) -> String {
         let mark = match self.severity {
             Severity::Ok => "ok     ",
@@ -84,12 +85,7 @@ impl Finding {
             Severity::Failure => "FAILURE",
         };
         let remedy = self.remedy.as_ref().map(|remedy| format!("; remedy: {remedy}")).unwrap_or_default();
-        let line = format!("{mark}  {}: {}{remedy}", self.subject, self.seen);
-        let escape = |letter: char| match letter.is_control() {
-            true => letter.escape_default().to_string(),
-            false => letter.to_string(),
-        };
-        line.chars().map(escape).collect()
+        printable(&format!("{mark}  {}: {}{remedy}", self.subject, self.seen))
     }
 }
 
@@ -169,22 +165,17 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     let findings = match Host::this() {
         Ok(host) => examine(host, !arguments.no_calls),
         Err(error) => {
-            eprintln!("trunkctl: {error}");
+            warn(error);
             return ExitCode::FAILURE;
         }
     };
     let diagnosis = Diagnosis::new(findings);
-    let text = if arguments.json { serde_json::to_string(&diagnosis) } else { Ok(diagnosis.text()) };
-    let written = text.map_err(io::Error::from).and_then(|text| writeln!(io::stdout(), "{text}"));
-    match written {
-        // The reader has closed the pipe.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("trunkctl: the findings cannot be written: {error}");
-            ExitCode::FAILURE
-        }
-        _ if diagnosis.verdict == Severity::Failure => ExitCode::FAILURE,
-        _ => ExitCode::SUCCESS,
-    }
+    let text = if arguments.json {
+        ascii(&serde_json::to_string(&diagnosis).expect("texts"))
+    } else {
+        diagnosis.text()
+    };
+    finish(&text, u8::from(diagnosis.verdict == Severity::Failure))
 }
 
 /// Runs all checks on another thread, behind a progress bar on standard error.
@@ -225,7 +216,7 @@ mod tests {
     #[test]
     fn failures_come_last_and_names_cannot_act_on_terminal() {
         let findings = vec![
-            Finding::failure("UDP port 4791", "held by \u{1b}[2Jx", "stop it"),
+            Finding::failure("UDP port 4791", "held by \u{1b}[2J\u{202e}x", "stop it"),
             Finding::ok("device", "softrdma"),
             Finding::warning("CPUs", "1", "allow more"),
         ];
@@ -233,7 +224,7 @@ mod tests {
         let text = diagnosis.text();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[..2], ["ok       device: softrdma", "warning  CPUs: 1; remedy: allow more"]);
-        assert_eq!(lines[2], "FAILURE  UDP port 4791: held by \\u{1b}[2Jx; remedy: stop it");
+        assert_eq!(lines[2], "FAILURE  UDP port 4791: held by \\u{1b}[2J\\u{202e}x; remedy: stop it");
         let verdict = "verdict: nodes do not run well on this host: 1 failure, 1 warning; not examined: firewalls towards other \
                        hosts, calls between hosts";
         assert_eq!(lines[3], verdict);

@@ -80,10 +80,14 @@ impl Pair {
     }
 }
 
-/// Reads a file of at most [`MAX_BYTES`].
+/// Reads a regular file of at most [`MAX_BYTES`].
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let unusable = |cause: &dyn Display| Failure::unusable(format!("{}: {cause}", path.display()));
     let mut bytes = Vec::new();
+    // Opening a FIFO would block.
+    if !path.metadata().map_err(|error| unusable(&error))?.is_file() {
+        return Err(unusable(&"not a regular file"));
+    }
     let file = File::open(path).map_err(|error| unusable(&error))?;
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unusable(&error))?;
     if bytes.len() as u64 > MAX_BYTES {

@@ -6,6 +6,7 @@
 mod files;
 pub(crate) mod show;
 
+use crate::streams::warn;
 use clap::{Args, Subcommand};
 use files::Pair;
 use rcgen::string::Ia5String;
@@ -102,7 +103,7 @@ pub struct IssueArguments {
 /// Show certificates and revocation lists of PEM files
 ///
 /// If a file with the ending .key is beside a PEM file, tells whether it is the key of the first certificate. Private
-/// keys are not shown.
+/// keys are not shown. To find issuers, at most 4096 signatures are verified.
 ///
 /// Exit status: 0 without faults; 1 if a certificate is not valid now or peers would refuse its names or uses, if a key does
 /// not match, or if a file is malformed; 2 if a file cannot be read.
@@ -140,12 +141,12 @@ pub fn run(command: &KeysCommand) -> ExitCode {
     let (written, json) = match command {
         KeysCommand::Init(arguments) => (init(arguments), arguments.json),
         KeysCommand::Issue(arguments) => (issue(arguments), arguments.json),
-        KeysCommand::Show(arguments) => return show::print(&arguments.files, arguments.json).into(),
+        KeysCommand::Show(arguments) => return show::print(&arguments.files, arguments.json),
     };
     match written {
-        Ok(certificate) => show::print(&[certificate], json).into(),
+        Ok(certificate) => show::print(&[certificate], json),
         Err(Failure { status, text }) => {
-            eprintln!("trunkctl: {text}");
+            warn(text);
             status.into()
         }
     }
@@ -283,11 +284,11 @@ fn issue(arguments: &IssueArguments) -> Result<PathBuf, Failure> {
     }
     let wanted_until = now_s + i64::from(*days) * DAY_S;
     if wanted_until > until {
-        eprintln!(
-            "trunkctl: the certificate ends with {}, in {} days: make a new authority before, and let nodes trust both",
+        warn(format_args!(
+            "the certificate ends with {}, in {} days: make a new authority before, and let nodes trust both",
             root.certificate.display(),
             (until - now_s) / DAY_S
-        );
+        ));
     }
     let common_name = names.iter().map(ToString::to_string).find(|name| name.len() <= LONGEST_COMMON_NAME);
     let mut params = params(from.max(now_s - EARLY_S), until.min(wanted_until), common_name);

@@ -1,16 +1,22 @@
 //! Describes certificates and revocation lists, and reports whether a key matches.
 
 use super::{DAY_S, Failure, files, name, sort};
+use crate::streams::{ascii, finish, warn};
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use trunkline_softrdma::link::printable;
 use trunkline_transport::identity::{Identity, IdentityError, Name};
 use x509_parser::prelude::{
-    ASN1Time, CertificateRevocationList, FromDer, GeneralName, Pem, SubjectPublicKeyInfo, X509Certificate,
+    ASN1Time, CertificateRevocationList, FromDer, GeneralName, ParsedExtension, Pem, SubjectPublicKeyInfo,
+    X509Certificate,
 };
+
+/// Maximum number of signatures verified to find issuers.
+const MAX_VERIFICATIONS: usize = 4096;
 
 #[derive(Debug, Serialize)]
 struct Shown {
@@ -32,7 +38,8 @@ pub(crate) struct Certificate {
     pub(crate) names: Vec<String>,
     subject: String,
     pub(crate) issuer: String,
-    /// True if an authority among the files signed the certificate; `None` if none of the files is an authority.
+    /// True if an authority among the files signed the certificate; `None` if none of the files is an authority, or after
+    /// [`MAX_VERIFICATIONS`].
     is_issuer_given: Option<bool>,
     serial: String,
     not_before: String,
@@ -67,7 +74,7 @@ struct KeyFile {
 }
 
 /// Prints the contents of files, and their faults. Returns the exit status.
-pub(super) fn print(paths: &[PathBuf], json: bool) -> u8 {
+pub(super) fn print(paths: &[PathBuf], json: bool) -> ExitCode {
     let (mut shown, mut status) = (Shown { files: Vec::new() }, 0);
     for path in paths {
         match describe(path) {
@@ -78,43 +85,75 @@ pub(super) fn print(paths: &[PathBuf], json: bool) -> u8 {
                 shown.files.push(file);
             }
             Err(failure) => {
-                eprintln!("trunkctl: {}", failure.text);
+                warn(failure.text);
                 status = status.max(failure.status);
             }
         }
     }
     find_issuers(&mut shown.files);
     let text = if json {
-        ascii(&serde_json::to_string_pretty(&shown).expect("numbers and text")) + "\n"
+        ascii(&serde_json::to_string_pretty(&shown).expect("numbers and text"))
     } else {
         shown.files.iter().map(text).collect()
     };
-    match io::stdout().write_all(text.as_bytes()) {
-        // The reader has closed the pipe.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("trunkctl: the output cannot be written: {error}");
-            status.max(1)
-        }
-        _ => status,
-    }
+    if text.is_empty() { status.into() } else { finish(text.trim_end(), status) }
 }
 
-/// Sets for each certificate whether an authority among the files signed it.
+/// Sets for each certificate whether an authority among the files signed it. Leaves `None` where [`MAX_VERIFICATIONS`] do not
+/// suffice, and reports the number of these certificates.
 fn find_issuers(files: &mut [ShownFile]) {
     let certificates = files.iter().flat_map(|file| &file.certificates);
-    let authorities: Vec<_> = certificates.filter(|one| one.is_ca).map(|one| one.der.clone()).collect();
+    let parsed: Vec<_> = certificates.map(|one| X509Certificate::from_der(&one.der).ok()).collect();
+    let mut authorities = BTreeMap::<_, Vec<_>>::new();
+    for authority in parsed.iter().flatten().filter(|(_, one)| one.is_ca()).map(|(_, one)| one) {
+        let key = (authority.subject().as_raw(), key_ids(authority).0);
+        authorities.entry(key).or_default().push(authority);
+    }
     if authorities.is_empty() {
         return;
     }
-    let parse = |der| X509Certificate::from_der(der).ok().map(|(_, certificate)| certificate);
-    for certificate in files.iter_mut().flat_map(|file| &mut file.certificates) {
-        let Some(own) = parse(&certificate.der) else { continue };
-        let has_signed = |authority: X509Certificate<'_>| {
-            authority.subject() == own.issuer() && own.verify_signature(Some(authority.public_key())).is_ok()
-        };
-        let is_given = authorities.iter().any(|der| parse(der).is_some_and(has_signed));
-        certificate.is_issuer_given = Some(is_given);
+    let mut left = MAX_VERIFICATIONS;
+    let mut is_given = |own: &X509Certificate<'_>| {
+        let name = own.issuer().as_raw();
+        // A self-signed certificate may omit the identifier of its authority.
+        let (own_id, authority_id) = key_ids(own);
+        let first = authorities.get(&(name, authority_id.or(own_id))).into_iter();
+        let of_name = authorities.range((name, None)..).take_while(|((other, _), _)| *other == name);
+        for authority in first.chain(of_name.map(|(_, all)| all)).flatten() {
+            left = usize::checked_sub(left, 1)?;
+            if own.verify_signature(Some(authority.public_key())).is_ok() {
+                return Some(true);
+            }
+        }
+        Some(false)
+    };
+    let given: Vec<_> =
+        parsed.iter().map(|one| one.as_ref().map(|(_, own)| own).and_then(&mut is_given)).collect();
+    let unchecked = given.iter().filter(|is_given| is_given.is_none()).count();
+    for (certificate, given) in files.iter_mut().flat_map(|file| &mut file.certificates).zip(given) {
+        certificate.is_issuer_given = given;
     }
+    if unchecked > 0 {
+        warn(format_args!(
+            "the issuers of {unchecked} certificates were not determined: at most {MAX_VERIFICATIONS} signatures are verified; \
+             show fewer files"
+        ));
+    }
+}
+
+/// Returns the key identifiers of a certificate and of its authority.
+fn key_ids<'a>(certificate: &'a X509Certificate<'_>) -> (Option<&'a [u8]>, Option<&'a [u8]>) {
+    let (mut own, mut authority) = (None, None);
+    for extension in certificate.extensions() {
+        match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(id) => own = Some(id.0),
+            ParsedExtension::AuthorityKeyIdentifier(ids) => {
+                authority = ids.key_identifier.as_ref().map(|id| id.0);
+            }
+            _ => {}
+        }
+    }
+    (own, authority)
 }
 
 fn describe(path: &Path) -> Result<ShownFile, Failure> {
@@ -292,24 +331,8 @@ pub(super) fn hex(bytes: &[u8], separator: &str) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(separator)
 }
 
-/// Escapes non-ASCII characters in JSON. Certificates may contain any text, and terminals interpret some characters.
-fn ascii(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len());
-    for letter in json.chars() {
-        if letter.is_ascii() {
-            escaped.push(letter);
-        } else {
-            for unit in letter.encode_utf16(&mut [0; 2]) {
-                // Writing to a string cannot fail.
-                let _written = write!(escaped, "\\u{unit:04x}");
-            }
-        }
-    }
-    escaped
-}
-
 fn text(file: &ShownFile) -> String {
-    let mut text = format!("{}\n", file.path);
+    let mut text = printable(&file.path) + "\n";
     let mut line = |name: &str, value: &str| {
         // Writing to a string cannot fail.
         let _written = writeln!(text, "  {name:<10} {}", printable(value));

@@ -14,6 +14,7 @@ mod summary;
 use packet::PacketReport;
 use summary::FileSummary;
 
+use crate::streams::warn;
 use clap::Args;
 use output::Output;
 use progress::Progress;
@@ -92,7 +93,7 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
             }
         }
         Err(error) => {
-            eprintln!("trunkctl: the result can't be written: {error}");
+            warn(format_args!("the output cannot be written: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -123,7 +124,7 @@ fn check_all<W: io::Write>(
             }
             // Name the file here, because no other line does.
             Err(error) => {
-                eprintln!("trunkctl: cannot read {}: {error}", path.display());
+                warn(format_args!("cannot read {}: {error}", path.display()));
                 is_unread = true;
             }
         }

@@ -1,8 +1,10 @@
 //! The output of results: text or JSON lines.
 
 use super::{FileSummary, PacketReport};
+use crate::streams::ascii;
 use serde::Serialize;
 use std::io::{self, Write};
+use trunkline_softrdma::link::printable;
 
 pub(super) struct Output<W> {
     to: W,
@@ -41,7 +43,7 @@ impl<W: Write> Output<W> {
         }
         if self.quiet {
             // Only this line names the file in this mode.
-            write!(self.to, "{file}: ")?;
+            write!(self.to, "{}: ", printable(file))?;
         }
         writeln!(self.to, "{packet}")
     }
@@ -68,7 +70,6 @@ impl<W: Write> Output<W> {
     }
 
     fn line<T: Serialize>(&mut self, kind: &'static str, file: Option<&str>, value: &T) -> io::Result<()> {
-        serde_json::to_writer(&mut self.to, &Line { kind, file, value })?;
-        writeln!(self.to)
+        writeln!(self.to, "{}", ascii(&serde_json::to_string(&Line { kind, file, value })?))
     }
 }

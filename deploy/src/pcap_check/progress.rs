@@ -3,6 +3,7 @@
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Read;
 use std::time::{Duration, Instant};
+use trunkline_softrdma::link::printable;
 
 /// Time after which the bar is shown.
 const SHOW_AFTER: Duration = Duration::from_secs(2);
@@ -27,7 +28,7 @@ impl Progress {
 
     /// Counts the bytes read from `file`, whose length is known unless it is a pipe.
     pub(super) fn watch<R: Read>(&self, file: R, name: &str, length: Option<u64>) -> impl Read + use<R> {
-        self.bar.set_message(name.to_owned());
+        self.bar.set_message(printable(name));
         self.bar.inc_length(length.unwrap_or(0));
         self.bar.wrap_read(file)
     }

@@ -4,6 +4,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use trunkline_roce::pcap::Skip;
+use trunkline_softrdma::link::printable;
 
 /// Counts of one file.
 #[derive(Debug, Clone, Serialize)]
@@ -57,7 +58,7 @@ impl FileSummary {
 impl fmt::Display for FileSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.is_good() { "good" } else { "BAD" };
-        write!(f, "{}: {verdict}: {} RoCE packets", self.file, self.packets)?;
+        write!(f, "{}: {verdict}: {} RoCE packets", printable(&self.file), self.packets)?;
         write!(f, ", {} with faults, {} frames", self.faulty, self.frames)?;
         let mut others: Vec<_> =
             self.skipped.iter().map(|(cause, count)| format!("{count} {cause}")).collect();
@@ -68,7 +69,7 @@ impl fmt::Display for FileSummary {
             write!(f, " (passed over: {})", others.join(", "))?;
         }
         match &self.error {
-            Some(error) => write!(f, "; {error}"),
+            Some(error) => write!(f, "; {}", printable(error)),
             None => Ok(()),
         }
     }

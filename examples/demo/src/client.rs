@@ -104,7 +104,8 @@ fn fetch(demo: &Demo, client: &TreeClient, listing: &[Entry], stop: &Stop) -> Re
             bytes.fetch_add(length, Ordering::Relaxed);
             let path = below(&root, &entry.path)?;
             if digest != digest_of(&path).map_err(Failure::file(&path))? {
-                eprintln!("demo client: {} differs from the disk", path.display());
+                let _unwritten =
+                    writeln!(io::stderr(), "demo client: {} differs from the disk", path.display());
                 *mismatches.lock().unwrap_or_else(PoisonError::into_inner) += 1;
             }
         }

@@ -19,12 +19,13 @@ use clap::Parser as _;
 use cli::{Cli, Half};
 use failure::Failure;
 use signals::Stop;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Err(error) = log::to_stderr() {
-        eprintln!("demo: TRUNKLINE_LOG: {error}");
+        let _unwritten = writeln!(io::stderr(), "demo: TRUNKLINE_LOG: {error}");
         return ExitCode::from(2);
     }
     match run(&cli) {
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
                 Some(Half::Server) => "demo server",
                 Some(Half::Client { .. }) => "demo client",
             };
-            eprintln!("{role}: {failure}");
+            let _unwritten = writeln!(io::stderr(), "{role}: {failure}");
             ExitCode::from(1)
         }
     }

@@ -28,6 +28,7 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::str::FromStr;
 use toml::Spanned;
+use trunkline_transport::printable;
 
 /// Maximum length of a policy, and of other files that a node reloads, in bytes.
 pub(crate) const MAX_BYTES: usize = 1 << 20;
@@ -353,7 +354,7 @@ impl AccessPolicy {
             return Err(error(MAX_BYTES, problem));
         }
         let PolicyText { allow, deny } = toml::from_str(text).map_err(|cause| {
-            error(cause.span().map_or(0, |span| span.start), cause.message().replace('\n', ", "))
+            error(cause.span().map_or(0, |span| span.start), printable(&cause.message().replace('\n', ", ")))
         })?;
         if allow.is_empty() {
             let problem = "no [[allow]] rule, so that all calls would be denied: add one";

@@ -11,6 +11,7 @@ use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use trunkline_transport::printable;
 #[cfg(feature = "identity")]
 use trunkline_transport::{PeerIdentity, identity::Name};
 
@@ -19,7 +20,7 @@ use trunkline_transport::{PeerIdentity, identity::Name};
 #[non_exhaustive]
 pub enum PolicyFileError {
     /// The file cannot be read.
-    #[error("{}: {cause}", path.display())]
+    #[error("{}: {cause}", printable(&path.to_string_lossy()))]
     Read {
         /// Path of the file.
         path: PathBuf,
@@ -27,7 +28,7 @@ pub enum PolicyFileError {
         cause: io::Error,
     },
     /// The file is invalid.
-    #[error("{}: {cause}", path.display())]
+    #[error("{}: {cause}", printable(&path.to_string_lossy()))]
     Invalid {
         /// Path of the file.
         path: PathBuf,

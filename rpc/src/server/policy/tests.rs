@@ -81,6 +81,7 @@ fn errors_name_line_and_remedy() {
         ("[[allow]]\npeers = [\"a\"]".into(), "line 1: missing field `calls`"),
         ("\n\n[[allows]]".into(), "line 3: unknown field `allows`, expected `allow` or `deny`"),
         (rule("[\"a\"]\npeer = 1", "[]"), "line 4: unknown field `peer`, expected `peers` or `calls`"),
+        (rule("[\"a\"]\n\"\\u001b\\u202e\" = 1", "[]"), "line 4: unknown field `\\u{1b}\\u{202e}`, expected"),
         (rule("[\"a\"", "[]"), "line 4: "),
         (rule("1", "[]"), "line 3: invalid type: integer `1`, expected a sequence"),
         (

@@ -23,7 +23,7 @@ use meter::load::{Helper, Load, Neighbours, Quota};
 use meter::pin::{self, Pin};
 use server::Server;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            let _unwritten = writeln!(io::stderr(), "error: {error}");
             ExitCode::from(2)
         }
     }
@@ -171,7 +171,7 @@ fn measure_all(run: &Run) -> Result<(), Failure> {
     for repetition in 1..=run.repetitions {
         let is_chosen = |of: &Transport| run.transport.is_empty() || run.transport.contains(of);
         for transport in Transport::ALL.into_iter().filter(is_chosen) {
-            eprintln!("repetition {repetition} of {}: {}", run.repetitions, transport.title());
+            let _unwritten = writeln!(io::stderr(), "repetition {repetition} of {}: {}", run.repetitions, transport.title());
             let folder = tempfile::tempdir()?;
             let server = Server::start(
                 transport,

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::{env, fs, io};
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("cargo dropin: {error}");
+            let _unwritten = writeln!(io::stderr(), "cargo dropin: {error}");
             ExitCode::FAILURE
         }
     }

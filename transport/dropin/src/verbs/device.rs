@@ -3,6 +3,7 @@
 use crate::abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device, verbs_device};
 use crate::border::{Errno, Out, guarded, object};
 use std::ffi::{c_char, c_int, c_void};
+use std::io::{self, Write as _};
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 use trunkline_softrdma::device::SoftProvider;
@@ -85,7 +86,11 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
             Ok((true, device)) => [device, null_mut()],
             Ok((false, _)) | Err(Errno(libc::ENODEV)) => [null_mut(); 2],
             Err(errno) => {
-                eprintln!("trunkline0: no device: error {}; see the TRUNKLINE_ variables", errno.0);
+                let _unwritten = writeln!(
+                    io::stderr(),
+                    "trunkline0: no device: error {}; see the TRUNKLINE_ variables",
+                    errno.0
+                );
                 [null_mut(); 2]
             }
         };

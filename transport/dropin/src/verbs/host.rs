@@ -7,6 +7,7 @@
 
 use super::events::{Router, lock};
 use crate::border::Errno;
+use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use trunkline_softrdma::device::{OpenError, SoftDevice, SoftOptions};
@@ -39,7 +40,7 @@ impl Host {
             // Print the cause: programs print errno at best, which does not help the user. A removal needs no
             // message.
             if !matches!(error, OpenError::Removed) {
-                eprintln!("trunkline0: cannot open the device: {error}");
+                let _unwritten = writeln!(io::stderr(), "trunkline0: cannot open the device: {error}");
             }
             Errno::from(trunkline_verbs::VerbsError::from(error))
         })?;

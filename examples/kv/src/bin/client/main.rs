@@ -3,7 +3,7 @@
 mod load;
 
 use clap::{Parser, Subcommand};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -84,15 +84,15 @@ fn main() -> ExitCode {
         // A reader that has closed the pipe, such as `head`, is not an error.
         Err(error) if is_closed_pipe(error.as_ref()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("kv-client: {error}");
+            let _unwritten = writeln!(io::stderr(), "kv-client: {error}");
             ExitCode::from(2)
         }
     }
 }
 
 fn is_closed_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
-    let error = error.downcast_ref::<std::io::Error>();
-    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 fn run(options: Options) -> Outcome {
@@ -117,7 +117,7 @@ async fn execute(client: &KvClient, request: Once) -> Outcome {
     match request {
         Once::Get { key } => {
             let Some(value) = client.get(key).await? else { return Ok(false) };
-            let mut out = std::io::stdout().lock();
+            let mut out = io::stdout().lock();
             out.write_all(&value)?;
             out.flush()?;
             Ok(true)
@@ -133,15 +133,15 @@ async fn execute(client: &KvClient, request: Once) -> Outcome {
         Once::Delete { key } => Ok(client.delete(key).await?),
         Once::List { prefix } => {
             for key in client.list(prefix.unwrap_or_default(), 1000).await? {
-                writeln!(std::io::stdout(), "{key}")?;
+                writeln!(io::stdout(), "{key}")?;
             }
             Ok(true)
         }
     }
 }
 
-fn read_input() -> std::io::Result<Bytes> {
+fn read_input() -> io::Result<Bytes> {
     let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes)?;
+    io::stdin().read_to_end(&mut bytes)?;
     Ok(bytes.into())
 }

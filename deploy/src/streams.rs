@@ -1,0 +1,48 @@
+//! Standard output and standard error.
+
+use std::fmt::{Display, Write as _};
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+use trunkline_softrdma::link::printable;
+
+/// Writes a line to standard error, escaped. A failed write is ignored, because the exit status has the result; `eprintln!`
+/// panics.
+pub(crate) fn warn(text: impl Display) {
+    let text = printable(&text.to_string());
+    let _unwritten = writeln!(io::stderr(), "trunkctl: {text}");
+}
+
+/// Prints a text and the end of the line to standard output.
+///
+/// # Errors
+/// The exit status: 0 if the reader has closed the pipe, 1 after another error, which is reported.
+pub(crate) fn print(text: &str) -> Result<(), u8> {
+    writeln!(io::stdout(), "{text}").map_err(|error| {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return 0;
+        }
+        warn(format_args!("the output cannot be written: {error}"));
+        1
+    })
+}
+
+/// Prints the last text, and returns the exit status: `status`, or 1 instead of 0 if the text cannot be written.
+pub(crate) fn finish(text: &str, status: u8) -> ExitCode {
+    status.max(print(text).err().unwrap_or_default()).into()
+}
+
+/// Escapes non-ASCII characters in JSON. Its texts can come from other parties, and terminals interpret some characters.
+pub(crate) fn ascii(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for letter in json.chars() {
+        if letter.is_ascii() {
+            escaped.push(letter);
+        } else {
+            for unit in letter.encode_utf16(&mut [0; 2]) {
+                // Writing to a string cannot fail.
+                let _written = write!(escaped, "\\u{unit:04x}");
+            }
+        }
+    }
+    escaped
+}
