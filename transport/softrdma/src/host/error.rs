@@ -22,7 +22,7 @@ pub enum HostError {
         /// The remedy.
         remedy: &'static str,
     },
-    /// The directory does not exist. Only functions that do not create it return this.
+    /// The directory does not exist. Returned only by functions that do not create it.
     #[error("the runtime directory {path:?} does not exist: no node of this user has used it; {origin}")]
     Absent {
         /// The directory.
@@ -30,7 +30,7 @@ pub enum HostError {
         /// The setting that chose it.
         origin: &'static str,
     },
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("cannot {doing} {path:?}: {source}{}", remedy(source))]
     Os {
         /// The failed operation, as a verb.

@@ -1,4 +1,4 @@
-//! The default runtime directory, in a directory where other users can create files.
+//! The default runtime directory, created in a directory in which other users can create files.
 //!
 //! Another user may create `trunkline-UID` first, as a file of any kind, which this user cannot remove from a
 //! sticky directory. Only a directory of this user with mode 0700 is accepted: `trunkline-UID`, or otherwise
@@ -198,7 +198,7 @@ mod tests {
     use trunkline_testkit::wait_until;
 
     const INSIDE: &str = "net-1.1";
-    /// File that lists the locks of files, and the processes that wait for them.
+    /// File that lists the locks on files, and the processes that wait for them.
     const LOCKS: &str = "/proc/locks";
     const BOUND: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! Files and directories of the members, which only their user can access, whatever the umask.
+//! Files and directories of the members, which only their user can access, regardless of the umask.
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
@@ -61,7 +61,7 @@ pub(in crate::host) fn is_at(file: &File, directory: BorrowedFd<'_>, path: &Path
     }
 }
 
-/// Creates the directory, or checks that only this user can write to it.
+/// Creates the directory if it does not exist, and checks that only this user can write to it.
 pub(in crate::host) fn private_directory(path: &Path) -> Result<(), HostError> {
     create_private(path)?;
     match is_private_directory(path)? {
@@ -74,7 +74,7 @@ pub(in crate::host) fn private_directory(path: &Path) -> Result<(), HostError> {
     }
 }
 
-/// Creates the directory unless the name exists.
+/// Creates the directory unless the path exists.
 pub(in crate::host) fn create_private(path: &Path) -> Result<(), HostError> {
     match DirBuilder::new().mode(PRIVATE).create(path) {
         Err(source) if source.kind() != ErrorKind::AlreadyExists => {

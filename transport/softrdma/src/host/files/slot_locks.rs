@@ -1,7 +1,7 @@
 //! Locks that show which members live.
 //!
-//! A living member holds two locks, which the kernel frees when it dies: on the file of its slot, and on a
-//! byte of the registry, called its mark. The mark decides if the file is missing or cannot be opened.
+//! A living member holds a lock on the file of its slot, and a lock on a byte of the registry, called its mark.
+//! The kernel frees both when the member dies. If the file is missing or cannot be opened, the mark decides.
 #![forbid(unsafe_code)]
 
 use super::private_file::open_to_check;
@@ -24,8 +24,8 @@ pub(in crate::host) const SLOT: &str = "slot-";
 pub(in crate::host) const REGISTRY: &str = "registry";
 
 /// Returns true if a member lives in a folder, or if that cannot be determined. The caller has locked the
-/// folder. Reads files without mapping them, so that files of another format and a full file system do no
-/// harm.
+/// folder. Reads files without mapping them, so that it works with files of another format and on a full file
+/// system.
 pub(in crate::host) fn any_lives(folder: &Path) -> bool {
     let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
     let Ok(present) = slots_present(folder) else { return true };

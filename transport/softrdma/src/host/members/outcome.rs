@@ -31,7 +31,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Counts a message that was sent or could not be sent.
+    /// Counts an attempt to send a message.
     pub(super) const fn sending(&mut self, outcome: &Result<(), Undelivered>) {
         match outcome {
             Ok(()) => self.sent += 1,

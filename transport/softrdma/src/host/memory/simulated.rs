@@ -1,4 +1,4 @@
-//! A host within one process, for simulations: segments, liveness and messages without files and sockets.
+//! A simulated host within one process, which provides segments, liveness and messages without files or sockets.
 //!
 //! Owns the segments that the simulated processes of a host share, and their inboxes. The stores and messages
 //! of a killed process are dropped, although its code may run until the simulation drops it. A process may be
@@ -22,7 +22,7 @@ const INBOX_BYTES: usize = 1 << 20;
 /// An entry of a member's inbox.
 #[derive(Debug)]
 pub(in crate::host) enum InboxItem {
-    /// The sender has connected. Its end is then reported as a loss.
+    /// A member has connected. Its end is then reported as a loss.
     Connected(MemberId),
     /// A message.
     Message {
@@ -73,12 +73,12 @@ impl HostMemory {
         Arc::new(Self { runtime, state: Mutex::default() })
     }
 
-    /// Returns a number from the simulation's source.
+    /// Returns a number from the simulation's random source.
     pub(in crate::host) fn random(&self) -> u64 {
         self.runtime.random()
     }
 
-    /// Returns the words of a segment, zero at first.
+    /// Returns the words of a segment, which are initially zero.
     pub(in crate::host) fn segment(
         &self,
         name: &'static str,

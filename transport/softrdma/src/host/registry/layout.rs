@@ -1,6 +1,6 @@
-//! Layout of the registry: offset and size of each table, and the words that identify members.
+//! Layout of the registry, with the offset and size of each table, and the words that identify members.
 //!
-//! Owns the format. A change to it needs a new [`MAGIC`]. Tables have fixed sizes.
+//! Owns the format. A change to the format requires a new [`MAGIC`]. Tables have fixed sizes.
 #![forbid(unsafe_code)]
 
 use crate::host::memory::segment::HEADER;
@@ -17,7 +17,7 @@ pub(in crate::host) const SHARDS: u8 = 32;
 /// Number of blocks of 24-bit indices.
 pub(in crate::host) const BLOCKS: usize = (1 << 24) / BLOCK as usize;
 
-/// Offset of the counters, a word of 64 bits each.
+/// Offset of the counters, which are 64-bit words.
 const COUNTERS: usize = HEADER;
 /// Block at which the search for a free one continues; 0 until the first member has chosen a start.
 pub(in crate::host) const NEXT_BLOCK: usize = COUNTERS;
@@ -31,11 +31,12 @@ pub(in crate::host) const PORT_CHANGES: usize = COUNTERS + 48;
 /// Key of the members' numbering permutations, in two words; 0 until the first member has chosen it.
 pub(in crate::host) const NUMBER_KEY: usize = COUNTERS + 64;
 
-/// A 64-bit word per slot: the generation of the member in the slot; 0 if it is empty.
+/// Offset of a 64-bit word per slot, which contains the generation of the member in the slot; 0 if it is empty.
 const SLOT_TABLE: usize = COUNTERS + 128;
-/// A 64-bit word per block: its owner, packed, with the owner's shard in the bits above; 0 if it is free.
+/// Offset of a 64-bit word per block, which contains the packed owner of the block, with the owner's shard in
+/// the bits above; 0 if it is free.
 const BLOCK_TABLE: usize = SLOT_TABLE + 8 * SLOTS;
-/// The tables of records.
+/// Offset of the tables of records.
 const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;
 
 /// Identifies a member.
@@ -62,7 +63,7 @@ impl MemberId {
     }
 }
 
-/// A table of records: a tag and three words each.
+/// A table of records, each with a tag and three words.
 #[derive(Debug)]
 pub(in crate::host) struct Table {
     /// Contents of the records, for errors.

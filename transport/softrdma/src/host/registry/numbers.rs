@@ -28,7 +28,7 @@ fn unpack(word: u64) -> Option<(MemberId, u8)> {
 }
 
 impl Host {
-    /// Takes a block of indices for one of this member's shards. Takes no lock.
+    /// Takes a block of indices for one of this member's shards, without the lock.
     pub(crate) fn take_block(&self, shard: u8) -> Result<Range<u32>, HostError> {
         let next = self.registry.word64(NEXT_BLOCK);
         let mut candidate = match usize::try_from(next.load(Ordering::Relaxed)) {

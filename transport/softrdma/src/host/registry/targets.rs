@@ -14,8 +14,8 @@
 //! The numbers are allocated when a member joins, and a record when it is first used, since the full table
 //! would be too large for hosts that share no TGTs.
 //!
-//! A record is at the place computed from its number, or one of the next places. Like everything in shared
-//! memory, it may contain arbitrary values; the worst result is a number that is not found.
+//! A record is at the place computed from its number, or at one of the next places. Like everything in shared
+//! memory, it may contain arbitrary values. The worst result is that a number is not found.
 #![forbid(unsafe_code)]
 
 use super::layout::SLOTS;
@@ -34,8 +34,8 @@ const PROBES: usize = 64;
 /// Maximum number of words of a published state, including its length.
 pub(crate) const BUFFER_WORDS: usize = 832;
 
-/// Offset of the numbers of all records, a 32-bit word each. They are stored together, so that looking up a
-/// number that does not exist touches only these pages and no record.
+/// Offset of the numbers of all records, which are 32-bit words. They are stored together, so that a look-up of
+/// a number that does not exist accesses only these pages.
 const NUMBERS: usize = HEADER;
 /// Offset of the first record.
 const TABLE: usize = NUMBERS + 4 * RECORDS;
@@ -72,8 +72,8 @@ pub(crate) struct TargetRecord {
 pub(crate) enum Left {
     /// Other handles remain.
     Others,
-    /// The last handle was closed, and the TGT is destroyed. If its executor is alive and another member, it
-    /// has to be notified.
+    /// The last handle was closed, and the TGT was destroyed. Contains the executor if it is another live
+    /// member, which has to be notified.
     Nobody(Option<MemberId>),
 }
 
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_table_finds_no_target() {
+    fn lookup_in_garbage_table_finds_no_target() {
         let folder = Folder::new().unwrap();
         let all = members(&folder, 1);
         let one = &all[0];
