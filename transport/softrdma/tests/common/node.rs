@@ -22,7 +22,7 @@ use trunkline_verbs::{
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 /// Number of outstanding READs and atomics of the connections, in each direction.
 pub(crate) const READS: u8 = 128;
-/// ACK timeout of connections: 4.096 us * 2^14 = 67 ms.
+/// ACK timeout of connections, which is 4.096 us * 2^14 = 67 ms.
 const ACK_TIMEOUT: u8 = 14;
 
 /// A device with a PD, a CQ with a channel, an XRC domain with an SRQ, and registered memory.
@@ -49,7 +49,7 @@ impl Node {
         Self::in_domain(device, address, memory_bytes, None)
     }
 
-    /// Opens the XRC domain of a file, or a private one.
+    /// Creates a node whose XRC domain belongs to a file or is private.
     pub(crate) fn in_domain(
         device: Arc<SoftDevice>,
         address: IpAddr,
@@ -224,7 +224,7 @@ pub(crate) fn join(near: &Node, far: &Node) -> Joined {
     join_at(near, far, far.address, far.address)
 }
 
-/// Connects to `to`, an address on which `far` listens.
+/// Connects to `to`, while `far` listens at `listens_at`.
 pub(crate) fn join_at(near: &Node, far: &Node, listens_at: IpAddr, to: IpAddr) -> Joined {
     join_by([QpType::XrcIni, QpType::XrcTgt], near, far, listens_at, to)
 }
@@ -316,8 +316,8 @@ fn bring_up_at(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) {
     }
 }
 
-/// Repeats a call that binds the port of an address until the port is free. A process that another test is
-/// starting has a copy of a closed socket until it runs its program.
+/// Repeats a call that binds the port at an address until the port is free. A process that another test starts
+/// keeps a copy of a closed socket until it executes its program.
 pub(crate) fn when_free<T>(call: impl Fn() -> Result<T, VerbsError>) -> T {
     wait_until("the port is free", BOUND, || match call() {
         Err(error) if error.errno() == libc::EADDRINUSE => None,
@@ -325,7 +325,7 @@ pub(crate) fn when_free<T>(call: impl Fn() -> Result<T, VerbsError>) -> T {
     })
 }
 
-/// Returns the changes that take a QP from RESET to RTS.
+/// Returns the modifications that move a QP from RESET to RTS.
 pub(crate) fn steps(peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) -> [QpModify; 3] {
     HandMadeConnection { mtu, rd_atomic: READS, ..HandMadeConnection::new(peer, peer_qp) }.steps()
 }

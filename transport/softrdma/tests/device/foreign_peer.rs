@@ -14,7 +14,7 @@ use trunkline_softrdma::device::SoftOptions;
 use trunkline_testkit::wait_until;
 use trunkline_verbs::{Completion, CompletionStatus, Psn, QpNumber, QpType, QueuePair, SendOperation};
 
-/// A bare sender on the network, and a device that is connected to it.
+/// A sender without a device, and a device that is connected to the sender.
 struct Setup {
     hands: ByHand,
     psn: Psn,
@@ -29,7 +29,7 @@ impl Setup {
         &self.hands.node
     }
 
-    /// Sends the packet at the current PSN, and waits until the device has received it. Returns true if a
+    /// Sends a packet with the current PSN, and waits until the device has received it. Returns true if a
     /// receive completed; the PSN then advances.
     fn send(&mut self, identification: u16) -> bool {
         let psn = self.psn;
@@ -134,7 +134,7 @@ fn processes_at_one_address_recognize_foreign_peer_by_packets_to_all() {
     let address = common::address();
     let socket = UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).unwrap();
     let mut kernel = Kernel { socket, identification: 65_000 };
-    // Test both orders: port 4791 belongs to the busy process, or to the quiet one.
+    // Test both cases, in which port 4791 belongs to the busy process or to the quiet one.
     for [often, seldom] in [[&busy, &quiet], [&quiet, &busy]] {
         let tgts = [often, seldom].map(|node| node.qp(QpType::XrcTgt));
         for (node, tgt) in [often, seldom].iter().zip(&tgts) {

@@ -1,6 +1,6 @@
-//! A process that shares an XRC domain with others: a puppet of the conformance suite with an SRQ.
+//! A puppet of the conformance suite with an SRQ, which shares an XRC domain with other processes.
 //!
-//! Between commands it sleeps in a read, so that the device's own thread does all work.
+//! Between commands the puppet sleeps in a read, so that the device's own thread does all work.
 
 use crate::common::node::BOUND;
 use crate::common::processes::Soft;
@@ -92,7 +92,7 @@ impl Actor {
         self.puppet.process().signal(Signal::SIGCONT);
     }
 
-    /// Repeats a command until the answer is the wanted one.
+    /// Repeats a command until `wanted` returns true for its result.
     pub(crate) fn until(&mut self, command: &str, wanted: impl Fn(&str) -> bool) {
         wait_until(command, BOUND, || wanted(&self.ask(command)).then_some(()));
     }
