@@ -1,4 +1,4 @@
-//! The registry of a host: its members, and the numbers, services and domains that each owns.
+//! The registry of a host, which contains its members, and the numbers, services and domains of each member.
 //!
 //! A *member* is an opened device over UDP; a process may have several. The members of one user in one network
 //! namespace share the addresses of the device `trunkline0`, and find each other through files in the runtime

@@ -418,7 +418,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Returns the number of slots.
+    /// Returns the capacity in datagrams.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots
@@ -555,8 +555,8 @@ impl ReceiveBatch {
         &mut self.bytes[self.end..]
     }
 
-    /// Takes the first free bytes, which contain `received`, or are ignored if it is `None`. Returns the number
-    /// of datagrams.
+    /// Marks the first `slot_bytes` free bytes as used. They contain the datagrams of `received`, or are skipped
+    /// if it is `None`. Returns the number of datagrams.
     pub(super) fn take(&mut self, slot_bytes: usize, received: Option<ReceivedBytes>) -> usize {
         let begin = self.end;
         self.end = (begin + slot_bytes).min(self.bytes.len());

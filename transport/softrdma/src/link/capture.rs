@@ -1,4 +1,4 @@
-//! Writes the datagrams of a link into a capture file.
+//! Writes the datagrams of a link to a capture file.
 //!
 //! Records the datagrams that a link sends and receives, including those with a wrong ICRC or a forged
 //! source. Several devices and processes can share the file. Each record is appended as a whole or not at
@@ -216,7 +216,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Returns a lock of a whole file, whatever its length.
+/// Returns a lock on a whole file of any length.
 fn whole_file(kind: c_int) -> libc::flock {
     libc::flock {
         l_type: libc::c_short::try_from(kind).unwrap_or_default(),
@@ -281,7 +281,7 @@ fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
         }
         created => created?,
     };
-    // Set the permissions whatever the umask, so that the user can continue the capture.
+    // Set the permissions regardless of the umask, so that the user can continue the capture.
     file.set_permissions(Permissions::from_mode(PRIVATE))?;
     file.write_all(bytes)
 }
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!((counts(&link), counts(&other)), ((0, 3), (0, 2)));
     }
 
-    /// Each link stands for a process, since it has a separate open file.
+    /// Each link stands for a process, since it opens the file separately.
     #[test]
     fn concurrent_links_at_file_size_limit_leave_whole_records() {
         if !runs_alone(module_path!(), "concurrent_links_at_file_size_limit_leave_whole_records") {

@@ -42,7 +42,7 @@ struct Queue {
 
 impl AddressQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // A queue has no invariant that a panic could leave broken.
+        // A panic leaves the queue in a valid state.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

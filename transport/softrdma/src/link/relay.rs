@@ -43,7 +43,7 @@ const VERDICTS: [Option<Verdict>; 4] = [
     Some(Verdict::Unsure),
 ];
 
-/// Maximum number of bundles that are filled at once. If another one is needed, all are sent.
+/// Maximum number of unsent bundles. If another bundle is needed, all are sent.
 const MAX_BUNDLES: usize = 8;
 /// Maximum number of messages read at a time.
 const MESSAGES_IN_TURN: usize = 64;
@@ -55,7 +55,7 @@ const LOOK_EVERY: u32 = 8;
 /// Time after which the next receive polls the other members, in nanoseconds.
 const LOOK_AFTER_NS: u64 = 1_000_000;
 
-/// A request for a connection: the initiator's address and comm id.
+/// Initiator's address and comm id, which identify a connection request.
 type Request = (IpAddr, u32);
 
 #[derive(Debug, Default)]

@@ -328,7 +328,7 @@ pub(super) fn receive(
 pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
     sockets.into_iter().any(|socket| {
         let mut watched = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the pointer leads to one pollfd of this stack frame, and the call does not wait.
+        // SAFETY: the pointer leads to one pollfd of this stack frame, which the call does not retain.
         let ready = unsafe { libc::poll(&raw mut watched, 1, 0) };
         ready > 0
     })

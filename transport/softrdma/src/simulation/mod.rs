@@ -24,8 +24,7 @@ use std::sync::Arc;
 use trunkline_machine::Runtime;
 use trunkline_verbs::Memory;
 
-/// Carries datagrams between simulated hosts. It may lose, duplicate, reorder, corrupt and delay
-/// them.
+/// A network between simulated hosts, which may lose, duplicate, reorder, corrupt and delay datagrams.
 pub trait Network: Send + Sync + Debug {
     /// Carries a datagram that a process has sent. The simulation passes it, now or later, to
     /// [`SimulatedHost::deliver`] of the host with the destination address, which may be the sender's host.

@@ -37,7 +37,7 @@ const SPOILED: &[Spoiled] = &[
     ),
 ];
 
-/// Returns a valid message: an RTU for a connection that does not exist.
+/// Returns a valid message, which is an RTU for a connection that does not exist.
 fn rtu() -> Mad {
     CmMessage::Rtu(Ids { local_id: 0x7777_7777, remote_id: 0x7777_7778, private: [0; 224] }).mad(7)
 }
@@ -165,7 +165,7 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
     }
     assert_eq!((undecided.len(), node.counter("cm_limit")), (256, 300 - 256));
     assert!(undecided.iter().all(|kind| matches!(kind, CmEventKind::ConnectRequest { .. })));
-    // A process of this user has its own limit.
+    // Requests from a process of this user have a separate limit.
     let member_channel = member.cm_channel();
     let _asked = member.ask(at, &member_channel);
     next_request(&*channel);

@@ -96,7 +96,7 @@ fn wildcard_listener_accepts_requests_to_every_address() {
 
 #[test]
 fn client_uses_another_address_when_its_first_is_held_by_server() {
-    // Two devices without named addresses have the same addresses. The server was opened first.
+    // Two devices without given addresses use the same addresses. The server was opened first.
     let hub = Hub::new();
     let open = || {
         let link = LinkChoice::InProcess(Arc::clone(&hub));

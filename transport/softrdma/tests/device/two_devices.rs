@@ -97,7 +97,7 @@ fn sleeping_receiver_is_woken() {
             let mut none = [trunkline_verbs::Completion::default()];
             assert_eq!(far.cq.poll(&mut none), 0, "{link}");
             post(&*ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
-            // The sender sleeps too: its background thread receives the acknowledgement.
+            // The sender sleeps too, and its background thread receives the acknowledgement.
             near.cq.request_notify(Notify::Any).unwrap();
             let sent_before = near.cq.poll(&mut none);
             wait_readable(&*far.channel);

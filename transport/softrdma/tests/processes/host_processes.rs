@@ -202,7 +202,7 @@ fn process_killed_at_any_point_leaves_no_state() {
         for _ in 0..=rounds % 3 {
             process.after("ROUND ").unwrap();
         }
-        // The process may be at any point: within a change, with or without the lock.
+        // The process may be at any point of a change, with or without the lock.
         (0..rounds * 1_000).for_each(|_| std::hint::spin_loop());
         process.kill().unwrap();
         open(&*device, &path, BOTH).expect("the domain died with its holder").close().unwrap();

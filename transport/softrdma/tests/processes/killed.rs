@@ -129,7 +129,7 @@ impl Peer {
     }
 }
 
-/// Kills a peer while it is receiving a message.
+/// Kills a peer while a message to it is outstanding.
 fn peer_is_killed(near: PathChoice, path: &str) {
     let host = Host::new();
     let node = Node::open(options(&host, near), 1 << 16);

@@ -142,7 +142,7 @@ impl PeeredNode {
         (path.name, path.why)
     }
 
-    /// Returns the number of peers with which the test's device shares memory.
+    /// Returns the number of pairs through which the test's device shares memory.
     fn pairs(&self) -> u64 {
         self.node.counter("shm_peers")
     }

@@ -10,7 +10,7 @@ use trunkline_verbs::{Completion, CompletionStatus, QpType, SendOperation};
 
 const BYTES: u32 = 64;
 
-/// Three processes that share memory: the victim, its peer and the hostile process.
+/// The victim, its peer and the hostile process, which share memory.
 struct Setting {
     world: World,
     victim: Process,

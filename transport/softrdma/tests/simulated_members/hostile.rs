@@ -1,4 +1,4 @@
-//! A process that writes random words into the memory that it shares. Only its own connections may end.
+//! A process that writes random words to the memory that it shares with others. Only its own connections may end.
 
 use super::memory::{HOST, Way, bytes_at, operate, way};
 use super::world::{Process, World};
@@ -12,7 +12,7 @@ use trunkline_verbs::{
 /// Total number of words written.
 const WORDS: u64 = 1_000_000;
 const ROUNDS: u64 = 250;
-/// Number of words written before the others have a turn.
+/// Number of words written per turn of the simulation.
 const AT_ONCE: u64 = 40;
 /// Time after which a device shares memory again with a process that has written invalid words.
 const LONG_NS: u64 = 30_000_000_000;

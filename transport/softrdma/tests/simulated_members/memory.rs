@@ -157,7 +157,7 @@ fn gather_list_with_invalid_element_leaves_target_memory_unchanged() {
     assert!(one.node.counter("shm_packets_sent") > 30);
 }
 
-/// The devices run on this thread, so that the log has no errors of other tests.
+/// The devices run on this thread, so that the log does not contain errors of other tests.
 #[test]
 fn error_of_memory_only_qp_names_peer_address() {
     let errors = Log::new(Level::ERROR);

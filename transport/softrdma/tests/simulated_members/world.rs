@@ -199,7 +199,7 @@ impl World {
         if awake.is_empty() {
             let deadlines = self.tasks.iter().filter_map(|(_, task)| task.deadline());
             let arrivals = self.wire.under_way.lock().unwrap().keys().next().map(|(at, _)| *at);
-            // Without a deadline, the clock advances by a microsecond. The caller gives up after [`TURNS`] turns.
+            // Without a deadline, the clock advances by a microsecond. The caller gives up after `TURNS` turns.
             let next = deadlines.chain(arrivals).min().unwrap_or(now.plus_ns(1000));
             return self.clock.set(next.max(now));
         }

@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Name of the file for all addresses; the file for one address has the suffix `-ADDRESS`.
+/// Name of the file for all addresses. The name of the file for one address has the suffix `-ADDRESS`.
 const NAME: &str = "away";
 
 /// The software devices of a user in a network namespace.

@@ -111,7 +111,7 @@ pub(in crate::host) fn is_private_directory(path: &Path) -> Result<bool, HostErr
 /// Returns the reason why a file is not accepted; `None` for a directory of this user to which no other user
 /// can write.
 pub(in crate::host) fn fault(found: &Metadata) -> Option<&'static str> {
-    // Report another owner first, whatever the file is, since this user may be unable to remove it.
+    // Report another owner first, since this user may be unable to remove the file.
     if found.uid() != geteuid().as_raw() {
         Some(OF_ANOTHER_USER)
     } else if found.file_type().is_symlink() {

@@ -98,7 +98,7 @@ impl Marks {
     }
 
     pub(in crate::host) fn clear(&self, slot: u16) {
-        // Unlock explicitly: a forked child may share the open file and would keep the lock.
+        // Unlock explicitly, since a forked child may share the open file and would keep the lock.
         let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_UNLCK)));
     }
 

@@ -83,7 +83,7 @@ enum Shortage {
     /// The system refuses them. There are no attempts, and the listener is not watched, until
     /// [`Connections::resume`].
     Now,
-    /// The system refused them at the last attempt. The next attempt shows if it still does.
+    /// The system refused them earlier, and no attempt has succeeded since then.
     Before,
 }
 
@@ -365,7 +365,7 @@ impl Connections {
         if self.shortage != Shortage::Now {
             return;
         }
-        // Watch the listener again first: if a connection is waiting, this makes the set readable.
+        // Watch the listener again first, which makes the set readable if a connection is waiting.
         if self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER)).is_ok() {
             self.set(Shortage::Before);
         }
@@ -453,7 +453,7 @@ impl Connections {
                 self.counts.nonsense();
                 self.end(oldest);
             }
-            // Read the new connection: its hello has usually arrived already.
+            // Read the new connection, since its hello has usually arrived already.
             self.readable.push_back(key as u64);
         }
         self.readable.push_back(LISTENER);
@@ -505,7 +505,7 @@ impl Connections {
     /// Handles a hello.
     fn name(&mut self, key: usize, length: usize) {
         let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
-        // Accept messages of a member that has left, since they are read before the end of its connection.
+        // Accept messages from a member that has left, since they are read before the end of its connection.
         let Some(from) = from.filter(|from| self.host.has_joined(*from)) else {
             self.counts.nonsense();
             self.end(key);

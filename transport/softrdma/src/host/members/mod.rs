@@ -93,7 +93,7 @@ struct MessageQueues {
     spare: Vec<Vec<u8>>,
 }
 
-/// Transport of messages: sockets, or inboxes in a simulation.
+/// Transport of messages, which are sockets, or inboxes in a simulation.
 #[derive(Debug)]
 enum Way {
     Sockets(Box<Connections>),
@@ -270,7 +270,7 @@ impl Members {
         message
     }
 
-    /// Takes back the buffer of a handled message.
+    /// Keeps the buffer of a handled message for reuse.
     pub(crate) fn reuse(&self, mut bytes: Vec<u8>) {
         if bytes.capacity() > SPARE_BYTES {
             return;

@@ -33,7 +33,7 @@ impl Ticks {
     }
 }
 
-/// The process that listens at the other end of a connection, as its socket shows it.
+/// Credentials of the process that listens at the other end of a connection, as reported by the socket.
 #[derive(Debug)]
 pub(super) struct Listening {
     uid: u32,

@@ -90,7 +90,7 @@ impl Areas {
         }
     }
 
-    /// Returns true in the process that created this value. A forked child has none of its areas.
+    /// Returns true in the process that created this value. The areas are not mapped in a forked child.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.0 {
             AreaSource::Mapped(fork) => fork.is_own_process(),
@@ -190,18 +190,18 @@ impl OwnArea {
         from.copy_to(at, permitted, self.bytes.memory(), offset)
     }
 
-    /// Loads a word, for messages of a member to itself.
+    /// Loads a word, for messages from a member to itself.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.bytes.memory().load(offset).unwrap_or(0)
     }
 
-    /// Copies bytes out, for messages of a member to itself.
+    /// Copies bytes out, for messages from a member to itself.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let read = self.bytes.memory().read(offset, into);
         debug_assert_eq!(read, Ok(()), "own offsets are inside");
     }
 
-    /// Copies `length` bytes to offset `at` of another memory, for messages of a member to itself.
+    /// Copies `length` bytes to offset `at` of another memory, for messages from a member to itself.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`] if the range is outside the other memory.

@@ -147,7 +147,7 @@ fn memory_file() -> io::Result<OwnedFd> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call above has just made the descriptor, and it is not shared.
+    // SAFETY: the call above has just created the descriptor, which is not shared.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
@@ -222,7 +222,7 @@ fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     }
     // SAFETY: the header is followed by at least one descriptor, as its length shows.
     let descriptor = unsafe { libc::CMSG_DATA(header).cast::<i32>().read_unaligned() };
-    // SAFETY: the kernel has just made the descriptor for this message, and it is not shared.
+    // SAFETY: the kernel has just created the descriptor for this message, and it is not shared.
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
@@ -249,7 +249,7 @@ pub(in crate::host) fn without_memory(length: u64) -> OwnedFd {
 #[cfg(test)]
 pub(in crate::host) fn can_map_for_writing(file: &File, length: usize) -> io::Result<()> {
     let start = map(Some(file), length, libc::PROT_READ | libc::PROT_WRITE)?;
-    // SAFETY: the line above has mapped it.
+    // SAFETY: `map` has just mapped this range, and there are no references to it.
     unsafe { libc::munmap(start.as_ptr().cast(), length) };
     Ok(())
 }

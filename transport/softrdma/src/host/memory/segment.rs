@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use trunkline_verbs::headroom;
 
-/// Length of the segment's own header in bytes, at its start.
+/// Length of the header at the start of a segment, in bytes.
 pub(crate) const HEADER: usize = 64;
-/// Offset in the header of the number that identifies the format.
+/// Offset of the format identifier in the header.
 const MAGIC: usize = 0;
-/// Offset in the header of the segment's length in bytes.
+/// Offset of the segment's length, in bytes, in the header.
 const LENGTH: usize = 8;
 
 /// Maximum number of attempts to exchange a word. An attempt fails only because another member has succeeded,

@@ -68,7 +68,7 @@ impl MemberId {
 pub(in crate::host) struct Table {
     /// Contents of the records, for errors.
     pub(in crate::host) holds: &'static str,
-    /// Offset of the word with an upper bound of the indices of used records.
+    /// Offset of the word with an upper bound on the indices of used records.
     pub(in crate::host) used: usize,
     /// Maximum number of records.
     pub(in crate::host) capacity: usize,
@@ -78,13 +78,13 @@ pub(in crate::host) struct Table {
 /// Length of a record, in bytes.
 const RECORD: usize = 32;
 
-/// CM services: service id, and address in two words.
+/// Records of CM services, with the service id, and the address in two words.
 pub(in crate::host) static SERVICES: Table =
     Table { holds: "listening endpoints", used: COUNTERS + 24, capacity: 4096, start: RECORDS };
-/// UDP ports from which members send: address in two words, and port.
+/// Records of UDP ports from which members send, with the address in two words, and the port.
 pub(in crate::host) static PORTS: Table =
     Table { holds: "UDP ports", used: COUNTERS + 32, capacity: 4096, start: RECORDS + RECORD * 4096 };
-/// References to XRC domains: device, inode, number.
+/// Records of references to XRC domains, with the device, inode and number.
 pub(in crate::host) static DOMAINS: Table =
     Table { holds: "open XRC domains", used: COUNTERS + 40, capacity: 16384, start: RECORDS + RECORD * 8192 };
 

@@ -32,9 +32,9 @@ const ALIVE_FOR: Duration = Duration::from_millis(20);
 /// Maximum time for which packets from released ports are accepted.
 const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
 
-/// Bit in a record's port: the owner is about to exit without releasing the port.
+/// Bit in a record's port, set if the owner is about to exit without releasing the port.
 const IS_ENDING: u64 = 1 << 16;
-/// Bit in a record of port 4791: the owner has not bound the port yet, or is closing it.
+/// Bit in a record of port 4791, set if the owner has not bound the port yet or is closing it.
 const IS_UNSETTLED: u64 = 1 << 17;
 /// Maximum number of further attempts at port 4791 while another member binds or closes it.
 const ATTEMPTS: u32 = 100;

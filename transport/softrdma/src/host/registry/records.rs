@@ -63,7 +63,7 @@ impl Host {
     }
 
     /// Writes a record of this member into an empty place among the first [`KEPT`], or else into the first
-    /// free place. Records of dead members are thus kept for a while, since they show what these members had.
+    /// free place. Records of dead members are thus kept for a while, so that [`Host::was_left`] can find them.
     pub(in crate::host) fn put(&self, table: &'static Table, words: [u64; 3]) -> Result<Record, HostError> {
         let is_empty =
             |index: &usize| self.registry.word64(table.record(*index)).load(Ordering::Relaxed) & MEMBER == 0;

@@ -114,12 +114,12 @@ impl Targets {
         Ok(record)
     }
 
-    /// Adds a handle of this member to a TGT; returns `None` if the domain has no such TGT.
+    /// Adds a handle of this member to a TGT. Returns `None` if the domain does not contain the TGT.
     pub(crate) fn join(&self, number: u32, domain: u64) -> Result<Option<TargetRecord>, HostError> {
         let _locked = self.host.lock()?;
         let found = self.find(number).filter(|record| self.domain(*record) == Some(domain));
         let Some(record) = found else { return Ok(None) };
-        // A TGT whose handles all belonged to dead members counts as destroyed (contract B5).
+        // A TGT counts as destroyed if all its handles belong to dead members (contract B5).
         if self.executor(record).is_none_or(|executor| !self.host.is_alive(executor)) && !self.is_held(record)
         {
             self.free(record);
@@ -145,7 +145,7 @@ impl Targets {
         Ok(self.free_unheld(record))
     }
 
-    /// Destroys the TGT if no living member has a handle on it.
+    /// Destroys the TGT if no living member has a handle to it.
     pub(crate) fn sweep(&self, record: TargetRecord) -> Result<Left, HostError> {
         let _locked = self.host.lock()?;
         Ok(if self.exists(record) { self.free_unheld(record) } else { Left::Nobody(None) })
@@ -291,7 +291,7 @@ impl Targets {
         }
     }
 
-    /// Frees the records at a number's places whose executor is dead, and on which no living member has a
+    /// Frees the records at a number's places whose executors are dead, and to which no living member has a
     /// handle.
     fn free_abandoned(&self, number: u32) {
         for start in places(number) {

@@ -22,7 +22,7 @@ fn now() -> Time {
     Clock::monotonic().now()
 }
 
-/// A datagram that has arrived: source, destination, bytes.
+/// Source, destination and bytes of a datagram that has arrived.
 type Arrival = (SocketAddr, SocketAddr, Vec<u8>);
 
 /// A member with its link.

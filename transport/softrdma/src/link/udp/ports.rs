@@ -73,11 +73,11 @@ pub(super) struct Ports {
     /// The device's port.
     main_port: u16,
     bound: Vec<Bound>,
-    /// Messages to the other processes at the addresses of this one; `None` if addresses are not shared.
+    /// Connections with the other members; `None` if addresses are not shared.
     members: Option<Arc<Members>>,
     /// True if port 4791 is left to the first shard.
     leaves_roce_port: bool,
-    /// Sockets of the first shard, and handles to the sockets among them from which this shard has sent.
+    /// Sockets of the first shard, and this shard's handles to those of them that it uses.
     first: Arc<FirstSockets>,
     shared: Vec<Bound>,
     attempt: Option<Attempt>,
