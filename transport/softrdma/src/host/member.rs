@@ -141,7 +141,6 @@ impl Host {
         self.udp_port
     }
 
-    /// Returns the identifier of this member.
     pub(crate) fn me(&self) -> MemberId {
         self.me
     }

@@ -156,7 +156,6 @@ impl Relay {
         is_other
     }
 
-    /// Sends the bundles.
     pub(super) fn flush(&mut self) {
         for (to, mut bundle) in self.bundles.drain(..) {
             let datagrams = Pieces { bytes: &bundle }.count() as u64;

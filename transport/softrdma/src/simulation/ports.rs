@@ -23,7 +23,6 @@ const MTU_BYTES: u32 = 9000;
 /// First port assigned for port 0.
 const FIRST_EPHEMERAL: u16 = 49_152;
 
-/// A host's ports.
 #[derive(Debug)]
 pub(super) struct Ports {
     network: Arc<dyn Network>,

@@ -11,7 +11,6 @@ use trunkline_verbs::{CmId, Device, PortSpace, QpType, VerbsError};
 
 /// Environment variable that selects the part of a process started by a test.
 const PART: &str = "TRUNKLINE_TEST_PART";
-/// Environment variable with the runtime directory.
 const RUNTIME: &str = "TRUNKLINE_RUNTIME_DIR";
 
 /// A directory of one test, which contains the runtime directory of its processes. Removed when dropped.
@@ -28,7 +27,6 @@ impl Host {
         self.0.join(name)
     }
 
-    /// Returns the runtime directory.
     pub(crate) fn runtime(&self) -> PathBuf {
         self.path("run")
     }

@@ -110,7 +110,6 @@ impl Node {
         self.srq.post_receive(&[ReceiveRequest { wr_id, scatter: &scatter }]).unwrap();
     }
 
-    /// Polls until a completion arrives.
     pub(crate) fn completion(&self) -> Completion {
         let until = Instant::now() + BOUND;
         let mut one = [Completion::default()];
@@ -229,7 +228,6 @@ pub(crate) fn join_at(near: &Node, far: &Node, listens_at: IpAddr, to: IpAddr) -
     join_by([QpType::XrcIni, QpType::XrcTgt], near, far, listens_at, to)
 }
 
-/// Connects two RC QPs.
 pub(crate) fn join_rc(near: &Node, far: &Node) -> Joined {
     join_by([QpType::Rc; 2], near, far, far.address, far.address)
 }
@@ -248,7 +246,6 @@ fn join_by(types: [QpType; 2], near: &Node, far: &Node, listens_at: IpAddr, to: 
     Joined { ini, tgt, near_id, far_id, far_channel, _near_channel: near_channel, _listener: listener }
 }
 
-/// Waits for a connection request.
 pub(crate) fn next_request(channel: &dyn CmChannel) -> Arc<dyn CmId> {
     match next_event(channel).kind {
         CmEventKind::ConnectRequest { id, .. } => id,
@@ -275,7 +272,6 @@ pub(crate) fn wait_readable(fd: &(impl AsFd + ?Sized)) {
     assert!(!events.is_empty(), "the descriptor never became readable");
 }
 
-/// Waits for the next connection event.
 pub(crate) fn next_event(channel: &dyn CmChannel) -> CmEvent {
     let until = Instant::now() + BOUND;
     loop {
@@ -293,7 +289,6 @@ pub(crate) fn connect(near: &Node, far: &Node) -> (Arc<dyn QueuePair>, Arc<dyn Q
     connect_at(near, far, Mtu::Mtu1024)
 }
 
-/// Connects with the given path MTU.
 pub(crate) fn connect_at(near: &Node, far: &Node, mtu: Mtu) -> (Arc<dyn QueuePair>, Arc<dyn QueuePair>) {
     let (ini, tgt) = (near.qp(QpType::XrcIni), far.qp(QpType::XrcTgt));
     bring_up_at(&*ini, far.address, tgt.number(), mtu);
@@ -330,7 +325,6 @@ pub(crate) fn steps(peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) -> [QpModify; 3] 
     HandMadeConnection { mtu, rd_atomic: READS, ..HandMadeConnection::new(peer, peer_qp) }.steps()
 }
 
-/// Posts one signalled request.
 pub(crate) fn post(
     ini: &dyn QueuePair,
     operation: SendOperation,

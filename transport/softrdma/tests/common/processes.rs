@@ -52,7 +52,6 @@ impl Soft {
         Self { faults: Some(plan), ..self }
     }
 
-    /// Makes all processes use shared memory.
     pub(crate) fn by_memory(self) -> Self {
         Self { path: PathChoice::Shm, ..self }
     }

@@ -66,7 +66,7 @@ fn foreign_peer_is_accepted_from_its_second_packet_on() {
 }
 
 #[test]
-fn fatal_nak_as_first_packet_of_foreign_peer_arrives() {
+fn fatal_nak_is_accepted_as_first_packet_of_foreign_peer() {
     for (distance, ends) in [(1, false), (0, true)] {
         let mut setup = Setup::new();
         let ini = setup.node().qp(QpType::XrcIni);
@@ -161,7 +161,7 @@ fn processes_at_one_address_recognize_foreign_peer_by_packets_to_all() {
 }
 
 #[test]
-fn no_identification_is_derived_for_peer_of_our_own_device() {
+fn identification_is_not_derived_for_software_peer() {
     let mut setup = Setup::new();
     assert!(setup.send(0));
     for identification in 700..710 {

@@ -21,7 +21,6 @@ use trunkline_verbs::{Device, PortSpace, QpInit, QpType, XrcdFlags};
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
 /// Environment variable with the numbers of the closed streams.
 const CLOSED: &str = "TRUNKLINE_TEST_CLOSED";
-/// Output of a program.
 const PRINTED: &[u8] = b"printed by the program\n";
 
 #[test]

@@ -233,7 +233,7 @@ fn connection_waiting_at_descriptor_limit_does_not_use_processor() {
 }
 
 #[test]
-fn member_without_descriptors_uses_no_processor_time_and_does_not_take_holder_for_dead() {
+fn member_without_descriptors_does_not_use_processor_or_take_holder_for_dead() {
     let (host, address) = (Host::new(), common::address());
     // Here the other process has to open the connection.
     let first = open(host.options(), address).unwrap();
@@ -308,6 +308,6 @@ fn device_without_room_for_registry_is_refused_with_remedy() {
 }
 
 #[test]
-fn lack_of_room_refuses_only_shared_targets() {
+fn full_runtime_directory_refuses_only_shared_targets() {
     run_on_small_file_system("room for one", 4096);
 }

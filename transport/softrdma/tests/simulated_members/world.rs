@@ -111,7 +111,6 @@ impl World {
         host
     }
 
-    /// Starts a process with a node on a host.
     pub(crate) fn process(&mut self, host: &Arc<SimulatedHost>) -> Process {
         self.process_with(host, PathChoice::Udp)
     }
@@ -171,7 +170,6 @@ impl World {
         self.stepped.below(bound)
     }
 
-    /// Returns a random number.
     pub(crate) fn random(&self) -> u64 {
         self.stepped.random()
     }
@@ -209,12 +207,10 @@ impl World {
         }
     }
 
-    /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// Lets this time pass.
     pub(crate) fn pass(&mut self, nanoseconds: u64) {
         self.clock.set(self.clock.now().plus_ns(nanoseconds));
     }

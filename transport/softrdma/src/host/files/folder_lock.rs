@@ -26,7 +26,6 @@ use trunkline_machine::Runtime;
 use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::headroom;
 
-/// The name of the lock file.
 pub(in crate::host) const NAME: &str = "lock";
 /// Prefix of the names of lock files whose holders were stopped. The inode number of the file follows.
 const REPLACED: &str = "lock.";
@@ -72,7 +71,6 @@ impl FolderLock {
         &self.path
     }
 
-    /// Returns the open folder.
     pub(in crate::host) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
@@ -232,7 +230,6 @@ impl Locked<'_> {
         Self { held: None, kept: None }
     }
 
-    /// Returns the lock file.
     pub(in crate::host) fn file(&self) -> Option<&File> {
         self.held.as_deref()
     }

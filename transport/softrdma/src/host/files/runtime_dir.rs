@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 /// one of them finds port 4791 in use.
 pub(in crate::host) const FORMAT: u32 = 8;
 
-/// Name of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::host) struct FolderName {
     /// Inode of the network namespace; `None` without `/proc`. All processes of this user are then assumed to

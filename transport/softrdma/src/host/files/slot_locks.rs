@@ -20,7 +20,6 @@ use trunkline_verbs::descriptors::above_stdio;
 
 /// The prefix of the names of the slots' lock files.
 pub(in crate::host) const SLOT: &str = "slot-";
-/// The name of the registry.
 pub(in crate::host) const REGISTRY: &str = "registry";
 
 /// Returns true if a member lives in a folder, or if that cannot be determined. The caller has locked the

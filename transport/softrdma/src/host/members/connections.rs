@@ -97,7 +97,7 @@ struct Connection {
     made: Ticks,
 }
 
-/// One member's connections with the others.
+/// A member's connections with other members.
 #[derive(Debug)]
 pub(super) struct Connections {
     connections: Slab<Connection>,
@@ -291,7 +291,6 @@ impl Connections {
                 .is_ok_and(|ready| ready > 0)
     }
 
-    /// Appends the counters.
     pub(super) fn counters(&self, into: &mut Vec<Counter>) {
         self.counts.list(into);
     }

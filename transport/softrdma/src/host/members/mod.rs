@@ -72,7 +72,7 @@ pub(crate) enum Received {
     Lost,
 }
 
-/// This member's messages to and from the others.
+/// This member's messages to and from other members.
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Mutex<MessageQueues>,
@@ -126,7 +126,6 @@ impl Members {
         Ok(Arc::new(Self { state, has_queued: AtomicBool::new(false), is_short, epoll, host }))
     }
 
-    /// Returns the registry.
     pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
@@ -303,7 +302,6 @@ impl Members {
         self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
     }
 
-    /// Appends the counters.
     pub(crate) fn counters(&self, into: &mut Vec<Counter>) {
         match &self.lock().way {
             Way::Sockets(connections) => connections.counters(into),

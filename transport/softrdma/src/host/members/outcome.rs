@@ -40,17 +40,14 @@ impl Counts {
         }
     }
 
-    /// Counts a message that arrived.
     pub(super) const fn received(&mut self) {
         self.received += 1;
     }
 
-    /// Counts invalid data.
     pub(super) const fn nonsense(&mut self) {
         self.nonsense += 1;
     }
 
-    /// Appends the counters.
     pub(super) fn list(&self, into: &mut Vec<Counter>) {
         into.extend([
             Counter { name: "local_sent", value: self.sent },

@@ -78,7 +78,6 @@ pub(crate) enum Left {
 }
 
 impl Targets {
-    /// Maps the table.
     pub(crate) fn open(host: Arc<Host>) -> Result<Self, HostError> {
         let locked = host.lock()?;
         let segment = host.segment(&locked, "targets", MAGIC, [TABLE + RECORDS * RECORD, TABLE])?;
@@ -86,7 +85,6 @@ impl Targets {
         Ok(Self { host, segment })
     }
 
-    /// Returns the host's registry.
     pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
@@ -193,7 +191,6 @@ impl Targets {
         MemberId::unpack(word).filter(|_| self.exists(record))
     }
 
-    /// Returns the domain.
     pub(crate) fn domain(&self, record: TargetRecord) -> Option<u64> {
         let domain = self.word64(record, DOMAIN).load(Ordering::Relaxed);
         self.exists(record).then_some(domain)

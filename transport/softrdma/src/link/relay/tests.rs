@@ -391,7 +391,7 @@ fn datagrams_for_non_reading_member_are_dropped_and_not_queued() {
 }
 
 #[test]
-fn malformed_bundles_of_member_reach_no_batch() {
+fn malformed_bundles_of_member_do_not_reach_batch() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut victim = Member::at(&folder, address);

@@ -105,12 +105,10 @@ impl Ports {
         }
     }
 
-    /// Sets the device's port.
     pub(super) fn receive_at(&mut self, port: u16) {
         self.main_port = port;
     }
 
-    /// Returns the device's port.
     pub(super) fn main_port(&self) -> u16 {
         self.main_port
     }
@@ -157,7 +155,6 @@ impl Ports {
         self.shared.get_mut(shared?)
     }
 
-    /// Adds a socket.
     fn add(&mut self, bound: Bound) {
         if !self.leaves_roce_port {
             self.first.lock().extend(bound.socket.share());
@@ -228,7 +225,6 @@ impl Ports {
         Ok(())
     }
 
-    /// Closes an address.
     pub(super) fn close(&mut self, address: IpAddr) {
         self.shared.retain(|bound| bound.address != address);
         if !self.leaves_roce_port {

@@ -60,7 +60,6 @@ impl Actor {
         RemoteAddress { address: IoAddress(address.parse().unwrap()), rkey: Rkey(rkey.parse().unwrap()) }
     }
 
-    /// Posts receives.
     pub(crate) fn post(&mut self, count: u32) {
         for _ in 0..count {
             self.ask(&format!("receive s {} {} {RECEIVE}", self.next, place(self.next)));
@@ -78,12 +77,10 @@ impl Actor {
         Taken { status: status.to_owned(), word }
     }
 
-    /// Kills the process by SIGKILL.
     pub(crate) fn kill(self) {
         self.puppet.kill().unwrap();
     }
 
-    /// Stops the process by SIGSTOP.
     pub(crate) fn stop(&self) {
         self.puppet.process().stop();
     }
