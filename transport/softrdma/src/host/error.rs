@@ -22,7 +22,7 @@ pub enum HostError {
         /// The remedy.
         remedy: &'static str,
     },
-    /// The directory does not exist. Returned only by functions that do not create it.
+    /// The directory does not exist. Only functions that do not create it return this.
     #[error("the runtime directory {path:?} does not exist: no node of this user has used it; {origin}")]
     Absent {
         /// The directory.
