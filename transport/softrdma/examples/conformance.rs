@@ -1,12 +1,12 @@
-//! The XRC contract on the software device, item by item: what `cargo conformance` runs.
+//! Checks the items of the XRC contract on the software device. `cargo conformance` runs this program.
 //!
 //! ```text
 //! cargo conformance [--json] [ITEM...]
 //! ```
 //!
-//! Each item is checked in one process, over UDP on two addresses, and between processes on one address
-//! if it needs them; for those this program also starts itself as the puppet. The report goes to
-//! standard output, progress to standard error. The exit status is 1 if an item failed and 2 for invalid
+//! Each item is checked within one process over UDP on two addresses, or, if it needs processes, between
+//! processes on one address. In that case the program starts itself as the puppet. It writes the report to
+//! standard output, and progress to standard error. The exit status is 1 if an item failed, and 2 for invalid
 //! arguments.
 
 #[path = "../tests/common/mod.rs"]

@@ -1,4 +1,4 @@
-//! One end of the interoperability test, on the software device. `trunkline_conformance::WireOrder` lists its
+//! One side of the interoperability test, on the software device. `trunkline_conformance::WireOrder` lists the
 //! arguments.
 
 use std::process::ExitCode;

@@ -1,8 +1,7 @@
-//! An idle device uses no processor time.
+//! An idle device does not wake up.
 //!
-//! Runs in its own process because it inspects all threads of the process.
-//!
-//! In real time, since the processor time of threads is measured.
+//! The test runs in a separate process because it inspects all threads of the process. It runs in real time,
+//! since it counts the context switches of threads.
 
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
@@ -13,12 +12,12 @@ use std::time::Duration;
 use trunkline_testkit::{runs_alone, wait_until};
 use trunkline_verbs::{CompletionStatus, Notify, SendOperation};
 
-/// Returns how many times the background threads of all devices have gone to sleep.
+/// Returns the number of times that the background threads of all devices have gone to sleep.
 fn sleeps() -> u64 {
     let mut total = 0;
     for task in fs::read_dir("/proc/self/task").unwrap() {
         let task = task.unwrap().path();
-        // A joined thread is still listed for a moment, and may be gone when its files are read.
+        // A joined thread is still listed for a moment, and may have disappeared when its files are read.
         let read = |file: &str| fs::read_to_string(task.join(file));
         let (Ok(name), Ok(status)) = (read("comm"), read("status")) else { continue };
         if name.trim() != "trunkline-card" {
@@ -44,8 +43,8 @@ fn idle_device_does_not_wake_up() {
             assert_eq!(near.completion().status, CompletionStatus::Success);
         }
         near.cq.request_notify(Notify::Any).unwrap();
-        // Timers that the traffic has set expire during this time: probes after some milliseconds, and the
-        // ACK timeout of 67 ms. A thread with a periodic tick would wake 400 times in each period.
+        // Timers set by the traffic expire during this time, such as probes after some milliseconds and the
+        // ACK timeout after 67 ms. A thread with a tick of 1 ms would wake 400 times in each period.
         wait_until("a period in which the devices sleep", Duration::from_secs(60), || {
             let before = sleeps();
             std::thread::sleep(Duration::from_millis(400));

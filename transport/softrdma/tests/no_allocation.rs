@@ -1,6 +1,6 @@
 //! The hot path does not allocate.
 //!
-//! Runs in its own process because the counting allocator counts for the whole process.
+//! The test runs in a separate process because the allocator counts the allocations of the whole process.
 
 use crate::common;
 use crate::common::node::{Node, connect};

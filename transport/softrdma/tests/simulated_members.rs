@@ -1,6 +1,6 @@
-//! Several processes at one address, in virtual time: the successor of a dead holder of port 4791, a shared
-//! TGT whose executor dies between two stores, and memory that processes share. All of it runs on one thread
-//! and depends only on the seed.
+//! Several processes at one address, in virtual time. The tests cover the successor of a dead holder of port
+//! 4791, a shared TGT whose executor dies between two stores, and memory that processes share. Each runs on one
+//! thread and depends only on its seed.
 
 mod forged;
 mod hostile;
@@ -55,7 +55,7 @@ fn connect(world: &mut World, from: &Node, to: &Node, listener: &Listener) -> Co
     let channel = from.cm_channel();
     let (active, ini) = from.ask(remote, &channel);
     let id = loop {
-        // The last connection may not have been reported as established before.
+        // An event of the previous connection may arrive first.
         if let CmEventKind::ConnectRequest { id, .. } = cm_event(world, &*listener.channel).kind {
             break id;
         }
@@ -164,8 +164,8 @@ fn members_continue_after_holder_of_port_4791_is_killed() {
     assert_ne!(runs[0], runs[1]);
 }
 
-/// Lets a process connect to another at its address, perhaps disconnect, and exit. One of the two holds port
-/// 4791. Returns true if the other detects the exit.
+/// Lets a process connect to another process at its address, perhaps disconnect, and exit. One of the two holds
+/// port 4791. Returns true if the other process detects the exit.
 fn learns_of_exit(seed: u64) -> bool {
     let mut world = World::new(seed);
     world.use_loopback();
@@ -196,7 +196,7 @@ fn learns_of_exit(seed: u64) -> bool {
     false
 }
 
-/// The last message of the process is not repeated, so a program that waits for the event would wait forever.
+/// The last message of the process is not repeated. If it were lost, the peer would wait for the event forever.
 #[test]
 fn exiting_process_disconnects_peers_at_its_address() {
     let missed: Vec<u64> = (0..200).filter(|seed| !learns_of_exit(*seed)).collect();
@@ -209,7 +209,7 @@ fn has_ended(channel: &dyn CmChannel) -> bool {
     events.filter(|event| matches!(event.kind, CmEventKind::Disconnected { .. })).count() > 0
 }
 
-/// Maximum time until a death on the host is detected. The retries of an idle QP do not run out.
+/// Maximum time until the death of a process on the host is detected, without the help of retries.
 const NOTICED: Duration = Duration::from_millis(200);
 
 /// Runs until a connection of the channel has ended because of a death.
@@ -287,7 +287,7 @@ fn connection_outlives_executor_while_another_process_has_handle() {
     is_told(&mut world, &*connected.channel);
 }
 
-/// Gives a node a domain that a file names.
+/// Replaces a process's node with a node in the domain of a file.
 fn sharing(process: Process, file: &std::fs::File) -> Process {
     let Node { device, address, .. } = process.node;
     Process { node: Node::in_domain(device, address, 1 << 16, Some(file.as_fd())), ..process }

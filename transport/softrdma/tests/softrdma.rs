@@ -1,5 +1,5 @@
-//! The tests of the software device, in one binary to save link time. A test that inspects its whole process
-//! runs in a separate process (`runs_alone`).
+//! Tests of the software device, in one binary to save link time. A test that inspects its whole process runs in
+//! a separate process (`runs_alone`).
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

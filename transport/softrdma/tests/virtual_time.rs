@@ -1,7 +1,7 @@
-//! Devices in virtual time: they have no threads and use only a simulated clock, and equal seeds give equal
-//! events at equal times.
+//! Devices in virtual time have no threads and use only a simulated clock. Equal seeds give equal events at equal
+//! times.
 //!
-//! One test runs in its own process because it inspects all threads of the process.
+//! One test runs in a separate process because it inspects all threads of the process.
 
 use crate::common::node::{Node, connect, post};
 use crate::simulated_members::world::World;

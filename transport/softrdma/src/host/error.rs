@@ -32,7 +32,7 @@ pub enum HostError {
         /// The setting that chose it.
         origin: &'static str,
     },
-    /// The operating system refused something.
+    /// The operating system refused an operation.
     #[error("cannot {doing} {path:?}: {source}{}", remedy(source))]
     Os {
         /// The failed operation, as a verb.

@@ -141,7 +141,6 @@ impl Host {
         self.udp_port
     }
 
-    /// Returns the identifier of this member.
     pub(crate) fn me(&self) -> MemberId {
         self.me
     }
@@ -162,7 +161,7 @@ impl Host {
         }
     }
 
-    /// Returns the life of this process in a simulation; `None` outside.
+    /// Returns the life of this process in a simulation; `None` on a real host.
     pub(super) fn life(&self) -> Option<&Arc<Life>> {
         match &self.presence {
             Presence::Folder { .. } => None,
@@ -197,7 +196,7 @@ impl Host {
         current(&self.registry, slot)
     }
 
-    /// Returns true if a member is in its slot, or may have been there before.
+    /// Returns true if a member is in its slot, or may have been in it earlier.
     pub(super) fn has_joined(&self, member: MemberId) -> bool {
         let last = self.registry.word64(LAST_GENERATION).load(Ordering::Acquire);
         match self.current(member.slot) {
@@ -230,7 +229,7 @@ impl Host {
         }
     }
 
-    /// Takes the lock around slow changes.
+    /// Takes the lock that protects slow changes.
     pub(super) fn lock(&self) -> Result<Locked<'_>, HostError> {
         match &self.presence {
             Presence::Folder { lock, .. } if self.is_own_process() => lock.lock(),
@@ -239,7 +238,7 @@ impl Host {
         }
     }
 
-    /// Returns true if the lock was not replaced since it was taken. A member that replaced it may have
+    /// Returns true if the lock has not been replaced since it was taken. A member that replaced it may have
     /// changed the registry.
     pub(super) fn is_locked(&self, locked: &Locked<'_>) -> bool {
         match &self.presence {
@@ -325,7 +324,7 @@ fn take_slot<T>(
         let next = |last: u64| {
             let next = u32::try_from(last).ok().and_then(|last| last.checked_add(1));
             // The word is damaged, or 2^32 members have joined. Continue with a random generation, which is
-            // hardly in use.
+            // unlikely to be in use.
             next.unwrap_or_else(|| u32::try_from(random() >> 33).unwrap_or(0) | 1)
         };
         let word = registry.word64(LAST_GENERATION);

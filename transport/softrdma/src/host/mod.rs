@@ -1,20 +1,21 @@
-//! The registry of a host: its members, and the numbers, services and domains that each owns.
+//! The registry of a host, which contains its members, and the numbers, services and domains of each member.
 //!
-//! A *member* is one opened device over UDP; a process may have several. The members of one user
-//! in one network namespace share the addresses of the one device `trunkline0`, and find each
-//! other through files in the runtime directory:
+//! A *member* is an opened device over UDP; a process may have several. The members of one user in one network
+//! namespace share the addresses of the device `trunkline0`, and find each other through files in the runtime
+//! directory:
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `registry` | the tables, mapped by every member |
-//! | `lock` | held around slow changes; the kernel frees it when its holder dies |
-//! | `away`, `away-ADDRESS` | request the removal of all removable devices, or of those at the address |
+//! | `lock` | held during slow changes; the kernel frees it when its holder dies |
+//! | `away` | requests the removal of all removable devices |
+//! | `away-ADDRESS` | requests the removal of the removable devices at the address |
 //! | `nodes` | folder with a socket of each running node, through which the node describes itself |
 //! | `slot-N` | locked by member N while it exists; the lock, and not a pid, shows that the member lives |
 //!
 //! | module | what it owns |
 //! |---|---|
-//! | `member` | joining, leaving, the list of living members, cleaning up after the dead |
+//! | `member` | joining, leaving, the list of living members, and clean-up after dead members |
 //! | `members` | messages between members |
 //! | `registry` | the registry's tables |
 //! | `files` | the runtime directory, its other files, and the locks |
@@ -24,9 +25,9 @@
 //! new one. The two groups are independent: the later group finds port 4791 taken by a process that is not a
 //! member, and the XRC domains of the groups are distinct.
 //!
-//! Reading takes no lock, and packet processing reads without system calls. Slow changes are made under
-//! `lock`. The registry may contain arbitrary values written by a faulty member. Values are checked when they
-//! are read, so they can cause wrong results, but nothing worse.
+//! Readers take no lock, and packet processing reads without system calls. Slow changes are made under `lock`.
+//! The registry may contain arbitrary values written by a faulty member. Values are checked when they are read,
+//! so that the worst consequence is a wrong result.
 
 mod error;
 mod files;

@@ -1,8 +1,8 @@
-//! Many datagrams in one buffer.
+//! Batches of datagrams, each in one buffer.
 //!
-//! Owns the bytes between the engine and a link. The device reuses one batch of each kind, so that a packet
-//! needs no allocation. A batch grows only with the number of its datagrams, which the device limits: it
-//! stops serving QPs while 64 packets wait for room on the link.
+//! Owns the bytes between the engine and a link. The device reuses one batch of each kind, so that packets do
+//! not need allocations. A batch grows only with the number of its datagrams. The device limits this number,
+//! since it stops serving QPs while 64 packets wait for room on the link.
 #![forbid(unsafe_code)]
 
 use super::Verdict;
@@ -10,23 +10,23 @@ use std::net::SocketAddr;
 use trunkline_roce::wire::ICRC_LENGTH;
 use trunkline_roce::wire::icrc::{MAX_SEGMENTS, SegmentDifferences};
 
-/// Maximum length of a datagram on a link, in bytes: a payload of 4,096 bytes with all headers is at most
-/// 4,096 + 96 (contract rocev2 3.3).
+/// Maximum length of a datagram on a link, in bytes. A payload of 4,096 bytes with all headers takes at most
+/// 4,096 + 96 bytes (contract rocev2 3.3).
 pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
 
-/// Maximum length of the segments of one call, in bytes: the UDP payload of an IPv4 packet.
+/// Maximum total length of the segments sent with one call, in bytes, which is the limit of an IPv4 packet.
 const MAX_MESSAGE_BYTES: usize = 65_507;
-/// Room for the segments that the kernel has joined, in bytes. It is not a multiple of the page size, so that
-/// successive receives do not use the same cache sets.
+/// Size of a buffer for segments that the kernel has joined, in bytes. It is not a multiple of the page size, so
+/// that successive receives do not use the same cache sets.
 pub(super) const JOINED_BYTES: usize = 65_536 + 256;
-/// Number of receives with that room. Together they take less than 2 MiB, so that no huge page with mostly
-/// unused memory replaces the pages.
+/// Number of these buffers. Together they take less than 2 MiB, so that the kernel does not back them with a
+/// mostly unused huge page.
 pub(super) const JOINED_SLOTS: usize = 31;
 
-/// One datagram: its UDP payload, source and destination.
+/// A datagram with its source and destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Source address and port. For a received datagram, they are the ones that it was sent from.
+    /// Source address and port.
     pub source: SocketAddr,
     /// Destination address and port.
     pub destination: SocketAddr,
@@ -34,8 +34,8 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Segmentation of datagrams. With it, one call may send several, which get the identifications 0, 1, 2 and
-/// so on.
+/// Segmentation of datagrams. One call can send several segmented datagrams, which get the identifications 0,
+/// 1, 2 and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Segmentation {
     /// Each datagram is sent with a separate call.
@@ -60,13 +60,12 @@ impl Ends {
     }
 }
 
-/// Endpoints of a batch's datagrams. Consecutive datagrams mostly have the same endpoints, which are then
-/// stored once.
+/// Endpoints of a batch's datagrams, stored once for consecutive datagrams with the same endpoints.
 #[derive(Debug, Default)]
 struct EndsList(Vec<Ends>);
 
 impl EndsList {
-    /// Returns the index of the endpoints, for a datagram that is appended to the batch.
+    /// Returns the index of the endpoints, and appends them unless they are the last ones.
     fn index_of(&mut self, ends: Ends) -> usize {
         if self.0.last() != Some(&ends) {
             self.0.push(ends);
@@ -88,7 +87,7 @@ struct DatagramRange {
     origin: Origin,
 }
 
-/// Datagrams sent with one call: segments of one length, of which the last may be shorter.
+/// Datagrams sent with one call. All have the same length, except that the last may be shorter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message<'a> {
     pub(super) destination: SocketAddr,
@@ -118,14 +117,14 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Sender of a received datagram, as identified by the link.
+/// Information from the link about a received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Origin {
-    /// True if the sender is a member of this host's registry, by its address and port.
+    /// True if the source address and port belong to a member of this host's registry.
     pub(crate) is_member: bool,
-    /// Verdict on the ICRC by the process that received the datagram, if there is one.
+    /// Result of the ICRC check in the process that received the datagram, if it made one.
     pub(crate) verdict: Option<Verdict>,
-    /// True if the network has marked the datagram because of a long queue (ECN's CE).
+    /// True if the network has marked the datagram because of congestion (ECN's CE).
     pub(crate) is_marked: bool,
 }
 
@@ -161,8 +160,8 @@ impl SendBatch {
         self.len() == 0
     }
 
-    /// Appends a datagram. `write` appends the datagram's bytes to the given buffer, and must not change the
-    /// bytes that are in it.
+    /// Appends a datagram. `write` appends the datagram's bytes to the given buffer, and must not change its
+    /// existing content.
     pub fn push_with(
         &mut self,
         source: SocketAddr,
@@ -238,8 +237,8 @@ impl SendBatch {
         if is_numbered { entry.segment } else { 0 }
     }
 
-    /// Joins the datagrams that were appended since the last call to messages, if their segmentation permits
-    /// it and `can_segment` returns true for their source. Returns the number of datagrams in these messages.
+    /// Combines the datagrams appended since the last call into messages, if their segmentation permits it and
+    /// `can_segment` returns true for their source. Returns the number of datagrams in these messages.
     pub(super) fn segment(&mut self, mut can_segment: impl FnMut(SocketAddr) -> bool) -> usize {
         let mut joined = 0;
         let mut at = self.unseen.max(self.first);
@@ -256,7 +255,7 @@ impl SendBatch {
         joined
     }
 
-    /// Joins datagrams with the same endpoints.
+    /// Combines datagrams with the same endpoints into messages.
     fn segment_run(&mut self, from: usize, count: usize, is_numbered: bool) -> usize {
         let mut joined = 0;
         let (mut segment, mut segment_bytes, mut message_bytes) = (0, 0, 0);
@@ -285,7 +284,7 @@ impl SendBatch {
         joined
     }
 
-    /// Makes each datagram a separate message, as before [`SendBatch::segment`].
+    /// Makes each datagram a separate message again, as before [`SendBatch::segment`].
     pub(super) fn unsegment(&mut self) {
         for at in self.first..self.entries.len() {
             let DatagramRange { start, length, .. } = self.entries[at];
@@ -325,7 +324,7 @@ impl SendBatch {
         }
     }
 
-    /// Removes all datagrams, and keeps the memory.
+    /// Removes all datagrams, but keeps the allocated memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.0.clear();
@@ -376,19 +375,19 @@ impl DatagramRange {
 /// Alignment of datagrams that are received after discarded ones.
 const ALIGNMENT: usize = 64;
 
-/// Content of one receive, which may be several datagrams.
+/// A received message, which may contain several datagrams.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReceivedBytes {
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
     pub(super) length: usize,
-    /// Length of each datagram but the last one.
+    /// Length of each datagram except the last, in bytes.
     pub(super) segment_bytes: usize,
     /// True if the network has marked the datagrams.
     pub(super) is_marked: bool,
 }
 
-/// Received datagrams. The number is fixed, except that segments received by one call may exceed it.
+/// Received datagrams. Their number is limited, except that segments received in one message may exceed it.
 #[derive(Debug)]
 pub struct ReceiveBatch {
     bytes: Vec<u8>,
@@ -419,7 +418,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Returns the maximum number of datagrams.
+    /// Returns the capacity in datagrams.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.slots
@@ -454,12 +453,12 @@ impl ReceiveBatch {
         (self.end, self.used) = (0, 0);
     }
 
-    /// Appends a copy of a datagram; returns false if the batch is full.
+    /// Appends a copy of a datagram. Returns false if the batch is full or the datagram is too long.
     pub fn push(&mut self, datagram: Datagram<'_>) -> bool {
         self.push_from(datagram, Origin::default())
     }
 
-    /// Appends a copy of a datagram with its origin; returns false if the batch is full.
+    /// Appends a copy of a datagram with its origin. See [`ReceiveBatch::push`].
     pub(crate) fn push_from(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let Datagram { source, destination, bytes } = datagram;
         if self.is_full() || bytes.len() > MAX_DATAGRAM_BYTES {
@@ -556,8 +555,8 @@ impl ReceiveBatch {
         &mut self.bytes[self.end..]
     }
 
-    /// Takes the first free bytes, which hold `received`, or bytes to ignore if it is `None`. Returns the
-    /// number of datagrams.
+    /// Marks the first `slot_bytes` free bytes as used. They contain the datagrams of `received`, or are skipped
+    /// if it is `None`. Returns the number of datagrams.
     pub(super) fn take(&mut self, slot_bytes: usize, received: Option<ReceivedBytes>) -> usize {
         let begin = self.end;
         self.end = (begin + slot_bytes).min(self.bytes.len());

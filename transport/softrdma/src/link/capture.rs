@@ -1,9 +1,9 @@
-//! Writes the datagrams of a link into a capture file.
+//! Writes the datagrams of a link to a capture file.
 //!
 //! Records the datagrams that a link sends and receives, including those with a wrong ICRC or a forged
 //! source. Several devices and processes can share the file. Each record is appended as a whole or not at
-//! all, under a lock on the file, and an existing capture is continued. If the disk fails, records are lost,
-//! but not packets: the first record that cannot be written ends the capture for all links of the device.
+//! all, under a lock on the file, and an existing capture is continued. The first record that cannot be
+//! written ends the capture for all links of the device; packets are not affected.
 #![forbid(unsafe_code)]
 
 use super::{CE, Datagram, ECT_0, Judge, ReceiveBatch, Verdict};
@@ -23,8 +23,8 @@ use trunkline_roce::wire::{IpUdp, icrc};
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Counter, Time, headroom};
 
-/// Number of attempts to lock the file after which the thread yields, and number of further attempts, each
-/// after a pause of one millisecond.
+/// Number of failed attempts to lock the file after which the thread only yields. After each of the next
+/// [`MOST_PAUSES`] attempts it pauses for one millisecond.
 const YIELDS: u32 = 100;
 const MOST_PAUSES: u32 = 200;
 /// Permissions of a new capture file.
@@ -44,17 +44,17 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Opens the file to append records, and creates it if it does not exist. The recorders of a device share
-    /// `has_ended`, which the first record that cannot be written sets.
+    /// `has_ended`, which is set when a record cannot be written.
     ///
     /// # Errors
-    /// Errors of the file system, and `InvalidData` if the file exists and is not a capture that can be
+    /// Returns errors of the file system, and `InvalidData` if the file exists and is not a capture that can be
     /// continued.
     pub(crate) fn open(path: &Path, clock: Clock, has_ended: Arc<AtomicBool>) -> io::Result<Self> {
         let writer = PcapWriter::appending(Appended(open_file(path)?));
         Ok(Self { writer, clock, has_ended, written: 0, lost: 0 })
     }
 
-    /// Records sent datagrams with their identifications. They have DF set, as `IpUdp::new` assumes.
+    /// Records sent datagrams with their identifications. The datagrams have DF set, as `IpUdp::new` assumes.
     pub(super) fn record_sent<'a>(&mut self, datagrams: impl Iterator<Item = (Datagram<'a>, u16)>) {
         let time_ns = now_ns(&self.clock);
         for (datagram, v4_identification) in datagrams {
@@ -74,15 +74,15 @@ impl Recorder {
         }
     }
 
-    /// Records a received datagram that is in no batch.
+    /// Records a received datagram that the link has dropped.
     fn record_dropped(&mut self, datagram: Datagram<'_>) {
         let time_ns = now_ns(&self.clock);
         self.record_received(time_ns, datagram, false);
     }
 
-    /// Records a received datagram. The socket does not report the datagram's identification. For a foreign
-    /// peer it is derived from the ICRC, since readers of the capture would otherwise find the ICRC wrong. A
-    /// datagram without a mark is recorded with the ECN bits that a software device sends.
+    /// Records a received datagram. The socket does not report the datagram's identification, so it is derived
+    /// from the ICRC. Otherwise readers of the capture would find the ICRC of a foreign peer wrong. A datagram
+    /// without a mark is recorded with the ECN bits that a software device sends.
     fn record_received(&mut self, time_ns: u64, datagram: Datagram<'_>, is_marked: bool) {
         let mut headers = IpUdp::new(datagram.source, datagram.destination);
         headers.v4_identification = icrc::solve_identification(&headers, datagram.bytes).unwrap_or(0);
@@ -91,7 +91,7 @@ impl Recorder {
 
     fn record(&mut self, time_ns: u64, headers: &IpUdp, ecn: u8, bytes: &[u8]) {
         if self.has_ended.load(Ordering::Relaxed) {
-            // Do not write later, shorter records that might fit: readers would take the capture for
+            // Do not write later, shorter records that might fit, since readers would take the capture for
             // complete.
             self.lost += 1;
             return;
@@ -139,7 +139,7 @@ impl Judge for RecordingJudge<'_> {
     }
 }
 
-/// A file to which each `write_all` appends all bytes in one call, or none.
+/// A file to which each `write_all` appends either all bytes, with one system call, or none.
 #[derive(Debug)]
 struct Appended(File);
 
@@ -173,18 +173,18 @@ impl Write for Appended {
     }
 }
 
-/// The lock on a capture file while one record is written. It keeps other processes from appending between
-/// the check for room and the write. Beyond the process's limit on file sizes, the kernel writes only a part,
-/// and ends the process with SIGXFSZ at the next attempt.
+/// Lock on a capture file, held while one record is written. It prevents other processes from appending between
+/// the check for room and the write. The kernel truncates a write that crosses the process's limit on file
+/// sizes, and ends the process with SIGXFSZ at the next attempt.
 struct Locked<'a>(&'a File);
 
 impl<'a> Locked<'a> {
-    /// Takes the lock, which other processes hold while they write one record. Returns without a lock on a
-    /// file system that has no locks.
+    /// Takes the lock, which other processes hold while they write one record. Returns without a lock if the
+    /// file system does not support locks.
     ///
     /// # Errors
-    /// Another process holds the lock for longer than [`MOST_PAUSES`]. Any user who can read the file can
-    /// lock it, and the packets of this device must not wait for that user.
+    /// Fails if another process holds the lock for longer than [`MOST_PAUSES`] milliseconds. Any user who can
+    /// read the file can lock it, and the packets of this device must not wait for that user.
     fn take(file: &'a File) -> io::Result<Self> {
         let lock = whole_file(libc::F_WRLCK);
         let mut tries = 0;
@@ -216,7 +216,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Returns a lock of a whole file, whatever its length.
+/// Returns a lock on a whole file of any length.
 fn whole_file(kind: c_int) -> libc::flock {
     libc::flock {
         l_type: libc::c_short::try_from(kind).unwrap_or_default(),
@@ -228,8 +228,8 @@ fn whole_file(kind: c_int) -> libc::flock {
 }
 
 /// Opens a capture file to append to. A new file gets its name only after its header is written, so that two
-/// processes that start at once do not both write a header. Only its user may access it: packets contain the
-/// data of calls, and any user who can read the file can lock it.
+/// processes that start at once do not both write a header. Only its user may access it, since packets contain
+/// the data of calls, and any user who can read the file can lock it.
 fn open_file(path: &Path) -> io::Result<File> {
     let header = PcapWriter::new(Vec::new())?.into_inner();
     if !path.exists() {
@@ -289,8 +289,8 @@ fn fresh_path(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Writes a new file. Never writes to an existing file or link with this name, which a dead process has left,
-/// or another user who guessed the name has created.
+/// Writes a new file. Never writes to an existing file or link with this name. A dead process may have left it,
+/// or another user may have guessed the name.
 fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let create = || File::options().write(true).create_new(true).mode(PRIVATE).open(path);
     let mut file = match create() {
@@ -300,7 +300,7 @@ fn write_fresh(path: &Path, bytes: &[u8]) -> io::Result<()> {
         }
         created => created?,
     };
-    // Set the permissions whatever the umask, so that the user can continue the capture.
+    // Set the permissions regardless of the umask, so that the user can continue the capture.
     file.set_permissions(Permissions::from_mode(PRIVATE))?;
     file.write_all(bytes)
 }
@@ -343,7 +343,7 @@ mod tests {
     use trunkline_testkit::Folder;
     use trunkline_testkit::{on_small_file_system, run, runs_alone, same_test};
 
-    /// The path of a capture, and the folder that contains it.
+    /// Path of a capture, and the folder that contains it.
     struct Scratch(PathBuf, #[expect(dead_code, reason = "it is removed when dropped")] Folder);
 
     impl Scratch {
@@ -444,7 +444,7 @@ mod tests {
         assert_eq!((counts(&link), counts(&other)), ((0, 3), (0, 2)));
     }
 
-    /// Each link stands for a process, since it has a separate open file.
+    /// Each link stands for a process, since it opens the file separately.
     #[test]
     fn concurrent_links_at_file_size_limit_leave_whole_records() {
         if !runs_alone(module_path!(), "concurrent_links_at_file_size_limit_leave_whole_records") {
@@ -473,7 +473,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "the lock of a real thread is tested")]
-    fn lock_of_reader_ends_capture_and_stalls_no_packets() {
+    fn lock_of_reader_ends_capture_without_delaying_packets() {
         let scratch = Scratch::new();
         let mut link = open_captured(Box::new(Full { room: 1 }), &scratch.0);
         record(&mut link, &[1]);
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn pipe_is_refused_without_wait() {
+    fn pipe_is_refused_without_waiting() {
         let scratch = Scratch::new();
         mkfifo(&scratch.0, Mode::S_IRWXU).unwrap();
         assert_eq!(open_file(&scratch.0).unwrap_err().kind(), ErrorKind::InvalidData);

@@ -10,7 +10,7 @@ use trunkline_verbs::{VerbsError, headroom};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// A process that is not a member of this host's devices uses the port.
+    /// The port is in use by a process that is not a member of this host's registry, or by the kernel.
     #[error(
         "UDP port {port} at {address} is taken: another program, or the kernel's rxe driver, already \
          serves RoCE there; stop it (`rdma link` shows rxe, `ss -lunp sport = {port}` the program), use another \
@@ -36,7 +36,7 @@ pub enum LinkError {
         /// The reason.
         why: VerbsError,
     },
-    /// The port cannot be recorded for the other members of the host, so they would drop its packets.
+    /// The port cannot be recorded in the host's registry, so other members would drop packets from it.
     #[error("the port for {address} cannot be recorded for this host's other processes: {source}")]
     NotRecorded {
         /// The address.
@@ -44,7 +44,7 @@ pub enum LinkError {
         /// The registry's error.
         source: HostError,
     },
-    /// The operating system refused for another reason.
+    /// The operating system refused the operation for another reason.
     #[error("cannot {doing} for {address}: {source}{}", headroom::remedy(source.raw_os_error()))]
     Os {
         /// The operation that failed, as a verb.
@@ -56,8 +56,8 @@ pub enum LinkError {
     },
 }
 
-/// Reason in [`VerbsError::AddressInUse`] for [`LinkError::AddressInUse`]. [`PortOwner`](super::PortOwner)
-/// determines the owner of the port.
+/// Reason that [`VerbsError::AddressInUse`] gives for a [`LinkError::AddressInUse`].
+/// [`PortOwner`](super::PortOwner) finds the owner of the port.
 pub const ROCE_PORT_TAKEN: &str = "the UDP port of the software device there is taken by a program of another user or runtime directory, by one of this \
      user that runs since before its runtime directory was removed, or by the kernel's rxe driver; stop it, \
      set TRUNKLINE_PORT to another port, or use another address, such as another one of 127.0.0.0/8: that which the \

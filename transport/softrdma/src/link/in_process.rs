@@ -1,8 +1,8 @@
-//! Datagrams between devices of one process.
+//! Links between devices of one process.
 //!
-//! A [`Hub`] is a network whose links reach only each other. It owns a bounded queue for each link; a full
-//! queue drops datagrams and counts them, as UDP does. A sleeping receiver is woken through an eventfd; for a
-//! polling receiver, no system call is made.
+//! A [`Hub`] is a network whose links reach only each other. It owns a bounded queue for each link. Datagrams
+//! that do not fit in a queue are dropped and counted, as with UDP. A sleeping receiver is woken through an
+//! eventfd, whereas a polling receiver needs no system call.
 #![forbid(unsafe_code)]
 
 use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch, Segmentation, SendBatch};
@@ -17,7 +17,7 @@ use trunkline_verbs::{Counter, Time};
 
 /// Capacity of a link's queue, in datagrams.
 const QUEUE_DATAGRAMS: usize = 4096;
-/// MTU of a hub, in bytes: enough for payloads of 4,096 bytes.
+/// MTU of a hub, in bytes, large enough for payloads of 4,096 bytes.
 const HUB_MTU_BYTES: u32 = 9000;
 
 /// A network inside one process.
@@ -42,7 +42,7 @@ struct Queue {
 
 impl AddressQueue {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // A queue has no invariant that a panic could leave broken.
+        // A panic leaves the queue in a valid state.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,7 +57,7 @@ impl Hub {
     /// Creates a link for one device.
     ///
     /// # Errors
-    /// The operating system's error, if it has no eventfd left.
+    /// Returns the operating system's error if it cannot create an eventfd.
     pub fn link(self: &Arc<Self>) -> io::Result<InProcessLink> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let wake = above_stdio(|| Ok(EventFd::from_flags(flags)?))?;
@@ -307,7 +307,7 @@ mod tests {
         b.open(address(1).ip()).unwrap();
         b.close(address(1).ip());
         a = open(&hub, 1);
-        // Datagrams to a closed link do not reach the next link of the address.
+        // Datagrams sent to a closed link do not reach the next link at the address.
         let mut got = ReceiveBatch::new(8);
         assert_eq!(a.receive(&mut got), 0);
     }

@@ -1,6 +1,6 @@
 //! The network interface of an address.
 //!
-//! Used by the UDP link to open an address and for its MTU.
+//! Used by the UDP link to open an address and to read its MTU.
 #![forbid(unsafe_code)]
 
 use super::LinkError;

@@ -1,17 +1,17 @@
-//! The network below the device: it carries the UDP payloads of RoCEv2, ICRC included, between addresses.
+//! Links, which carry the UDP payloads of RoCEv2, including the ICRC, between addresses.
 //!
-//! Owns the sockets, queues and wake-ups below the protocol; the device drives one [`Link`] under its lock. A
-//! link parses a datagram only to determine the process of the host to which it is addressed. A link never
-//! waits. It may lose, duplicate or reorder datagrams like any network; the engine recovers from that.
+//! Owns the sockets, queues and wake-ups below the protocol. The device drives a [`Link`] under a lock. A link
+//! never blocks, and parses a datagram only to determine the process to which it is addressed. Like any
+//! network, a link may lose, duplicate or reorder datagrams; the engine recovers from that.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | `UdpLink`: ordinary unprivileged sockets on port 4791 |
 //! | `sockets` | the interface between `udp` and the operating system or a simulated host |
-//! | `port_owner` | the process that has port 4791, for error texts; addresses at which no process has it |
-//! | `stopped_holders` | stopped processes that keep new clients from this process |
-//! | `relay` | datagrams of one address for several processes |
+//! | `port_owner` | finds the process that has a UDP port, and addresses at which the port is free |
+//! | `stopped_holders` | detects stopped processes that prevent new clients from reaching this process |
+//! | `relay` | distributes the datagrams for one address among several processes |
 //! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
 //! | `tap` | `Tap`: a link with faults, a capture and an observer |
 //! | `capture` | `Recorder`: writes the datagrams into a capture file |
@@ -57,13 +57,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use trunkline_verbs::{Counter, Time};
 
-/// ECN bits of the IP header (RFC 3168): `ECT_0` in datagrams that the network may mark instead of dropping
-/// them, and the bits of marked datagrams.
-/// ones.
+/// ECN bits of the IP header (RFC 3168). The network may replace `ECT_0` with the mark `CE` instead of dropping
+/// the datagram.
 pub(crate) const ECT_0: u8 = 2;
 pub(crate) const CE: u8 = 3;
 
-/// Verdict on a datagram by its ICRC.
+/// Result of the ICRC check of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The datagram is unchanged since it was sent.
@@ -71,7 +70,7 @@ pub enum Verdict {
         /// True if the sender is a software device of this crate.
         is_soft: bool,
     },
-    /// The ICRC does not decide. The datagram is accepted only if its content proves its sender.
+    /// The ICRC is inconclusive. The datagram is accepted only if its content proves its sender.
     Unsure,
 }
 
@@ -80,8 +79,8 @@ pub trait Judge {
     /// Returns the current time.
     fn now(&self) -> Time;
 
-    /// Judges a datagram; returns `None` if its ICRC does not match its headers. The receiver, which may have
-    /// detected an address translator, checks such a datagram again.
+    /// Checks the ICRC of a datagram. Returns `None` if it does not match the headers. The receiver, which may
+    /// have detected an address translator, checks such a datagram again.
     fn judge(&mut self, datagram: Datagram<'_>) -> Option<Verdict>;
 
     /// Reports a datagram that the link drops without calling [`Judge::judge`].
@@ -92,21 +91,21 @@ pub trait Judge {
 
 /// A network interface for datagrams.
 ///
-/// Call order: `open` an address, then `send` from it and `receive` at it, until `close`. With a
-/// link whose [`Link::next_timeout`] returns a time, call [`Link::poll`] then. Before sleeping on
-/// [`Link::fds`], call [`Link::arm`]; the descriptors may be watched level- or edge-triggered,
-/// provided that `receive` is called until it returns 0 after each wake-up.
+/// Datagrams are sent from and received at an address from `open` until `close`. Call [`Link::poll`] at the
+/// time that [`Link::next_timeout`] returns, and [`Link::arm`] before sleeping on [`Link::fds`]. The
+/// descriptors may be watched level- or edge-triggered, provided that `receive` is called until it returns 0
+/// after each wake-up.
 pub trait Link: Send + Debug {
-    /// Returns the name for reports: `udp`, `in-process`.
+    /// Returns the link's name for reports, such as `udp`.
     fn name(&self) -> &'static str;
 
-    /// Returns the UDP port at which devices with such a link receive.
+    /// Returns the UDP port at which devices with this link receive.
     fn port(&self) -> u16 {
         ROCE_PORT
     }
 
-    /// Opens the address. The link then receives the packets to its port at the address that are addressed to
-    /// this process. Has no effect on an open address.
+    /// Opens an address. The link then receives packets to its port at this address, if they are addressed to
+    /// this process. Has no effect if the address is already open.
     ///
     /// # Errors
     /// [`LinkError::AddressInUse`] with the cause and a remedy, [`LinkError::NoSuchAddress`],
@@ -116,18 +115,19 @@ pub trait Link: Send + Debug {
     /// Releases the address, if it is open.
     fn close(&mut self, address: IpAddr);
 
-    /// Returns the source of datagrams from an open address. It does not change while the address is open.
+    /// Returns the source address and port of datagrams sent from an open address. The port does not change
+    /// while the address is open.
     fn source(&self, address: IpAddr) -> SocketAddr {
         SocketAddr::new(address, self.port())
     }
 
-    /// Returns a source of datagrams from an open address whose port is not the link's port, if the link can
-    /// have one.
+    /// Returns the open address with a source port other than the link's port, if the link supports this, and
+    /// with its usual source port otherwise.
     fn other_source(&mut self, address: IpAddr) -> SocketAddr {
         self.source(address)
     }
 
-    /// Returns true if datagrams between these addresses pass a network, which other traffic can congest.
+    /// Returns true if datagrams between these addresses cross a network that other traffic can congest.
     fn is_between_hosts(&self, from: IpAddr, to: IpAddr) -> bool {
         let _ = (from, to);
         false
@@ -139,62 +139,62 @@ pub trait Link: Send + Debug {
     /// [`LinkError::NoSuchAddress`].
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError>;
 
-    /// Joins new datagrams of the batch to messages of several segments, which changes their ICRCs. `send`
-    /// does so, too; call this before recording the datagrams as they will be on the wire.
+    /// Combines new datagrams of the batch into messages of several segments, which changes their ICRCs. `send`
+    /// also does this. Call it before recording the datagrams, so that the record matches the wire.
     fn segment(&mut self, batch: &mut SendBatch) {
         let _ = batch;
     }
 
     /// Sends datagrams from the front of the batch, in order, each from the open address in its `source`.
-    /// Removes the datagrams that were sent, or that can never be sent. Datagrams for which the system has no
-    /// room stay in the batch for a later call.
+    /// Removes the datagrams that were sent or can never be sent. Datagrams for which the system has no room
+    /// stay in the batch for a later call.
     fn send(&mut self, batch: &mut SendBatch, now: Time);
 
-    /// Replaces the content of the batch by datagrams that have arrived, up to its capacity. Returns the
-    /// number of datagrams taken, including datagrams that were refused or are for another process. 0 means
-    /// that all open addresses are empty; the capacity of the batch means that more datagrams may be waiting.
+    /// Replaces the content of the batch with datagrams that have arrived, up to its capacity. Returns the
+    /// number of datagrams taken, including datagrams that were refused or are for another process. If it is 0,
+    /// no datagrams are waiting. If it is the capacity of the batch, more datagrams may be waiting.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
 
-    /// Receives a batch as [`Link::receive`] does. A link that forwards datagrams to other processes calls
-    /// `judge` for each datagram before, in the order of arrival.
+    /// Receives a batch as [`Link::receive`] does. A link that forwards datagrams to other processes first
+    /// calls `judge` for each datagram, in order of arrival.
     fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
         let _ = judge;
         self.receive(batch)
     }
 
-    /// Takes the next report on a datagram that was not delivered. A limited number is kept until the next
-    /// `receive`.
+    /// Removes and returns the next report on an undelivered datagram, if any. A limited number of reports is
+    /// kept until the next `receive`.
     fn next_icmp_error(&mut self) -> Option<IcmpError> {
         None
     }
 
-    /// Prepares the link for its owner to sleep on [`Link::fds`]: the next datagram that arrives makes one of
-    /// them readable. Returns true if datagrams are already waiting; the owner must not sleep then. The next
-    /// `receive` disarms the link.
+    /// Arms the link, so that the next datagram to arrive makes one of [`Link::fds`] readable. Returns true if
+    /// datagrams are already waiting, in which case the owner must not sleep. The next `receive` disarms the
+    /// link.
     fn arm(&mut self) -> bool;
 
-    /// Returns true if an edge-triggered watcher is notified of each datagram, however earlier datagrams were
-    /// received. `receive` does not disarm such a link.
+    /// Returns true if `receive` does not disarm the link. An edge-triggered watcher is then notified of each
+    /// datagram after a single call of [`Link::arm`].
     fn stays_armed(&self) -> bool {
         false
     }
 
-    /// Returns true if the link holds no datagram or report that it has already read from a descriptor.
+    /// Returns true if all datagrams and reports that were read from the descriptors have been taken.
     fn is_drained(&self) -> bool {
         true
     }
 
-    /// Returns true if datagrams are waiting, whether the link is armed or not. A simulation calls this where
+    /// Returns true if datagrams are waiting, whether or not the link is armed. A simulation calls this where
     /// a thread would sleep on [`Link::fds`].
     fn has_arrivals(&self) -> bool {
         udp_ffi::any_readable(self.fds().into_iter())
     }
 
-    /// Returns the descriptors that become readable when datagrams arrive. They change with `open`, with
-    /// `close`, and when [`Link::changes`] changes.
+    /// Returns the descriptors that become readable when datagrams arrive. They change on `open` and `close`,
+    /// and whenever the result of [`Link::changes`] changes.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Returns a number that increases when the descriptors change other than by `open` or `close`.
+    /// Returns a number that increases when the descriptors change for a reason other than `open` or `close`.
     fn changes(&self) -> u64 {
         0
     }
@@ -204,7 +204,7 @@ pub trait Link: Send + Debug {
         None
     }
 
-    /// Does timed work, such as sending delayed datagrams.
+    /// Performs timed work, such as sending delayed datagrams.
     fn poll(&mut self, now: Time) {
         let _ = now;
     }

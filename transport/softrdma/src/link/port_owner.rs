@@ -21,7 +21,7 @@ const KEPT_FOR: Duration = Duration::from_millis(100);
 /// The owner of a UDP port at an address, as far as it can be determined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortOwner {
-    /// Address to which the port is bound: the requested address, or the unspecified address of its family.
+    /// Address to which the port is bound, which is the requested or an unspecified address.
     pub address: IpAddr,
     /// The port.
     pub port: u16,
@@ -38,14 +38,14 @@ pub enum Owner {
         pid: u32,
         /// Name of its program.
         program: String,
-        /// Runtime directory of the devices of which the process is a member, if any.
+        /// Runtime directory in which the process is a member, if any.
         runtime_directory: Option<RuntimeDirectory>,
     },
-    /// The kernel: its rxe driver.
+    /// The kernel's rxe driver.
     Kernel,
     /// A process of this user whose descriptors were not found, or a process of another user.
     Hidden {
-        /// The user.
+        /// User id of the process.
         uid: u32,
     },
 }
@@ -55,8 +55,8 @@ pub enum Owner {
 pub struct RuntimeDirectory {
     /// Path of the directory.
     pub path: PathBuf,
-    /// True if the process's files in the directory were removed. Processes that start later do not find the
-    /// process.
+    /// True if the process's files in the directory were removed, so that processes that start later do not
+    /// find it.
     pub is_emptied: bool,
 }
 
@@ -64,7 +64,8 @@ pub struct RuntimeDirectory {
 const OTHER_PORT: &str = "set TRUNKLINE_PORT of one of the two to another port";
 
 impl PortOwner {
-    /// Returns a remedy for the user of a listening program, or of a client.
+    /// Returns a remedy for a client that finds the port taken, or for a listening program if `is_of_client` is
+    /// false.
     #[must_use]
     pub fn remedy(&self, is_of_client: bool) -> String {
         let both = match &self.who {
@@ -93,8 +94,8 @@ impl PortOwner {
         format!("{both}stop that one, {OTHER_PORT}, or {other}{such_as}")
     }
 
-    /// Returns the process that has the port at exactly this address, if a signal such as SIGSTOP has stopped
-    /// it. The kernel drops packets for its socket once the socket's buffer is full.
+    /// Returns the pid of the process that has the port at exactly this address, if a signal such as SIGSTOP has
+    /// stopped it. The kernel drops packets for its socket once the socket's buffer is full.
     #[must_use]
     pub fn stopped_at(at: SocketAddr) -> Option<u32> {
         let socket = receiving_at(at)?.into_iter().find(|socket| socket.address == at.ip())?;
@@ -113,7 +114,7 @@ impl PortOwner {
         Self::find_all(&[at]).remove(&at)
     }
 
-    /// Returns the owners of several ports that [`PortOwner::find`] would find. Reads each process only once.
+    /// Returns the owners of several ports, as [`PortOwner::find`] does for one. Reads each process only once.
     #[must_use]
     pub fn find_all(all: &[SocketAddr]) -> BTreeMap<SocketAddr, Self> {
         let sockets = all_sockets().unwrap_or_default();
@@ -132,8 +133,8 @@ impl PortOwner {
     }
 }
 
-/// Escapes control and format characters of a text from another process or host, so that it neither drives a terminal nor
-/// changes the displayed order.
+/// Escapes control and format characters of a text from another process or host, so that it can neither control
+/// a terminal nor change the order of the displayed text.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
@@ -146,7 +147,7 @@ pub fn printable(text: &str) -> String {
     plain
 }
 
-/// Names are escaped: another user may have chosen them, and they are printed to terminals and logs.
+/// Names are escaped, since another user may have chosen them and they are printed to terminals and logs.
 impl fmt::Display for PortOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.who {
@@ -178,12 +179,12 @@ impl fmt::Display for PortOwner {
     }
 }
 
-/// Number of sockets up to which the list is read again before an address counts as free, which takes less
-/// than a millisecond.
+/// Maximum number of sockets in a list that is read again before an address counts as free. Reading the list
+/// then takes less than a millisecond.
 const FEW: usize = 1024;
 
-/// The UDP sockets of this host. A socket in the list counts as present for up to [`KEPT_FOR`]. If a socket
-/// is missing, the list is read again, because a request may be sent to a program right after its start.
+/// The UDP sockets of this host. A socket in the list counts as present for up to [`KEPT_FOR`]. If no socket is
+/// found, the list is read again, because a request may be sent to a program right after its start.
 #[derive(Debug, Default)]
 pub(crate) struct UdpSockets {
     /// Time at which the list was last read.
@@ -193,9 +194,9 @@ pub(crate) struct UdpSockets {
 }
 
 impl UdpSockets {
-    /// Returns true if no socket receives at an address and port. `own` is the source socket of packets to
-    /// them. If the list does not contain it, the list may describe another network namespace, and the result
-    /// is false.
+    /// Returns true if no socket receives at an address and port. `own` is the local socket that sends packets
+    /// there. Returns false if the list does not contain `own`, since the list may then describe another network
+    /// namespace.
     pub(crate) fn is_free(&mut self, at: SocketAddr, own: SocketAddr, now: Time) -> bool {
         let read = self.read;
         if read.is_none_or(|read| now >= read + KEPT_FOR) {
@@ -233,8 +234,8 @@ struct Listed {
 }
 
 impl Listed {
-    /// Returns true if the socket has this port at this address or at the unspecified address. A socket at
-    /// the unspecified IPv6 address may have the IPv4 port, too.
+    /// Returns true if the socket has this port at this address or at an unspecified address. A socket at the
+    /// unspecified IPv6 address may also receive over IPv4.
     fn receives_at(&self, at: SocketAddr) -> bool {
         let address = at.ip();
         let is_any = self.address.is_unspecified() && (self.address.is_ipv6() || address.is_ipv4());
@@ -266,7 +267,7 @@ fn all_sockets() -> Option<Vec<Listed>> {
     Some(sockets_of(&v4).chain(sockets_of(&v6)).collect())
 }
 
-/// Returns the sockets in a table of the kernel.
+/// Parses a socket table of the kernel.
 fn sockets_of(table: &str) -> impl Iterator<Item = Listed> {
     table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
@@ -279,7 +280,7 @@ fn sockets_of(table: &str) -> impl Iterator<Item = Listed> {
     })
 }
 
-/// Parses an address in the kernel's notation: words of 32 bits in the host's order.
+/// Parses an address in the kernel's notation, which consists of 32-bit words in host byte order.
 fn address_of(text: &str) -> Option<IpAddr> {
     let word = |at: usize| u32::from_str_radix(text.get(at * 8..at * 8 + 8)?, 16).ok();
     match text.len() {
@@ -326,7 +327,7 @@ fn processes_with(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Owner> {
     found
 }
 
-/// Returns the target of links for the descriptors of a socket.
+/// Returns the target of the links in `/proc/PID/fd` that refer to a socket.
 fn link_to(inode: u64) -> PathBuf {
     PathBuf::from(format!("socket:[{inode}]"))
 }
@@ -337,7 +338,7 @@ fn links_of(process: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
 }
 
-/// Returns the runtime directory if the link leads to the lock file of a member. The kernel marks links to
+/// Returns the runtime directory if the link refers to the lock file of a member. The kernel marks links to
 /// removed files.
 fn runtime_directory_of(link: &Path) -> Option<RuntimeDirectory> {
     let name = link.file_name()?.to_str()?;
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_listed_at_most_once_in_tenth_of_second_unless_address_seems_free() {
+    fn sockets_are_listed_at_most_every_100_ms_unless_address_seems_free() {
         let [own, held] = [(); 2].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
         let own = own.local_addr().unwrap();
         let mut sockets = UdpSockets::default();

@@ -1,20 +1,19 @@
-//! Datagrams of one address for several processes.
+//! Distribution of the datagrams for one address among several processes.
 //!
-//! Owns the forwarding of datagrams by the holder of port 4791 to other members, and the reception of
-//! forwarded datagrams by those members. Datagrams are sent in bundles as messages between members, with
-//! their addresses and the holder's verdict on their ICRCs; the receiver makes the other checks, as for
-//! datagrams from UDP. Only the UDP link calls this module. It parses a datagram only to determine its
-//! addressee, does not trust the content, and does not queue: datagrams for which a member's socket has no
+//! The holder of port 4791 forwards datagrams to other members in messages that contain bundles of datagrams,
+//! with their addresses and the results of the ICRC checks. The receiver makes all other checks, as for
+//! datagrams from UDP. Only the UDP link calls this module. The relay parses a datagram only to determine its
+//! addressee, and does not trust its content. It does not queue: datagrams for which a member's socket has no
 //! room are dropped and counted.
 //!
 //! | datagram for | is passed to |
 //! |---|---|
-//! | the peer of a connection of one flow of this member | the holder, which sends it from the device's port |
+//! | the peer of a one-flow connection of this member | the holder, which sends it from the device's port |
 //! | a TGT that processes share | the member that executes the TGT |
 //! | another QP | the member that owns the QP's number |
 //! | QP 1, with a REQ or SIDR_REQ | the member that listens for the service at the address |
-//! | QP 1, with another message of the CM | the member whose slot is in the local comm id in the message |
-//! | anything else | no other member: the holder receives and counts it |
+//! | QP 1, with another CM message | the member whose slot is in the remote comm id of the message |
+//! | anything else | no other member; the holder receives and counts it |
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -34,7 +33,7 @@ const DATAGRAMS: u8 = 1;
 /// Header of a datagram in a bundle: length 2, family 1, source port 2 and address 16, scope 4,
 /// destination port 2 and address 16, origin 1.
 const HEADER_BYTES: usize = 44;
-/// Bits of the origin: 1 for the sender being a member, 2 for the verdict, 1 for the network's mark.
+/// Bits of the origin. The two bits between these contain the index in [`VERDICTS`].
 const IS_MEMBER: u8 = 1;
 const IS_MARKED: u8 = 8;
 const VERDICTS: [Option<Verdict>; 4] = [
@@ -44,19 +43,19 @@ const VERDICTS: [Option<Verdict>; 4] = [
     Some(Verdict::Unsure),
 ];
 
-/// Maximum number of bundles that are filled at once. If another one is needed, all are sent.
+/// Maximum number of unsent bundles. If another bundle is needed, all are sent.
 const MAX_BUNDLES: usize = 8;
 /// Maximum number of messages read at a time.
 const MESSAGES_IN_TURN: usize = 64;
 /// Maximum number of stored connection requests.
 const MAX_REQUESTS: usize = 1024;
-/// Number of receives after which members without recent messages are polled. All members are polled before
-/// the device sleeps.
+/// Number of receives after which the other members are polled again if the last poll found no messages. They
+/// are always polled before the device sleeps.
 const LOOK_EVERY: u32 = 8;
-/// Time after which these members are polled at the next receive.
+/// Time after which the next receive polls the other members, in nanoseconds.
 const LOOK_AFTER_NS: u64 = 1_000_000;
 
-/// A request for a connection: the initiator's address and comm id.
+/// Initiator's address and comm id, which identify a connection request.
 type Request = (IpAddr, u32);
 
 #[derive(Debug, Default)]
@@ -80,8 +79,8 @@ pub(super) struct Relay {
     /// The bundle that was received last; the bytes before `at` are handled.
     arrived: Vec<u8>,
     at: usize,
-    /// Service of each request, and the member that got the request. A request may be repeated after its
-    /// listener has closed, and may be withdrawn.
+    /// Service of each request, and the member that got the request. Used when a request is withdrawn, or is
+    /// repeated after its listener has closed.
     requests: HashMap<Request, (ServiceId, MemberId)>,
     /// Number of receives since the last poll of the other members.
     looks: u32,
@@ -157,7 +156,6 @@ impl Relay {
         is_other
     }
 
-    /// Sends the bundles.
     pub(super) fn flush(&mut self) {
         for (to, mut bundle) in self.bundles.drain(..) {
             let datagrams = Pieces { bytes: &bundle }.count() as u64;
@@ -171,8 +169,8 @@ impl Relay {
         }
     }
 
-    /// Fills half of an empty batch with the datagrams that other members forward to this one at open
-    /// addresses, and takes the datagrams that they send through this one. The other half is left to UDP, so
+    /// Fills up to half of an empty batch with datagrams that other members forward to this one at open
+    /// addresses, and takes datagrams that they send through this member. The other half is left to UDP, so
     /// that neither source starves the other. Returns true if a member was lost. `now` is the time of the
     /// link's turn; if it is `None`, the other members are always polled.
     pub(super) fn take(&mut self, place: &mut RelayPlace<'_>, now: Option<Time>) -> bool {
@@ -203,8 +201,7 @@ impl Relay {
         lost
     }
 
-    /// Returns true if `take` would read a message, and makes the next `take` poll the other members in that
-    /// case.
+    /// Returns true if `take` would read a message. The next `take` then polls the other members.
     pub(super) fn is_readable(&mut self) -> bool {
         let readable = self.has_arrivals();
         if readable {
@@ -252,8 +249,8 @@ impl Relay {
         }
     }
 
-    /// Returns the member that listens for the requested service, or the member that listened when the
-    /// request came first.
+    /// Returns the member that listens for the requested service, or otherwise the member that listened when
+    /// the request first arrived.
     fn listening(&mut self, datagram: Datagram<'_>, id: u32, service: ServiceId) -> Option<MemberId> {
         let request = (datagram.source.ip(), id);
         match self.host().service_owner(service.0, datagram.destination.ip()) {
@@ -299,7 +296,7 @@ impl Relay {
     }
 }
 
-/// Destinations of the datagrams that other members hand over.
+/// Destinations of the datagrams received from other members.
 pub(super) struct RelayPlace<'a> {
     /// Receives the datagrams that other members forward to this one.
     pub(super) batch: &'a mut ReceiveBatch,

@@ -21,7 +21,7 @@ pub(crate) struct Received {
     pub(crate) may_have_more: bool,
     /// Maximum number of datagrams in one message.
     pub(crate) most_joined: usize,
-    /// Number of datagrams that came in messages of several.
+    /// Number of datagrams that arrived in messages of several datagrams.
     pub(crate) joined: usize,
 }
 
@@ -40,13 +40,13 @@ pub struct IcmpError {
 
 /// Creates sockets.
 pub(crate) trait Sockets: Send + Debug {
-    /// Binds a socket; port 0 lets the system choose.
+    /// Binds a socket. If `port` is 0, the system chooses the port.
     ///
     /// # Errors
     /// [`LinkError::AddressInUse`], [`LinkError::NoSuchAddress`], [`LinkError::Os`].
     fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError>;
 
-    /// Returns true if datagrams between these addresses pass a network.
+    /// Returns true if datagrams between these addresses cross a network.
     fn is_between_hosts(&self, from: IpAddr, to: IpAddr) -> bool {
         from != to && !to.to_canonical().is_loopback()
     }
@@ -63,7 +63,7 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// Returns the socket's address, with the actual port.
     fn local(&self) -> SocketAddr;
 
-    /// Returns another handle on the socket, for sending. The port becomes free when all handles are dropped.
+    /// Returns another handle to the socket, for sending. The port becomes free when all handles are dropped.
     fn share(&self) -> Option<Box<dyn DatagramSocket>> {
         None
     }
@@ -76,8 +76,8 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// Disables messages of several datagrams, since the system has refused one.
     fn stop_segmenting(&mut self) {}
 
-    /// Sends at most `count` datagrams from the front of the batch, and leaves the batch unchanged. Returns
-    /// the number sent, at least 1 if `count` is positive.
+    /// Sends at most `count` datagrams from the front of the batch, without changing the batch. Returns the
+    /// number sent, which is at least 1 if `count` is positive.
     ///
     /// # Errors
     /// The reason why the first message could not be sent.
@@ -89,17 +89,16 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// [`io::ErrorKind::WouldBlock`] if the socket is empty, and other errors of the system.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received>;
 
-    /// Reads a limited number of reports on datagrams that were not delivered, and appends the reports that
-    /// name a cause. Returns the number of reports. Call it after an error of `send` or `receive`, which may
-    /// come from such a report and not from the call, and before sleeping if [`DatagramSocket::is_readable`]
-    /// returns true.
+    /// Reads a limited number of reports on undelivered datagrams, and appends the reports that name a cause.
+    /// Returns the number of reports read. Call it after an error from `send` or `receive`, which such a report
+    /// may have caused, and before sleeping if [`DatagramSocket::is_readable`] returns true.
     fn read_icmp_errors(&mut self, into: &mut Vec<IcmpError>) -> usize {
         let _ = into;
         0
     }
 
-    /// Returns true if [`DatagramSocket::receive`] would not return [`io::ErrorKind::WouldBlock`], or if
-    /// there are reports on datagrams that were not delivered.
+    /// Returns true if [`DatagramSocket::receive`] would not return [`io::ErrorKind::WouldBlock`], or if there
+    /// are reports on undelivered datagrams.
     fn is_readable(&self) -> bool;
 
     /// Returns the descriptor that becomes readable when a datagram arrives; `None` for simulated sockets.

@@ -1,9 +1,9 @@
 //! Detection of stopped processes that hold the device's UDP port at an address at which this member listens.
 //!
-//! A stopped holder does not forward packets, so new clients cannot reach this member, and no packet shows
-//! the reason. The background machine of the first shard checks the holders before it sleeps; it does not
-//! wake for a check. It reads the state of one process per second at most, and only while another member
-//! holds an address at which this one listens.
+//! A stopped holder does not forward packets, so new clients cannot reach this member, which receives no sign
+//! of the failure. The background machine of the first shard checks the holders before it sleeps, and does not
+//! wake for a check. It reads the state of at most one process per second, and only while another member holds
+//! the port at an address at which this one listens.
 #![forbid(unsafe_code)]
 
 use super::port_owner::is_stopped;
@@ -21,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Periodic check of the holders, which logs when a holder is found stopped or running again.
 #[derive(Debug)]
 pub(crate) struct StoppedHolders {
-    /// Messages to the other members; gone once the device has left.
+    /// Connections with the other members; dropped when the device leaves.
     members: Weak<Members>,
     /// Time of the next check.
     next: Time,

@@ -1,4 +1,4 @@
-//! The tap on a link: injects faults into sent datagrams, and shows the traffic on the wire to observers.
+//! A tap on a link, which injects faults into sent datagrams, and records the traffic on the wire.
 //!
 //! Owns the link, its faults, its recorder and its observer. Sent datagrams pass the faults first, so that
 //! the recorder and the observer get the traffic on the wire, including the faults. Received datagrams are
@@ -34,8 +34,8 @@ pub(crate) struct Wire {
     pub(crate) link: Box<dyn Link>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) observer: Option<Arc<dyn LinkObserver>>,
-    /// Number of datagrams at the front of the next batch that were already recorded, when the link had no
-    /// room for them.
+    /// Number of datagrams at the front of the next batch that were already recorded. They remained because
+    /// the link had no room for them.
     seen: usize,
 }
 
@@ -66,7 +66,7 @@ impl Wire {
 }
 
 impl Tap {
-    /// Creates a tap without faults, recorder and observer.
+    /// Creates a tap without faults, recorder or observer.
     pub(crate) fn new(link: Box<dyn Link>) -> Self {
         Self { faults: None, wire: Wire { link, recorder: None, observer: None, seen: 0 } }
     }
@@ -86,7 +86,7 @@ impl Tap {
         self.wire.note_received(batch, count)
     }
 
-    /// Receives a batch, and has its datagrams judged. See [`Link::receive_judged`].
+    /// Receives a batch with a judge. See [`Link::receive_judged`].
     pub(crate) fn receive_judged(&mut self, batch: &mut ReceiveBatch, judge: &mut dyn Judge) -> usize {
         let Wire { link, recorder, .. } = &mut self.wire;
         let count = match recorder {
@@ -102,7 +102,7 @@ impl Tap {
         faults.into_iter().chain(self.wire.link.next_timeout()).min()
     }
 
-    /// Does the timed work of the link and of the faults. See [`Link::poll`].
+    /// Performs the timed work of the link and of the faults. See [`Link::poll`].
     pub(crate) fn poll(&mut self, now: Time) {
         let Self { faults, wire } = self;
         if let Some(faults) = faults {

@@ -1,7 +1,7 @@
 //! System calls for UDP that the standard library lacks.
 //!
-//! Owns all `unsafe` of the UDP link. Called by `udp::system` and `interface` only. Each function builds its
-//! tables on its own stack and keeps no pointer after it returns.
+//! Contains all `unsafe` code of the UDP link. Each function builds its tables on its own stack and keeps no
+//! pointer after it returns.
 
 use super::batch::{JOINED_BYTES, MAX_DATAGRAM_BYTES, Message, ReceiveBatch, ReceivedBytes};
 use super::sockets::Received;
@@ -40,8 +40,8 @@ pub(super) fn use_ecn(socket: BorrowedFd<'_>, is_v4: bool) {
         set_option(socket, level, receive, 1).and_then(|()| set_option(socket, level, send, ECT_0.into()));
 }
 
-/// Requests a receive buffer, beyond the system's limit if the process may exceed it. A smaller buffer is
-/// accepted.
+/// Requests a receive buffer of this size, even beyond the system's limit if the process may exceed it. The
+/// kernel may grant a smaller buffer.
 pub(super) fn ask_receive_buffer(socket: BorrowedFd<'_>, bytes: i32) {
     let forced = set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes);
     if forced.is_err() {
@@ -50,12 +50,12 @@ pub(super) fn ask_receive_buffer(socket: BorrowedFd<'_>, bytes: i32) {
     }
 }
 
-/// Returns true if the kernel splits a message of several datagrams that is sent by this socket (Linux 4.18).
+/// Returns true if the kernel can split a message that this socket sends into several datagrams (Linux 4.18).
 pub(super) fn can_segment(socket: BorrowedFd<'_>) -> bool {
     set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok()
 }
 
-/// Lets the kernel join datagrams that this socket receives. Returns false if it does not (before Linux 5.0).
+/// Lets the kernel join datagrams that this socket receives. Returns false if it cannot (before Linux 5.0).
 pub(super) fn join_received(socket: BorrowedFd<'_>) -> bool {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
@@ -81,8 +81,8 @@ pub(super) fn dropped_by_kernel(socket: BorrowedFd<'_>) -> u64 {
 }
 
 fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the descriptor is open for the life of the borrow; the pointer and the length are
-    // those of a live i32, which the kernel only reads.
+    // SAFETY: the descriptor is open for the life of the borrow; the pointer is valid for reads of the given
+    // length, the size of an i32, and the kernel does not write through it.
     let answer = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), LENGTH_OF_INT)
     };
@@ -148,8 +148,8 @@ impl RawAddress {
     }
 
     fn get(&self) -> Option<SocketAddr> {
-        // SAFETY: every member begins with the family, and all bytes were initialised by
-        // `zeroed`, so that any member may be read whatever the kernel wrote.
+        // SAFETY: every member begins with the family. All bytes were initialised by `zeroed`, and all values are
+        // valid, so any member may be read, regardless of what the kernel wrote.
         unsafe {
             match self.family {
                 FAMILY_V4 => {
@@ -172,16 +172,17 @@ fn empty_header() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// Length of a control message with one integer, with its padding, in words of eight bytes.
+/// Length of a control message with one integer and its padding, in words of eight bytes.
 const CONTROL_WORDS: usize = 3;
-/// Room for one such control message.
+/// Buffer for one such control message.
 type Control = [u64; CONTROL_WORDS];
-/// Maximum number of control messages of a receive: for the length of joined datagrams, and for their ECN bits.
+/// Maximum number of control messages per received message. One contains the length of joined datagrams, one
+/// their ECN bits.
 const RECEIVED_CONTROLS: usize = 2;
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16);
 
-/// Sends up to [`BATCH`] messages with one call. Returns how many datagrams the kernel accepted, or why it refused the
-/// first message.
+/// Sends up to [`BATCH`] messages with one call. Returns the number of datagrams that the kernel accepted, or
+/// the error if it refused the first message.
 pub(super) fn send<'a>(
     socket: BorrowedFd<'_>,
     messages: impl Iterator<Item = Message<'a>>,
@@ -197,7 +198,7 @@ pub(super) fn send<'a>(
     {
         let (raw, length) = RawAddress::new(message.destination);
         *address = raw;
-        // The kernel only reads the data that an iovec of a send points to.
+        // The kernel only reads the data to which an iovec of a send points.
         *piece =
             libc::iovec { iov_base: message.bytes.as_ptr().cast_mut().cast(), iov_len: message.bytes.len() };
         header.msg_hdr.msg_name = (&raw mut *address).cast();
@@ -239,8 +240,8 @@ fn control_kind(level: i32, name: i32) -> u64 {
     u64::from(level.cast_unsigned()) | u64::from(name.cast_unsigned()) << 32
 }
 
-/// Returns the length of the datagrams that the kernel has joined, and whether the network has marked them, from the
-/// control messages that the kernel wrote.
+/// Parses the control messages that the kernel wrote. Returns the length of joined datagrams, and true if the
+/// network has marked them.
 fn joined_and_marked(controls: &[Control]) -> (Option<usize>, bool) {
     let (mut segment_bytes, mut is_marked) = (None, false);
     for [_, kind, data] in controls {
@@ -256,8 +257,8 @@ fn joined_and_marked(controls: &[Control]) -> (Option<usize>, bool) {
     (segment_bytes, is_marked)
 }
 
-/// Receives into the free bytes of `batch` with one call, up to `most` messages and up to [`BATCH`]. The messages
-/// of a socket that `joins` may be several datagrams.
+/// Receives up to `most` messages, but at most [`BATCH`], into the free bytes of `batch` with one call. If the
+/// socket `joins` datagrams, a message may contain several.
 pub(super) fn receive(
     socket: BorrowedFd<'_>,
     destination: SocketAddr,
@@ -289,7 +290,7 @@ pub(super) fn receive(
     let Ok(length @ 1..) = libc::c_uint::try_from(count) else { return Ok(Received::default()) };
     // SAFETY: the first `count` headers point to addresses, pieces and control messages of this stack frame, and
     // the pieces to parts of `batch`, which is borrowed exclusively until this function returns; the parts do not
-    // overlap and all lengths are true. No time limit is passed.
+    // overlap and all lengths are correct. No time limit is passed.
     let taken = unsafe {
         libc::recvmmsg(
             socket.as_raw_fd(),
@@ -323,11 +324,11 @@ pub(super) fn receive(
     Ok(Received { too_long, may_have_more: taken == count, most_joined, joined })
 }
 
-/// Returns true if a read from any of the sockets, or from its error queue, would return something at once.
+/// Returns true if any of the sockets, or its error queue, is readable.
 pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
     sockets.into_iter().any(|socket| {
         let mut watched = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd of this stack frame, and a time limit of 0.
+        // SAFETY: the pointer leads to one pollfd of this stack frame, which the call does not retain.
         let ready = unsafe { libc::poll(&raw mut watched, 1, 0) };
         ready > 0
     })
@@ -342,8 +343,8 @@ pub(super) fn interface_mtu(socket: BorrowedFd<'_>, name: &str) -> io::Result<u3
     for (to, from) in request.ifr_name.iter_mut().take(room).zip(name.bytes()) {
         *to = from.cast_signed();
     }
-    // SAFETY: SIOCGIFMTU reads the name from and writes the MTU to the ifreq it is given, which
-    // lives on this stack frame.
+    // SAFETY: SIOCGIFMTU reads the name from the ifreq and writes the MTU to it; the ifreq lives on this stack
+    // frame.
     let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
     if answer < 0 {
         return Err(io::Error::last_os_error());

@@ -1,15 +1,15 @@
-//! Hosts of a simulation: several processes that share the addresses of one host, within one real process.
+//! Simulated hosts within one real process, each with several processes that share the host's addresses.
 //!
-//! Owns a simulated host's ports, and the processes that may bind them. A device that is opened with
+//! Owns the ports of simulated hosts, and the processes that may bind them. A device that is opened with
 //! [`LinkChoice::Simulated`](crate::device::LinkChoice::Simulated) is a member of its process's host.
 //! Binding, relaying, the take-over of port 4791 and shared TGTs work as on a real host, without files,
-//! sockets or threads. Used by simulations only.
+//! sockets or threads.
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`SimulatedHost`] | addresses, ports and shared memory |
-//! | [`SimulatedProcess`] | the process in which a device is opened; it can be killed, also between two stores |
-//! | [`Network`] | carries datagrams from host to host; the simulation provides it |
+//! | [`SimulatedProcess`] | a process in which devices are opened; it can be killed, even between two stores |
+//! | [`Network`] | the network between the hosts, provided by the simulation |
 #![forbid(unsafe_code)]
 
 mod ports;
@@ -24,8 +24,7 @@ use std::sync::Arc;
 use trunkline_machine::Runtime;
 use trunkline_verbs::Memory;
 
-/// Carries datagrams between simulated hosts. It may lose, duplicate, reorder, corrupt and delay
-/// them.
+/// A network between simulated hosts, which may lose, duplicate, reorder, corrupt and delay datagrams.
 pub trait Network: Send + Sync + Debug {
     /// Carries a datagram that a process has sent. The simulation passes it, now or later, to
     /// [`SimulatedHost::deliver`] of the host with the destination address, which may be the sender's host.
@@ -93,14 +92,15 @@ impl SimulatedProcess {
         self.life.kill();
     }
 
-    /// Kills the process after `stores` more stores to memory that it shares with other processes. Later
+    /// Kills the process after `stores` further stores to memory that it shares with other processes. Later
     /// stores are dropped, so a write may be incomplete.
     pub fn kill_after_stores(&self, stores: u64) {
         self.life.kill_after_stores(stores);
     }
 
-    /// Overwrites a word in each area that the process shares with others, like a faulty process. `choose`
-    /// gets the number of words in an area, and returns the index and the value. Returns the number of areas.
+    /// Overwrites a word in each area that the process shares with others, like a faulty process. `choose` gets
+    /// the number of words in an area, and returns the index and the new value of the word. Returns the number
+    /// of areas.
     pub fn scribble(&self, mut choose: impl FnMut(usize) -> (usize, u64)) -> usize {
         let areas = self.areas();
         for area in &areas {
@@ -111,7 +111,7 @@ impl SimulatedProcess {
         areas.len()
     }
 
-    /// Returns the areas that the process shares with others, for a test that writes into them.
+    /// Returns the areas that the process shares with others, so that a test can write to them.
     #[must_use]
     pub fn areas(&self) -> Vec<Arc<Memory>> {
         self.host.memory.areas_of(&self.life)

@@ -1,7 +1,7 @@
 //! The UDP ports of a simulated host.
 //!
 //! Owns the bound ports, their owners, and the datagrams queued at them. A socket exists while its process
-//! lives: the ports of a killed process are free.
+//! lives, so the ports of a killed process are free.
 #![forbid(unsafe_code)]
 
 use super::Network;
@@ -18,12 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of datagrams queued at one socket.
 const QUEUE_DATAGRAMS: usize = 1024;
-/// MTU of a host's interfaces: enough for payloads of 4,096 bytes.
+/// MTU of a host's interfaces, in bytes, large enough for payloads of 4,096 bytes.
 const MTU_BYTES: u32 = 9000;
 /// First port assigned for port 0.
 const FIRST_EPHEMERAL: u16 = 49_152;
 
-/// A host's ports.
 #[derive(Debug)]
 pub(super) struct Ports {
     network: Arc<dyn Network>,
@@ -46,7 +45,7 @@ struct Queue {
     dropped: u64,
 }
 
-/// Locks a mutex, even if a thread panicked while it held the lock: the value is always consistent.
+/// Locks a mutex, even if a thread panicked while it held the lock, since the value is always consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! A device, and a sender on its network whose packets the test builds.
+//! A device, and a sender on the device's network. The test builds the sender's packets.
 
 use super::node::{Node, bring_up_with};
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ impl ByHand {
         Self { node, tgt, link, source }
     }
 
-    /// Sends a message of one packet; `headers` may change its headers.
+    /// Sends a message of one packet. `headers` may change the packet's IP and UDP headers.
     pub(crate) fn send(&mut self, psn: Psn, ack_request: bool, headers: impl FnOnce(&mut IpUdp)) {
         let packet = self.message(psn, ack_request);
         self.send_packet(&packet, headers);
@@ -53,7 +53,7 @@ impl ByHand {
         packet
     }
 
-    /// Sends a packet; `headers` may change its headers below.
+    /// Sends a packet. `headers` may change the packet's IP and UDP headers.
     pub(crate) fn send_packet(&mut self, packet: &Packet<'_>, headers: impl FnOnce(&mut IpUdp)) {
         let mut bytes = Vec::new();
         packet.emit(&mut bytes);

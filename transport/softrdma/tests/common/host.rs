@@ -1,4 +1,4 @@
-//! Processes that share the runtime directory of a test, like the processes of one host.
+//! Processes that share the runtime directory of a test, as the processes of one host do.
 
 use nix::unistd::geteuid;
 use std::net::{IpAddr, SocketAddr};
@@ -9,9 +9,8 @@ use trunkline_softrdma::device::{SoftDevice, SoftOptions};
 use trunkline_testkit::{Folder, Process};
 use trunkline_verbs::{CmId, Device, PortSpace, QpType, VerbsError};
 
-/// Environment variable with the part that a process started by a test plays.
+/// Environment variable that selects the part of a process started by a test.
 const PART: &str = "TRUNKLINE_TEST_PART";
-/// Environment variable with the runtime directory.
 const RUNTIME: &str = "TRUNKLINE_RUNTIME_DIR";
 
 /// A directory of one test, which contains the runtime directory of its processes. Removed when dropped.
@@ -28,7 +27,6 @@ impl Host {
         self.0.join(name)
     }
 
-    /// Returns the runtime directory.
     pub(crate) fn runtime(&self) -> PathBuf {
         self.path("run")
     }
@@ -56,8 +54,8 @@ pub(crate) fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// Returns the user that processes of this test prove to each other; `None` for the overflow uid, which
-/// proves nothing.
+/// Returns the user that processes of this test prove to each other; `None` for the overflow uid, which is
+/// never accepted as proof.
 pub(crate) fn provable_user() -> Option<u32> {
     Some(geteuid().as_raw()).filter(|uid| *uid != 65534)
 }
@@ -68,7 +66,7 @@ pub(crate) fn count_files(folder: &Path, start: &str) -> usize {
     names.filter(|name| name.to_string_lossy().starts_with(start)).count()
 }
 
-/// Opens a device at an address. It either binds the port, or watches the holder of the port.
+/// Opens a device at an address. The device binds the port or watches the holder of the port.
 pub(crate) fn open(
     options: SoftOptions,
     address: IpAddr,

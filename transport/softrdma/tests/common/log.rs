@@ -1,4 +1,4 @@
-//! A log for tests to read.
+//! A log that tests can read.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,8 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Keeps the events of the software device up to a level, each as a line of its level and fields. Clones share them.
+/// Stores the events of the software device up to a level, each as a line with its level and fields. Clones share
+/// the events.
 #[derive(Clone)]
 pub(crate) struct Log {
     most: Level,

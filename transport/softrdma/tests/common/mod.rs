@@ -1,4 +1,4 @@
-//! Common parts of the software device's tests: devices at separate addresses, and objects on them.
+//! Common parts of the software device's tests, such as devices at separate addresses.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod by_hand;

@@ -22,7 +22,7 @@ use trunkline_verbs::{
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 /// Number of outstanding READs and atomics of the connections, in each direction.
 pub(crate) const READS: u8 = 128;
-/// ACK timeout of connections: 4.096 us * 2^14 = 67 ms.
+/// ACK timeout of connections, which is 4.096 us * 2^14 = 67 ms.
 const ACK_TIMEOUT: u8 = 14;
 
 /// A device with a PD, a CQ with a channel, an XRC domain with an SRQ, and registered memory.
@@ -49,7 +49,7 @@ impl Node {
         Self::in_domain(device, address, memory_bytes, None)
     }
 
-    /// Opens the XRC domain of a file, or a private one.
+    /// Creates a node whose XRC domain belongs to a file or is private.
     pub(crate) fn in_domain(
         device: Arc<SoftDevice>,
         address: IpAddr,
@@ -110,7 +110,6 @@ impl Node {
         self.srq.post_receive(&[ReceiveRequest { wr_id, scatter: &scatter }]).unwrap();
     }
 
-    /// Polls until a completion arrives.
     pub(crate) fn completion(&self) -> Completion {
         let until = Instant::now() + BOUND;
         let mut one = [Completion::default()];
@@ -224,12 +223,11 @@ pub(crate) fn join(near: &Node, far: &Node) -> Joined {
     join_at(near, far, far.address, far.address)
 }
 
-/// Connects to `to`, an address on which `far` listens.
+/// Connects to `to`, while `far` listens at `listens_at`.
 pub(crate) fn join_at(near: &Node, far: &Node, listens_at: IpAddr, to: IpAddr) -> Joined {
     join_by([QpType::XrcIni, QpType::XrcTgt], near, far, listens_at, to)
 }
 
-/// Connects two RC QPs.
 pub(crate) fn join_rc(near: &Node, far: &Node) -> Joined {
     join_by([QpType::Rc; 2], near, far, far.address, far.address)
 }
@@ -248,7 +246,6 @@ fn join_by(types: [QpType; 2], near: &Node, far: &Node, listens_at: IpAddr, to: 
     Joined { ini, tgt, near_id, far_id, far_channel, _near_channel: near_channel, _listener: listener }
 }
 
-/// Waits for a connection request.
 pub(crate) fn next_request(channel: &dyn CmChannel) -> Arc<dyn CmId> {
     match next_event(channel).kind {
         CmEventKind::ConnectRequest { id, .. } => id,
@@ -275,7 +272,6 @@ pub(crate) fn wait_readable(fd: &(impl AsFd + ?Sized)) {
     assert!(!events.is_empty(), "the descriptor never became readable");
 }
 
-/// Waits for the next connection event.
 pub(crate) fn next_event(channel: &dyn CmChannel) -> CmEvent {
     let until = Instant::now() + BOUND;
     loop {
@@ -293,7 +289,6 @@ pub(crate) fn connect(near: &Node, far: &Node) -> (Arc<dyn QueuePair>, Arc<dyn Q
     connect_at(near, far, Mtu::Mtu1024)
 }
 
-/// Connects with the given path MTU.
 pub(crate) fn connect_at(near: &Node, far: &Node, mtu: Mtu) -> (Arc<dyn QueuePair>, Arc<dyn QueuePair>) {
     let (ini, tgt) = (near.qp(QpType::XrcIni), far.qp(QpType::XrcTgt));
     bring_up_at(&*ini, far.address, tgt.number(), mtu);
@@ -316,8 +311,8 @@ fn bring_up_at(qp: &dyn QueuePair, peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) {
     }
 }
 
-/// Repeats a call that binds the port of an address until the port is free. A process that another test is
-/// starting has a copy of a closed socket until it runs its program.
+/// Repeats a call that binds the port at an address until the port is free. A process that another test starts
+/// keeps a copy of a closed socket until it executes its program.
 pub(crate) fn when_free<T>(call: impl Fn() -> Result<T, VerbsError>) -> T {
     wait_until("the port is free", BOUND, || match call() {
         Err(error) if error.errno() == libc::EADDRINUSE => None,
@@ -325,12 +320,11 @@ pub(crate) fn when_free<T>(call: impl Fn() -> Result<T, VerbsError>) -> T {
     })
 }
 
-/// Returns the changes that take a QP from RESET to RTS.
+/// Returns the modifications that move a QP from RESET to RTS.
 pub(crate) fn steps(peer: IpAddr, peer_qp: QpNumber, mtu: Mtu) -> [QpModify; 3] {
     HandMadeConnection { mtu, rd_atomic: READS, ..HandMadeConnection::new(peer, peer_qp) }.steps()
 }
 
-/// Posts one signalled request.
 pub(crate) fn post(
     ini: &dyn QueuePair,
     operation: SendOperation,

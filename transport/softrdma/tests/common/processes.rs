@@ -12,33 +12,33 @@ use trunkline_verbs::{CompletionStatus, VerbsError};
 /// Environment variable that makes this program a puppet at the address in its value.
 pub(crate) const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
 
-/// Environment variable of the runtime directory that the processes of one item share.
+/// Environment variable with the runtime directory that the processes of one item share.
 const MEETING: &str = "TRUNKLINE_RUNTIME_DIR";
-/// Environment variable of the path of puppets' packets.
+/// Environment variable with the path of puppets' packets.
 const LINK: &str = "TRUNKLINE_LINK";
-/// Environment variable of the answer to packets for an unknown SRQ.
+/// Environment variable with the response to packets for an unknown SRQ.
 const UNKNOWN_SRQ: &str = "TRUNKLINE_UNKNOWN_SRQ";
-/// Environment variable of the faults that puppets inject.
+/// Environment variable with the faults that puppets inject.
 const FAULTS: &str = "TRUNKLINE_FAULTS";
 
-/// The software device with puppets, which share a separate runtime directory. It is removed on drop.
+/// The software device with puppets, which share a separate runtime directory. The directory is removed on drop.
 pub(crate) struct Soft {
-    /// Test that is the puppet, if the program is a test binary.
+    /// Module and name of the test that serves as the puppet, if the program is a test binary.
     test: Option<[&'static str; 2]>,
     host: Host,
     faults: Option<&'static str>,
     path: PathChoice,
-    /// Value of [`UNKNOWN_SRQ`] of the puppets.
+    /// Value of [`UNKNOWN_SRQ`] for the puppets.
     unknown_srq: Option<&'static str>,
 }
 
 impl Soft {
-    /// Makes this test of the module the puppet, in further processes of the test binary.
+    /// Runs a test of the module as the puppet, in further processes of the test binary.
     pub(crate) fn from_test(module: &'static str, name: &'static str) -> Self {
         Self::new(Some([module, name]))
     }
 
-    /// Makes this program the puppet whenever the variable is set.
+    /// Runs this program as the puppet, with [`PUPPET`] set.
     pub(crate) fn from_program() -> Self {
         Self::new(None)
     }
@@ -52,7 +52,6 @@ impl Soft {
         Self { faults: Some(plan), ..self }
     }
 
-    /// Makes all processes use shared memory.
     pub(crate) fn by_memory(self) -> Self {
         Self { path: PathChoice::Shm, ..self }
     }
@@ -91,7 +90,7 @@ impl Bench for Soft {
     }
 
     fn xrc_violation(&self) -> &[CompletionStatus] {
-        // With packet loss, all retries of such a send, which are few, may be lost.
+        // Such a send has few retries. With packet loss, all of them may be lost.
         const STATUSES: [CompletionStatus; 2] =
             [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];
         if self.faults.is_some() { &STATUSES } else { &STATUSES[..1] }

@@ -1,4 +1,4 @@
-//! A node that connects step by step, as librdmacm's programs do.
+//! A node that connects step by step, as programs with librdmacm do.
 
 use super::node::{Node, next_event};
 use std::net::SocketAddr;

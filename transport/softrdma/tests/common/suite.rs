@@ -1,4 +1,4 @@
-//! The software device as a bench of the conformance suite.
+//! Runs the conformance suite on the software device.
 
 use std::net::IpAddr;
 use trunkline_conformance::{Bench, Port};
@@ -38,7 +38,7 @@ impl Bench for Soft {
     }
 
     fn xrc_violation(&self) -> &[CompletionStatus] {
-        // The default policy is NAK 0x64. With packet loss, all retries of such a send, which are few, may be
+        // The default policy is NAK 0x64. Such a send has few retries. With packet loss, all of them may be
         // lost.
         const STATUSES: [CompletionStatus; 2] =
             [CompletionStatus::RemoteInvalidRdRequest, CompletionStatus::RetryExceeded];

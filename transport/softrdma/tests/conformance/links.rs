@@ -4,7 +4,7 @@ use crate::common;
 use crate::common::suite::{Soft, open};
 use trunkline_softrdma::device::SoftOptions;
 
-/// A device whose response to a message for an SRQ that does not exist is not the default (contract G7).
+/// A device with a non-default response to messages for unknown SRQs (contract G7).
 #[cfg(test)]
 mod policies {
     use super::open;
@@ -72,7 +72,7 @@ mod without_xrc {
         assert_eq!(run(&bench(), item), Outcome::Held);
     }
 
-    /// Checks that the items without XRC hold.
+    /// Items that do not require XRC must hold.
     #[test]
     fn rc_without_xrc() {
         for id in ["R1", "R2"] {
@@ -82,7 +82,7 @@ mod without_xrc {
     }
 }
 
-/// One device that reaches itself from one address to another through shared memory only.
+/// A device with two addresses between which it communicates only through shared memory.
 #[cfg(test)]
 mod two_addresses {
     use crate::common;
@@ -149,7 +149,7 @@ mod udp {
     });
 }
 
-/// Devices of two processes that may reach each other through shared memory only.
+/// Two devices that may reach each other only through shared memory.
 #[cfg(test)]
 mod memory {
     trunkline_conformance::conformance_tests!(super::Soft {

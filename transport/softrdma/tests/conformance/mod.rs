@@ -1,6 +1,6 @@
-//! The contracts on the software device: the conformance suite over each link and between processes.
+//! Runs the conformance suite on the software device, over each link and between processes.
 //!
-//! In real time, because the suite also runs on NICs and the kernel's devices.
+//! The tests run in real time, because the suite also runs on NICs and the kernel's devices.
 
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 

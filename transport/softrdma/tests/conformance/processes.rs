@@ -1,6 +1,6 @@
 //! The items of the conformance suite that need processes, over UDP on one address and through shared memory.
 //!
-//! The tests start this program again as puppets.
+//! The tests start this program again for each puppet.
 
 use crate::common;
 use crate::common::processes::{PUPPET, Soft};

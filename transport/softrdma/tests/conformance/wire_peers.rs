@@ -1,5 +1,5 @@
 //! The two sides of the interoperability test. The kernel lab runs one side on the kernel's device; here both
-//! sides are on the software device.
+//! sides run on the software device.
 
 use crate::common;
 use std::io::{self, Write};
@@ -22,13 +22,13 @@ impl Write for Lines {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Ignored: the channel has no receiver after the first line.
+        // The channel has no receiver after the first line.
         let _ = self.sent.send(());
         Ok(())
     }
 }
 
-/// Starts a side on a thread, which returns the verdict and the output.
+/// Starts a side on a thread, which returns the result and the output.
 fn start(
     options: &SoftOptions,
     role: &str,

@@ -1,5 +1,5 @@
 //! The behaviour of the software device where the XRC contract allows several outcomes. The conformance suite
-//! accepts every allowed outcome; programs for this device may rely on these.
+//! accepts all allowed outcomes; programs for this device may rely on the outcomes tested here.
 
 #[cfg(test)]
 mod tests {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn g5_key_of_another_domain_in_receive_is_responder_s_failure() {
+    fn g5_receive_with_key_of_another_domain_fails_at_responder() {
         let nodes = nodes();
         let (ini, _tgt) = connect(&nodes[0], &nodes[1]);
         let far = &nodes[1];

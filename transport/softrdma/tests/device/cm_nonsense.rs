@@ -1,6 +1,5 @@
-//! Datagrams for QP 1 that contain no valid message of the connection manager, and the addresses of their
-//! senders. The tests of the machine check the fields of messages
-//! (`transport/roce/src/cm/tests/nonsense.rs`).
+//! Datagrams for QP 1 that do not contain a valid message of the connection manager, and checks of their source
+//! addresses. The fields of messages are tested in `transport/roce/src/cm/tests/nonsense.rs`.
 
 use crate::common::address;
 use crate::common::by_hand::ByHand;
@@ -18,7 +17,7 @@ use trunkline_verbs::{CmEventKind, Completion, Mtu, OneFlow, PortSpace, Psn, QpN
 /// Port of the listener.
 const PORT: u16 = 7;
 
-/// A change that invalidates a packet, and the cause for which it is dropped.
+/// A change that invalidates a packet, and the counter of the resulting drop.
 type Spoiled = (fn(&mut Packet<'_>), &'static str);
 
 const SPOILED: &[Spoiled] = &[
@@ -38,7 +37,7 @@ const SPOILED: &[Spoiled] = &[
     ),
 ];
 
-/// Returns a valid message: an RTU for a connection that does not exist.
+/// Returns a valid message, which is an RTU for a connection that does not exist.
 fn rtu() -> Mad {
     CmMessage::Rtu(Ids { local_id: 0x7777_7777, remote_id: 0x7777_7778, private: [0; 224] }).mad(7)
 }
@@ -49,7 +48,7 @@ fn bytes_of(packet: &Packet<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Sends a packet and returns the counters that it incremented: the cause of its drop, or `cm_received`.
+/// Sends a packet. Returns the counters that it incremented, either the cause of a drop or `cm_received`.
 fn counted(hands: &mut ByHand, bytes: Vec<u8>) -> Vec<&'static str> {
     counted_with(hands, bytes, |_| {})
 }
@@ -100,7 +99,7 @@ fn mads_of_wrong_length_or_kind_are_dropped() {
 /// On one host, any program can send from any port of a peer's address, but only the peer has port 4791
 /// there.
 #[test]
-fn every_answer_goes_to_port_4791_for_any_source_port() {
+fn answers_go_to_port_4791_for_any_source_port() {
     let mut hands = ByHand::new(40_000);
     let mad = rtu().to_bytes();
     assert_eq!(counted(&mut hands, bytes_of(&mad_packet(Psn::new(1), &mad))), ["cm_received"]);
@@ -113,7 +112,7 @@ fn every_answer_goes_to_port_4791_for_any_source_port() {
     assert!(matches!(CmMessage::parse(&Mad::from_packet(&packet).unwrap()), CmMessage::Rej(_)));
 }
 
-/// Builds a REQ for the listener, with a QP of this number.
+/// Builds a REQ for the listener, with this QP number.
 fn request_of(number: u32, from: IpAddr, to: IpAddr, one_flow: OneFlow) -> Mad {
     let connect = Connect {
         local: SocketAddr::new(from, 0x4321),
@@ -166,13 +165,13 @@ fn requests_from_all_unregistered_addresses_of_this_host_have_one_limit() {
     }
     assert_eq!((undecided.len(), node.counter("cm_limit")), (256, 300 - 256));
     assert!(undecided.iter().all(|kind| matches!(kind, CmEventKind::ConnectRequest { .. })));
-    // A process of this user has its own limit.
+    // Requests from a process of this user have a separate limit.
     let member_channel = member.cm_channel();
     let _asked = member.ask(at, &member_channel);
     next_request(&*channel);
 }
 
-/// A peer behind an address translator names other addresses than the ones of its packets.
+/// The addresses named by a peer behind an address translator differ from the addresses of its packets.
 #[test]
 fn request_for_one_flow_is_answered_at_its_source_despite_named_addresses() {
     let mut hands = ByHand::new(40_000);
@@ -203,7 +202,7 @@ fn request_for_one_flow_is_answered_at_its_source_despite_named_addresses() {
 
 /// The TGT of a peer behind an address translator accepts packets only from the peer's translated address.
 #[test]
-fn view_of_peer_admits_only_its_own_address() {
+fn target_accepts_only_translated_address_of_peer() {
     let mut hands = ByHand::new(40_000);
     let (peer, stranger) = (hands.source, SocketAddr::new(address(), 40_000));
     let [named, dialled] = [[192, 168, 0, 5], [192, 0, 2, 7]].map(|ip| SocketAddr::from((ip, ROCE_PORT)));
@@ -213,8 +212,8 @@ fn view_of_peer_admits_only_its_own_address() {
     let channel = hands.node.cm_channel();
     let _listener = hands.node.listen(SocketAddr::new(hands.node.address, PORT), &channel).unwrap();
     let view = IpUdp::new(named, dialled);
-    // Returns the destinations of the answers, all of which have the view, and the first PSN of a REP among
-    // them.
+    // Returns the destinations of the answers, whose ICRCs must match the view, and the first PSN of a REP
+    // among them.
     let answers = |hands: &mut ByHand| {
         let (mut received, mut to, mut starting_psn) = (ReceiveBatch::new(64), Vec::new(), None);
         hands.link.receive(&mut received);
@@ -261,7 +260,7 @@ fn view_of_peer_admits_only_its_own_address() {
     assert_eq!(send(&mut hands, stranger, view, &second), dropped);
     let plain = IpUdp::new(named, SocketAddr::new(hands.node.address, ROCE_PORT));
     assert_eq!(send(&mut hands, named, plain, &second), dropped, "the address that the peer names");
-    // Another program at the peer's address does not get the PSN, since the answer goes to the peer.
+    // Another program at the peer's address does not receive the PSN, since the answer goes to the peer.
     let elsewhere = SocketAddr::new(peer.ip(), 50_000);
     assert_eq!(send(&mut hands, elsewhere, view, &first), acknowledged);
     assert_eq!(send(&mut hands, peer, view, &second), acknowledged);

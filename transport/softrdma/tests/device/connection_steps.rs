@@ -1,5 +1,5 @@
-//! Connections opened step by step, as librdmacm's programs open them: unbound ids, resolution with events,
-//! and QPs that the program moves to RTS itself.
+//! Connections opened step by step, as by programs with librdmacm. They use unbound ids, resolution with events,
+//! and QPs that the program itself moves to RTS.
 
 use crate::common::node::post;
 use crate::common::side::Side;
@@ -19,7 +19,7 @@ fn mapped(address: SocketAddr) -> SocketAddr {
 }
 
 #[test]
-fn mapped_addresses_are_their_ipv4_addresses() {
+fn mapped_addresses_are_treated_as_ipv4_addresses() {
     let side = Side::new(PortSpace::Ib);
     let listener = side.id(QpType::XrcTgt);
     listener.bind(mapped(side.at(0))).unwrap();
@@ -85,8 +85,7 @@ fn program_modifying_its_own_qps_connects() {
     assert_eq!(tgt.query().unwrap().state, QpState::ReadyToSend, "a QP that was only named is left alone");
 }
 
-/// If the RTU is lost, the peer's first message establishes the connection, long before the reply is
-/// repeated.
+/// If the RTU is lost, the peer's first message establishes the connection before the reply is repeated.
 #[test]
 fn first_message_replaces_lost_rtu() {
     let (near, far) = (Side::new(PortSpace::Ib), Side::new(PortSpace::Ib));
@@ -112,7 +111,7 @@ fn first_message_replaces_lost_rtu() {
 }
 
 #[test]
-fn steps_of_id_out_of_order_are_refused() {
+fn out_of_order_steps_of_id_are_refused() {
     let (near, far) = (Side::new(PortSpace::Ib), Side::new(PortSpace::Ib));
     let id = near.id(QpType::XrcIni);
     assert!(matches!(id.resolve_route(), Err(VerbsError::Invalid(_))));

@@ -1,4 +1,4 @@
-//! Connection endpoints: addresses, channels, and the state after an object is dropped.
+//! Addresses and channels of connection endpoints, and their state after an object is dropped.
 
 use crate::common;
 use crate::common::node::{Node, exchange, join, next_event, next_request, wait_readable};
@@ -96,7 +96,7 @@ fn wildcard_listener_accepts_requests_to_every_address() {
 
 #[test]
 fn client_uses_another_address_when_its_first_is_held_by_server() {
-    // Two devices without named addresses have the same addresses. The server was opened first.
+    // Two devices without given addresses use the same addresses. The server was opened first.
     let hub = Hub::new();
     let open = || {
         let link = LinkChoice::InProcess(Arc::clone(&hub));
@@ -117,7 +117,7 @@ fn client_uses_another_address_when_its_first_is_held_by_server() {
     exchange(&*ini, &near, &far, 64);
 }
 
-/// Neither GIDs nor the connection manager's messages carry an interface.
+/// GIDs and the connection manager's messages do not contain an interface.
 #[test]
 fn link_local_addresses_are_refused() {
     let [hub, _] = common::in_process();

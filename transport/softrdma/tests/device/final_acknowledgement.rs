@@ -1,5 +1,5 @@
-//! A QP that stops repeats its last acknowledgement. Otherwise its peer could be left with an unanswered
-//! request, since a receiver of the last message may exit at once.
+//! A QP that stops repeats its last acknowledgement. Otherwise a lost acknowledgement would leave its peer's
+//! request unanswered, since a receiver of the last message may exit at once.
 
 use crate::common::by_hand::{ByHand, FIRST_PSN};
 use crate::common::node::BOUND;
@@ -16,7 +16,7 @@ impl Setup {
         Self(ByHand::new(ROCE_PORT))
     }
 
-    /// Sends one message, and takes its acknowledgement.
+    /// Sends one message, and receives its acknowledgement.
     fn exchange(&mut self) {
         self.0.send(Psn::new(FIRST_PSN), true, |_| {});
         assert_eq!(self.0.node.completion().wr_id, 0);
@@ -29,7 +29,7 @@ impl Setup {
         assert_eq!(came, 1);
     }
 
-    /// Returns the number of waiting acknowledgements of the message. No other packet may be waiting.
+    /// Returns the number of waiting acknowledgements of the message. Fails if any other packet is waiting.
     fn acknowledgements(&mut self) -> usize {
         let mut batch = ReceiveBatch::new(64);
         self.0.link.receive(&mut batch);
@@ -58,7 +58,7 @@ fn stopping_qp_repeats_last_acknowledgement() {
             "reset" => setup.change(QpState::Reset),
             _ => setup.change(QpState::Error),
         }
-        // The copies were sent when the call returns.
+        // The copies are sent before the call returns.
         assert_eq!(setup.acknowledgements(), 3, "{end}");
         let _destroyed_before = setup.0.tgt.destroy();
         assert_eq!(setup.acknowledgements(), 0, "{end}: once is enough");

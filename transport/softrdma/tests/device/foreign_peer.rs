@@ -14,7 +14,7 @@ use trunkline_softrdma::device::SoftOptions;
 use trunkline_testkit::wait_until;
 use trunkline_verbs::{Completion, CompletionStatus, Psn, QpNumber, QpType, QueuePair, SendOperation};
 
-/// A bare sender on the network, and a device that is connected to it.
+/// A sender without a device, and a device that is connected to the sender.
 struct Setup {
     hands: ByHand,
     psn: Psn,
@@ -29,7 +29,7 @@ impl Setup {
         &self.hands.node
     }
 
-    /// Sends the packet at the current PSN, and waits until the device has received it. Returns true if a
+    /// Sends a packet with the current PSN, and waits until the device has received it. Returns true if a
     /// receive completed; the PSN then advances.
     fn send(&mut self, identification: u16) -> bool {
         let psn = self.psn;
@@ -66,7 +66,7 @@ fn foreign_peer_is_accepted_from_its_second_packet_on() {
 }
 
 #[test]
-fn fatal_nak_as_first_packet_of_foreign_peer_arrives() {
+fn fatal_nak_is_accepted_as_first_packet_of_foreign_peer() {
     for (distance, ends) in [(1, false), (0, true)] {
         let mut setup = Setup::new();
         let ini = setup.node().qp(QpType::XrcIni);
@@ -153,7 +153,7 @@ fn processes_at_one_address_recognize_foreign_peer_by_packets_to_all() {
     let address = common::address();
     let socket = UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).unwrap();
     let mut kernel = Kernel { socket, identification: 65_000 };
-    // Test both orders: port 4791 belongs to the busy process, or to the quiet one.
+    // Test both cases, in which port 4791 belongs to the busy process or to the quiet one.
     for [often, seldom] in [[&busy, &quiet], [&quiet, &busy]] {
         let tgts = [often, seldom].map(|node| node.qp(QpType::XrcTgt));
         for (node, tgt) in [often, seldom].iter().zip(&tgts) {
@@ -180,7 +180,7 @@ fn processes_at_one_address_recognize_foreign_peer_by_packets_to_all() {
 }
 
 #[test]
-fn no_identification_is_derived_for_peer_of_our_own_device() {
+fn identification_is_not_derived_for_software_peer() {
     let mut setup = Setup::new();
     assert!(setup.send(0));
     for identification in 700..710 {

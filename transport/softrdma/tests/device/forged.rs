@@ -1,5 +1,5 @@
-//! Packets that another program forges in the name of a QP's peer, with its address and correct checksums.
-//! They neither move the QP's route nor cause an answer to their sender.
+//! Packets that another program forges with the address of a QP's peer and correct checksums. They neither move
+//! the QP's route nor cause an answer to the forger.
 
 use crate::common::by_hand::{ByHand, FIRST_PSN};
 use crate::common::node::{BOUND, bring_up_with, post};
@@ -42,7 +42,7 @@ impl Setup {
         }
     }
 
-    /// Returns the device's answers: destination port, PSN and meaning.
+    /// Returns the destination port, PSN and syndrome of each answer of the device.
     fn answers(&mut self) -> Vec<(u16, u32, Syndrome)> {
         let mut batch = ReceiveBatch::new(64);
         self.hands.link.receive(&mut batch);
@@ -106,7 +106,7 @@ fn acknowledgements_follow_source_port_of_peer() {
     }
 }
 
-/// Builds an acknowledgement of a QP's packet.
+/// Builds an acknowledgement to a QP of its packet with this PSN.
 fn acknowledgement(to: QpNumber, psn: Psn) -> Packet<'static> {
     let mut packet = Packet::new(Opcode::new(Service::XRC, Operation::ACKNOWLEDGE), to, psn, &[]);
     packet.aeth = Some(Aeth::new(Syndrome::ACK, 1));

@@ -1,5 +1,5 @@
-//! Another user's program on the host that has all data of a connection. It sends from the peer's address,
-//! with correct checksums and the expected PSN. It cannot have the port of a member.
+//! Packets from another user's program on the host, which has all data of a connection. It sends from the peer's
+//! address, with correct checksums and the expected PSN, but cannot bind the port of a member.
 
 use crate::common;
 use crate::common::by_hand::FIRST_PSN;
@@ -13,7 +13,7 @@ use trunkline_roce::wire::{
 use trunkline_testkit::wait_until;
 use trunkline_verbs::{Completion, CompletionStatus, Psn, QpNumber, QpType, QueuePair, SendOperation};
 
-/// A program with a separate socket at the address of another.
+/// A program with a separate socket at the address of another program.
 struct Forger(UdpSocket);
 
 impl Forger {
@@ -35,7 +35,7 @@ impl Forger {
     }
 }
 
-/// Builds all kinds of packets that could do harm at PSN `psn`.
+/// Builds packets of all kinds that could do harm, with PSN `psn`.
 fn packets(node: &Node, tgt: QpNumber, ini: QpNumber, psn: Psn) -> Vec<Packet<'static>> {
     let packet = |operation, to| {
         let mut packet = Packet::new(Opcode::new(Service::XRC, operation), to, psn, b"forged!!");
@@ -71,7 +71,7 @@ fn exchange(from: &Node, to: &Node, ini: &dyn QueuePair) {
 fn packets_of_other_programs_from_address_of_members_are_dropped() {
     let host = Host::new();
     let (near, far) = (Node::open(host.options(), 4096), Node::open(host.options(), 4096));
-    // At each address there is a second member, with a port that the system chose.
+    // At each address, a second member has a port chosen by the system.
     let options = |node: &Node| trunkline_softrdma::device::SoftOptions {
         addresses: vec![node.address],
         ..host.options()
@@ -129,7 +129,7 @@ fn forged_packets_from_freed_member_address_are_dropped() {
     drop((ini, near));
     // The other program has the port that the peer had.
     let socket = wait_until("the port is free", BOUND, || {
-        // A process that another test is starting has a copy of the socket until it runs its program.
+        // A process that another test starts keeps a copy of the socket until it executes its program.
         UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).ok()
     });
     let forger = Forger(socket);

@@ -37,7 +37,7 @@ struct Attacker {
 }
 
 impl Attacker {
-    /// Appends the ICRC and sends. The ICRC is sometimes wrong, or the packet truncated.
+    /// Appends the ICRC and sends the packet. Sometimes corrupts or truncates the packet.
     fn send(&mut self, mut bytes: Vec<u8>) {
         icrc::append(&IpUdp::new(self.source, self.destination), &mut bytes);
         if self.random.one_in(50) {
@@ -51,7 +51,7 @@ impl Attacker {
         self.link.send(&mut self.batch, Time(0));
     }
 
-    /// Sends a packet of any kind, whose numbers are often valid.
+    /// Sends a random packet, whose numbers are often valid.
     fn packet(&mut self, qps: &[QpNumber], srqs: &[SrqNumber], keys: &[Rkey], around: IoAddress) {
         let random = &mut self.random;
         let service = *random.pick(&[0xa0_u8, 0xa0, 0xa0, 0x00, 0x60, 0x40]);
@@ -128,7 +128,7 @@ fn hostile_peer_does_not_harm_other_connections() {
     let friend = Node::open(options(), 4096);
     let (ini, _tgt) = connect(&friend, &node);
 
-    // Memory next to the accessible memory: one region in another PD, and one without remote rights.
+    // Inaccessible memory, with one region in another PD and one without remote rights.
     let other_pd = node.device.alloc_pd().unwrap();
     let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let (foreign, private) = (Memory::zeroed(16_384).unwrap(), Memory::zeroed(16_384).unwrap());

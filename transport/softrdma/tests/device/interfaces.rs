@@ -1,4 +1,4 @@
-//! The device on interfaces whose MTUs and addresses differ or change: each test runs in its own network
+//! The device on interfaces whose MTUs and addresses differ or change. Each test runs in a separate network
 //! namespace.
 
 use crate::common::node::{BOUND, Node, exchange, join};
@@ -93,7 +93,7 @@ fn path_mtu_is_smaller_of_both_interfaces() {
     assert_eq!(path_mtus(&near, &far), [Mtu::Mtu4096; 2]);
 }
 
-/// Opens a device with the addresses of the namespace, which listens on `0.0.0.0`. Also returns the port.
+/// Opens a device with all addresses of the namespace, and listens on `0.0.0.0`. Also returns the port.
 fn wildcard() -> (Node, Arc<dyn CmChannel>, Arc<dyn CmId>, u16) {
     let options = SoftOptions { path: PathChoice::Udp, ..SoftOptions::default() };
     let node = Node::with_device(SoftDevice::open(options).unwrap(), NEAR, 4096);
@@ -125,7 +125,7 @@ fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
     }
 }
 
-/// An address from DHCP, or a floating address of several hosts.
+/// Addresses may come from DHCP, or move between hosts.
 #[test]
 fn wildcard_listener_follows_added_and_removed_addresses() {
     if !is_inside("wildcard_listener_follows_added_and_removed_addresses") {
@@ -165,7 +165,7 @@ fn wildcard_listener_starts_without_address_of_its_family() {
     reach(&at(FAR), SocketAddr::new(NEAR, port), &arrivals);
 }
 
-/// Addresses of containers, or temporary IPv6 addresses.
+/// Containers and temporary IPv6 addresses cause many changes of addresses.
 #[test]
 fn sockets_of_removed_addresses_are_closed() {
     if !is_inside("sockets_of_removed_addresses_are_closed") {
@@ -187,7 +187,7 @@ fn sockets_of_removed_addresses_are_closed() {
         each("add");
         wait_until("the device has the addresses", BOUND, || has_all(net).then_some(()));
         each("del");
-        // The sockets of addresses in the table stay open.
+        // The sockets at addresses in the table stay open.
         let sockets = || std::fs::read_to_string("/proc/net/udp").unwrap().matches(":12B7 ").count();
         let is_closed = || (sockets() <= 128).then_some(());
         wait_until("sockets at the addresses before are closed", BOUND, is_closed);

@@ -1,5 +1,5 @@
-//! The XRC calls of OFED 1.x on a device without XRC (contract B3). Their behaviour with XRC is section B of
-//! the conformance suite.
+//! The XRC calls of OFED 1.x on a device without XRC (contract B3). Section B of the conformance suite tests
+//! their behaviour with XRC.
 
 use crate::common;
 use crate::common::node::Node;
@@ -17,7 +17,7 @@ fn refused<T: Debug>(result: Result<T, LegacyError>) {
 fn b3_device_without_xrc_returns_enosys() {
     let [options, other] = common::in_process();
     let without_xrc = SoftDevice::open(SoftOptions { without_xrc: true, ..other }).unwrap();
-    // Use the objects of a device with XRC, so that only XRC is missing.
+    // Use the objects of a device with XRC, so that only support for XRC is missing.
     let node = Node::open(options, 4096);
     let domain = &node.xrcd;
     let (none, number) = (LegacyXrc::new(without_xrc), QpNumber::new(5));

@@ -32,7 +32,7 @@ fn device_proves_user_to_itself_and_on_in_process_network() {
 }
 
 #[test]
-fn devices_of_two_registries_or_of_network_of_program_do_not_prove_user() {
+fn devices_of_different_registries_or_on_custom_network_do_not_prove_user() {
     let hosts = [Host::new(), Host::new()];
     let hub = Hub::new();
     let factory = LinkFactory::new(move || Ok(Box::new(hub.link()?) as Box<dyn Link>));

@@ -1,7 +1,7 @@
-//! The software device through its public interface: devices of this process, their packets and connections.
+//! Tests of devices in this process through the public interface.
 //!
-//! The device's own thread does its work here, so time is real; it only bounds waits for events. In
-//! virtual time: `virtual_time.rs` and `simulated_members.rs`.
+//! Each device has its own thread here, so the tests run in real time, which only bounds waits for events.
+//! `virtual_time.rs` and `simulated_members.rs` test devices in virtual time.
 
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 

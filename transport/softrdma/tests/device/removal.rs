@@ -1,4 +1,4 @@
-//! A device that is removed while in use, and restored (contract I5).
+//! Removal of a device while it is in use, and its restoration (contract I5).
 
 use crate::common;
 use crate::common::node::{Node, connect, next_event, post, wait_readable, when_free};
@@ -10,7 +10,7 @@ use trunkline_verbs::{
     SendOperation, SendRequest, VerbsError, XrcdFlags,
 };
 
-/// Opens two devices. The first is in the returned slot, from which it can be removed.
+/// Opens two devices. The first can be removed through the returned slot.
 fn pair(options: [SoftOptions; 2]) -> (Slot, SoftOptions, Node, Node) {
     let slot = Slot::new();
     let [near, far] = options;

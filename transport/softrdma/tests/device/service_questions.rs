@@ -71,7 +71,7 @@ fn sidr_requests_and_replies_reach_addressed_member() {
     ask_and_answer(&other, &outside);
 }
 
-/// The rule is the one of `cma_check_port` in Linux, for the ids of one process and of two.
+/// The rule of `cma_check_port` in Linux applies to ids of one process and of two.
 #[test]
 fn taken_service_gives_addrnotavail_if_either_id_is_wildcard() {
     let address = common::address();
@@ -93,7 +93,7 @@ fn taken_service_gives_addrnotavail_if_either_id_is_wildcard() {
             assert_ne!(id.local_address().port(), port);
         }
     }
-    // Unless `::` is restricted to its family, or both ids reuse the address.
+    // There is no conflict if `::` is restricted to its family, or if both ids reuse the address.
     let every_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     for (second, option) in
         [(every_v6, CmOption::AddressFamilyOnly(true)), (everywhere, CmOption::ReuseAddress(true))]

@@ -21,7 +21,7 @@ use trunkline_verbs::{
 const GROUPS: u32 = 4;
 const BYTES: u32 = 16;
 
-/// CQ of a group, and an SRQ that completes into it.
+/// CQ of a group, and an SRQ whose completions go to this CQ.
 struct Poller {
     cq: Arc<dyn CompletionQueue>,
     srq: Arc<dyn SharedReceiveQueue>,
@@ -161,7 +161,7 @@ fn every_group_sends_to_every_group(near: &Node, far: &Node) {
 }
 
 #[test]
-fn shards_share_out_receives_of_srq_to_last_one() {
+fn shards_use_all_receives_of_srq() {
     let [near, far] = open();
     let (senders, receivers) = (pollers(&near), pollers(&far));
     let links: Vec<_> = (0..3).map(|group| connect((&near, &senders[0]), (&far, group))).collect();
@@ -203,7 +203,7 @@ fn srq_limit_counts_lent_receives() {
 }
 
 #[test]
-fn memory_is_not_touched_after_its_deregistration_by_any_shard() {
+fn shards_do_not_access_memory_after_its_deregistration() {
     let [near, far] = open();
     let (senders, receivers) = (pollers(&near), pollers(&far));
     let (ini, _tgt) = connect((&near, &senders[1]), (&far, 2));
@@ -253,7 +253,7 @@ fn memory_is_not_touched_after_its_deregistration_by_any_shard() {
     });
 }
 
-/// Pairs of UDP ports of the packets that a device has sent to other addresses.
+/// Source and destination ports of the packets that a device has sent to other addresses.
 #[derive(Debug, Default)]
 struct SentPorts(Mutex<BTreeSet<(u16, u16)>>);
 
@@ -265,7 +265,7 @@ impl LinkObserver for SentPorts {
     fn received(&self, _: usize) {}
 }
 
-/// Neither device holds the port of its device at its address, and the QPs belong to further shards.
+/// Neither device holds the device port at its address, and the QPs belong to shards other than the first.
 #[test]
 fn all_packets_of_one_flow_have_one_pair_of_ports() {
     const PORT: u16 = 5790;

@@ -1,8 +1,7 @@
-//! Two devices and their threads: the thread that does the work while a program polls, sleeps, or does
-//! neither.
+//! Two devices with their own threads, whose programs poll, sleep, or do neither.
 //!
-//! The conformance suite covers the verbs themselves. These tests cover the parts that only a device with its
-//! own threads has.
+//! The conformance suite covers the verbs. These tests cover features that only a device with its own threads
+//! has.
 
 use crate::common;
 use crate::common::node::{BOUND, Node, READS, connect, connect_at, post, wait_readable};
@@ -31,13 +30,13 @@ fn nodes(options: [SoftOptions; 2], memory_bytes: usize) -> [Node; 2] {
     options.map(|options| Node::open(options, memory_bytes))
 }
 
-/// Returns bytes without repetition from one packet to the next.
+/// Returns bytes that differ between consecutive packets.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| u8::try_from((index * 7 + index / 251) % 256).unwrap()).collect()
 }
 
-/// The depth that the kernel's soft RoCE and common NICs accept: programs negotiate the depth from the values
-/// that both sides report.
+/// The kernel's soft RoCE and common NICs accept this depth. Programs negotiate the depth from the values that
+/// both sides report.
 #[test]
 fn hundred_and_twenty_eight_reads_are_outstanding_at_once() {
     for (link, options) in links() {
@@ -62,7 +61,7 @@ fn hundred_and_twenty_eight_reads_are_outstanding_at_once() {
     }
 }
 
-/// Outstanding data fits in the socket's buffer. Without pacing, a tenth of it would be lost.
+/// Outstanding data fits in the socket's buffer. Without pacing, a tenth of the data would be lost.
 #[test]
 fn bulk_transfers_fit_into_default_receive_buffer_of_linux() {
     for mtu in [Mtu::Mtu256, Mtu::Mtu1024, Mtu::Mtu4096] {
@@ -78,7 +77,7 @@ fn bulk_transfers_fit_into_default_receive_buffer_of_linux() {
                 assert_eq!(near.completion().status, CompletionStatus::Success, "{mtu:?}");
             }
             let of_both = |name| [&near, &far].map(|node| node.counter(name));
-            // All packets are retransmitted to a receiver that has no CPU for long.
+            // All outstanding packets are retransmitted if the receiver gets no CPU time for long.
             if of_both("ack_timeouts") == [0, 0] {
                 let full = of_both("drop_receive_queue_full");
                 assert_eq!(full, [0, 0], "{mtu:?} {operation:?}: lost at either end");
@@ -98,7 +97,7 @@ fn sleeping_receiver_is_woken() {
             let mut none = [trunkline_verbs::Completion::default()];
             assert_eq!(far.cq.poll(&mut none), 0, "{link}");
             post(&*ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
-            // The sender sleeps too: its background thread receives the acknowledgement.
+            // The sender sleeps too, and its background thread receives the acknowledgement.
             near.cq.request_notify(Notify::Any).unwrap();
             let sent_before = near.cq.poll(&mut none);
             wait_readable(&*far.channel);
@@ -119,7 +118,7 @@ fn one_sided_work_is_served_while_target_does_not_poll() {
         let [near, far] = nodes(options, 1 << 16);
         let (ini, _tgt) = connect(&near, &far);
         far.memory.write(0, &pattern(30_000)).unwrap();
-        // The far program polls for a while, so that its thread leaves the work to it, and then
+        // The far program polls for a while, so that the background thread leaves the work to it, and then
         // stops polling.
         let until = Instant::now() + Duration::from_millis(20);
         let mut none = [trunkline_verbs::Completion::default()];
@@ -150,7 +149,7 @@ fn one_sided_work_is_served_while_target_does_not_poll() {
 
 #[test]
 fn losses_of_sender_without_polling_are_repaired() {
-    // The background threads do all work: the sender's timers, and the target's responses.
+    // The background threads do all work, including the sender's timers and the target's responses.
     let plan = "drop=0.2,seed=11".parse().unwrap();
     let [near, far] = nodes([SoftOptions { faults: Some(plan), ..common::udp() }, common::udp()], 4096);
     let (ini, _tgt) = connect(&near, &far);
@@ -256,7 +255,7 @@ fn messages_are_exchanged_over_ipv6() {
     post(&*ini, SendOperation::Send, &[near.sge(0, 64)], &*far.srq);
     assert_eq!(far.completion().status, CompletionStatus::Success);
 
-    // A device reaches itself: both QPs at ::1, over a real socket.
+    // A device connects two of its own QPs at ::1 over a real socket.
     let alone =
         Node::open(SoftOptions { addresses: vec!["::1".parse().unwrap()], ..SoftOptions::default() }, 4096);
     if let Err(error @ VerbsError::AddressInUse(_)) = listen(&alone) {

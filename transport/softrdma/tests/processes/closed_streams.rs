@@ -1,6 +1,6 @@
 //! Programs that run with standard streams closed.
 //!
-//! Closed streams concern a whole process, so the tests start this binary again (`play`).
+//! Closed streams affect the whole process, so the tests start this binary again (`play`).
 
 use crate::common;
 use crate::common::host::{Host, part};
@@ -21,7 +21,6 @@ use trunkline_verbs::{Device, PortSpace, QpInit, QpType, XrcdFlags};
 const ADDRESS: &str = "TRUNKLINE_TEST_ADDRESS";
 /// Environment variable with the numbers of the closed streams.
 const CLOSED: &str = "TRUNKLINE_TEST_CLOSED";
-/// Output of a program.
 const PRINTED: &[u8] = b"printed by the program\n";
 
 #[test]
@@ -42,7 +41,7 @@ fn use_device() {
     }
     let print = || {
         for stream in &streams[1..] {
-            // Refused if the stream is closed.
+            // The write fails if the stream is closed.
             let _closed = write(stream, PRINTED);
         }
     };
@@ -104,7 +103,7 @@ fn contains(file: &Path, text: &[u8]) -> bool {
 }
 
 #[test]
-fn no_descriptor_takes_number_of_closed_stream() {
+fn descriptors_do_not_take_numbers_of_closed_streams() {
     let (host, address) = (Host::new(), common::address());
     // The other members have connections with this one, and this one has connections with them.
     let _holder = SoftDevice::open(SoftOptions { addresses: vec![address], ..host.options() }).unwrap();

@@ -23,7 +23,7 @@ const LOCAL: &str = "TRUNKLINE_TEST_LOCAL";
 const TRIES: usize = 5_000;
 const BOTH: XrcdFlags = XrcdFlags::CREATE.union(XrcdFlags::EXCLUSIVE);
 
-/// Entry point of a further process. Does nothing unless a part is given.
+/// Entry point of a further process. Does nothing unless a part is set.
 #[test]
 fn play() {
     let Some(part) = part() else { return };
@@ -50,7 +50,7 @@ fn play() {
     }
 }
 
-/// Tries to create the domain [`TRIES`] times. Returns the number of times that no other process had it.
+/// Tries to create the domain [`TRIES`] times. Returns the number of successful attempts.
 fn race(device: &dyn Device, path: &Path) -> usize {
     let witness = path.with_extension("witness");
     let mut made = 0;
@@ -202,7 +202,7 @@ fn process_killed_at_any_point_leaves_no_state() {
         for _ in 0..=rounds % 3 {
             process.after("ROUND ").unwrap();
         }
-        // The process may be at any point: within a change, with or without the lock.
+        // The process may be at any point of a change, with or without the lock.
         (0..rounds * 1_000).for_each(|_| std::hint::spin_loop());
         process.kill().unwrap();
         open(&*device, &path, BOTH).expect("the domain died with its holder").close().unwrap();

@@ -1,6 +1,5 @@
-//! Processes of one host that the connection manager has connected, and that die: the others get
-//! `Disconnected` at once, on either side of a connection, although no retries run out, and their own messages
-//! continue. A stopped process is not dead.
+//! Deaths of connected processes of one host. The others get `Disconnected` at once, on either side of a
+//! connection, although no retries run out, and their own messages continue. A stopped process is not dead.
 //!
 //! The tests start this binary again as the peers.
 
@@ -22,11 +21,11 @@ use trunkline_verbs::{
 };
 
 const PEER: &str = "TRUNKLINE_TEST_CONNECTED_PEER";
-/// Number of connections to a peer: more than one turn of the device ends.
+/// Number of connections to a peer, which is more than the device ends in one turn.
 const CONNECTIONS: usize = 150;
-/// ACK timeout with which retries never run out: 4.096 us * 2^31 is 2.4 hours.
+/// ACK timeout of 4.096 us * 2^31 = 2.4 hours, with which retries do not run out.
 const NEVER: u8 = 31;
-/// Length of the messages that a peer sends, in bytes: several packets.
+/// Length of the messages that a peer sends, in bytes. Each takes several packets.
 const LENGTH: u32 = 12_000;
 /// Number of receives posted for these messages.
 const RECEIVES: usize = 16;
@@ -130,7 +129,7 @@ impl Peer {
     }
 }
 
-/// Kills a peer while it is receiving a message.
+/// Kills a peer while a message to it is outstanding.
 fn peer_is_killed(near: PathChoice, path: &str) {
     let host = Host::new();
     let node = Node::open(options(&host, near), 1 << 16);
@@ -154,8 +153,8 @@ fn killed_process_disconnects_its_peers_with_shared_memory() {
     peer_is_killed(PathChoice::Auto, "auto");
 }
 
-/// Receives a message from a peer. It must be complete and the next one of its sender. Counts the messages by
-/// the QP at which they arrive.
+/// Receives a message from a peer, which must be complete and in order. Counts the messages by the QP at which
+/// they arrive.
 fn receive_next(node: &Node, counts: &mut BTreeMap<QpNumber, u64>) {
     let completion = node.completion();
     let count = counts.entry(completion.qp_number).or_default();
@@ -239,7 +238,7 @@ fn request_to_address_of_killed_process_is_refused() {
     let node = Node::open(options(&host, PathChoice::Auto), 1 << 16);
     let mut peer = Peer::start(&host, &node, "auto", 1);
     let (remote, [before, after]) = (peer.remote, [(); 2].map(|()| node.cm_channel()));
-    // The first member has left when its peer dies.
+    // The peer is killed before it can answer this request.
     peer.process.signal(Signal::SIGSTOP);
     let _asked = node.ask_with(remote, &before, NEVER);
     peer.process.kill().unwrap();

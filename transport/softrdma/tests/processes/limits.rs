@@ -48,7 +48,7 @@ fn limit(descriptors: u64) {
     setrlimit(Resource::RLIMIT_NOFILE, descriptors, hard).unwrap();
 }
 
-/// Opens an address. Between "fill" and "free", the process can get no further descriptor.
+/// Opens an address. Between "fill" and "free", the process cannot open further descriptors.
 fn hold_while_full() {
     let _held = open(SoftOptions::default(), address()).unwrap();
     let input = Input::open();
@@ -68,7 +68,7 @@ fn hold_while_full() {
     }
 }
 
-/// Opens a device under each limit from no free descriptor to more than enough.
+/// Opens a device under each limit on descriptors, from none free to more than enough.
 fn open_within_each_limit() {
     let mut served = 0;
     for descriptors in 3..64 {
@@ -86,8 +86,8 @@ fn open_within_each_limit() {
     print_line(&format!("SERVED {served}"));
 }
 
-/// Opens a device in a runtime directory that is too small for a registry, also when a sparse registry
-/// exists.
+/// Opens a device in a runtime directory that is too small for a registry, with and without an existing sparse
+/// registry.
 fn open_without_room() {
     let refused = || {
         let error = open(SoftOptions::default(), address()).expect_err("there is no room");
@@ -103,7 +103,7 @@ fn open_without_room() {
     print_line("END");
 }
 
-/// Uses up the room of the runtime directory.
+/// Fills the file system of the runtime directory.
 fn fill() -> PathBuf {
     let path = Path::new(&std::env::var("TRUNKLINE_RUNTIME_DIR").unwrap()).join("filler");
     let mut file = File::create(&path).unwrap();
@@ -165,7 +165,7 @@ fn open_with_small_files() {
     print_line(&format!("REFUSED {refused}"));
 }
 
-/// Opens devices that record datagrams, where the limit on file size leaves no room for a capture's header.
+/// Opens devices that record datagrams, under a limit on file size that is too small for a capture's header.
 fn capture_into_a_small_file() {
     // Creates the files of the host.
     drop(open(SoftOptions::default(), address()).unwrap());
@@ -177,7 +177,7 @@ fn capture_into_a_small_file() {
     print_line("END");
 }
 
-/// Opens a device, on a network in the process, as a user who may not start threads.
+/// Opens a device on an in-process network, as a user who may not start threads.
 fn open_without_threads() {
     // Root is exempt from the limit.
     if geteuid().is_root() && setuid(Uid::from_raw(65534)).is_err() {
@@ -203,7 +203,7 @@ fn processor_time(process: u32) -> Duration {
     Duration::from_nanos(times.sum())
 }
 
-/// Waits for a period in which a process uses no processor time. A process in a busy loop has none.
+/// Waits for a period in which a process uses no processor time, which a busy loop would prevent.
 fn wait_until_idle(process: u32) {
     wait_until("a period without processor time", BOUND, || {
         let before = processor_time(process);
@@ -233,7 +233,7 @@ fn connection_waiting_at_descriptor_limit_does_not_use_processor() {
 }
 
 #[test]
-fn member_without_descriptors_uses_no_processor_time_and_does_not_take_holder_for_dead() {
+fn member_without_descriptors_does_not_use_processor_or_take_holder_for_dead() {
     let (host, address) = (Host::new(), common::address());
     // Here the other process has to open the connection.
     let first = open(host.options(), address).unwrap();
@@ -262,7 +262,7 @@ fn device_opens_or_names_missing_resource_under_any_limit() {
 }
 
 #[test]
-fn limit_on_files_is_named_and_ends_no_process() {
+fn file_size_limit_is_named_and_does_not_kill_process() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "small files", address);
     process.after("SERVED").unwrap();
@@ -272,7 +272,7 @@ fn limit_on_files_is_named_and_ends_no_process() {
 }
 
 #[test]
-fn capture_beyond_limit_on_files_is_refused() {
+fn capture_beyond_file_size_limit_is_refused() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "small capture", address);
     process.after("END").unwrap();
@@ -280,14 +280,14 @@ fn capture_beyond_limit_on_files_is_refused() {
 }
 
 #[test]
-fn limit_on_threads_is_named() {
+fn thread_limit_is_named() {
     let (host, address) = (Host::new(), common::address());
     let mut process = start(&host, "no threads", address);
     println!("{}", process.after("END").unwrap());
     process.finish().unwrap();
 }
 
-/// Runs a part with a runtime directory on a file system of `kib` KiB. Prints a line if that is not possible.
+/// Runs a part with a runtime directory on a file system of `kib` KiB. Prints a line if it cannot be mounted.
 fn run_on_small_file_system(part: &str, kib: u32) {
     let (host, address) = (Host::new(), common::address().to_string());
     std::fs::create_dir(host.runtime()).unwrap();
@@ -303,11 +303,11 @@ fn run_on_small_file_system(part: &str, kib: u32) {
 }
 
 #[test]
-fn without_room_for_registry_device_is_refused_with_remedy() {
+fn device_without_room_for_registry_is_refused_with_remedy() {
     run_on_small_file_system("no room", 1024);
 }
 
 #[test]
-fn lack_of_room_refuses_only_shared_targets() {
+fn full_runtime_directory_refuses_only_shared_targets() {
     run_on_small_file_system("room for one", 4096);
 }

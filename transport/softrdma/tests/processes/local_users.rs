@@ -1,4 +1,6 @@
-//! The user at the other end of a connection between processes. The tests start this binary again as the other process.
+//! The user at the other end of a connection between processes.
+//!
+//! The tests start this binary again as the other process.
 
 use crate::common;
 use crate::common::host::{Host, part, provable_user};
@@ -33,8 +35,8 @@ fn play() {
     while Input::open().wait().is_some() {}
 }
 
-/// Connects to a process. Returns the user of that process as seen by this one, and the user of this process
-/// as seen by that one. `None` if the process cannot play its part.
+/// Connects to a process. Returns the user of the peer as seen by this process, and the user of this process as
+/// seen by the peer; `None` if the peer cannot play its part.
 fn users(part: &str, path: PathChoice, wrap: impl FnOnce(Command) -> Command) -> Option<[String; 2]> {
     let (host, address) = (Host::new(), common::address());
     let link = if path == PathChoice::Shm { "shm" } else { "udp" };

@@ -1,7 +1,6 @@
 //! Two processes that exchange messages through shared memory, and the effects when one is stopped or dies.
 //!
-//! The tests start this binary again as the peer, which either answers each message by READING or sleeps
-//! between messages.
+//! The tests start this binary again as the peer.
 
 use crate::common;
 use crate::common::host::{Host, part};
@@ -30,7 +29,7 @@ fn place(index: u64) -> usize {
     usize::try_from(index).unwrap() * SIZE as usize
 }
 
-/// Entry point of the peer. It has an SRQ, on which it waits for messages, and a TGT for the INI that the
+/// Entry point of the peer, which waits for messages on an SRQ. Its TGT is connected to the INI that the
 /// variable names.
 #[test]
 fn peer() {
@@ -123,8 +122,8 @@ impl PeeredNode {
         }
     }
 
-    /// Returns true if a stopped peer receives as many messages as before after it is resumed. On a loaded
-    /// machine it may continue too late, since the sender leaves the path after half a second.
+    /// Returns true if a stopped peer receives this number of messages after it is resumed. On a loaded machine
+    /// it may continue too late, since the sender leaves the path after half a second.
     fn continues(&self, messages: usize) -> bool {
         for _ in 0..messages {
             match self.node.completion().status {
@@ -143,8 +142,7 @@ impl PeeredNode {
         (path.name, path.why)
     }
 
-    /// Returns the number of areas mapped for the test's device, the only one that shares memory in this
-    /// test.
+    /// Returns the number of pairs through which the test's device shares memory.
     fn pairs(&self) -> u64 {
         self.node.counter("shm_peers")
     }
@@ -152,8 +150,8 @@ impl PeeredNode {
 
 #[test]
 fn two_processes_send_only_through_memory_once_shared() {
-    // After a time-out the sender repeats by UDP. A loaded machine may stop the peer for that long, but not
-    // in each attempt.
+    // After a time-out the sender retransmits over UDP. A loaded machine may stop the peer for that long, but
+    // not in each attempt.
     wait_until("an attempt without a time-out", || {
         let pair = pair(PathChoice::Auto, "auto");
         pair.exchange(0..20);
@@ -260,7 +258,7 @@ fn resumed_process_receives_messages_sent_while_stopped() {
         wait_until("the path is memory", || pair.path().0 == "shm");
         pair.exchange(50..60);
         pair.peer.stop();
-        // Send more than the ring holds, so that some messages go by UDP.
+        // Send more than the ring holds, so that some messages go over UDP.
         for number in 60..60 + 40 {
             pair.send(number);
         }
@@ -310,7 +308,7 @@ fn killed_process_is_reported_and_its_memory_released() {
     next.exchange(20..30);
 }
 
-/// The peer's socket file is gone, so shared memory is offered rarely, and messages go by UDP.
+/// The peer's socket file is missing, so shared memory is offered rarely, and messages go over UDP.
 #[test]
 fn unreachable_process_is_offered_memory_at_limited_rate() {
     let host = Host::new();

@@ -1,7 +1,7 @@
 //! Several processes with devices of one host. The tests start this binary again as the other processes.
 //!
-//! They are real processes that are stopped and killed, so time is real. `simulated_members.rs` runs the same
-//! in virtual time.
+//! The processes are real and are stopped and killed, so the tests run in real time. `simulated_members.rs` tests
+//! simulated processes in virtual time.
 
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 

@@ -1,5 +1,4 @@
-//! Several members at one address. Each can be reached, whichever member holds port 4791, and whether the
-//! holder runs or not.
+//! Several members at one address. Each can be reached, regardless of the member that holds port 4791.
 //!
 //! The members are devices of this process, except for a holder that is stopped.
 
@@ -19,7 +18,7 @@ use trunkline_verbs::{
 /// Lengths of messages in bytes. The longest takes several packets.
 const LENGTHS: [usize; 4] = [40, 1000, 3000, 6001];
 const ROOM: usize = 8192;
-/// Bytes of memory of a node: room for the messages of twelve connections, and for as many receives.
+/// Size of a node's memory, in bytes. It has room for the messages and the receives of twelve connections.
 const MEMORY: usize = 2 * 12 * LENGTHS.len() * ROOM;
 
 /// Opens devices of this process that share a separate runtime directory.
@@ -33,7 +32,7 @@ fn devices(host: &Host, addresses: &[IpAddr], count: usize) -> Vec<Node> {
     (0..count).map(|_| Node::open(options.clone(), MEMORY)).collect()
 }
 
-/// Connects each node to each other, over RC and over XRC, and sends 300 messages over each connection.
+/// Connects each node to each other node over RC and XRC, and sends 300 messages over each connection.
 fn talk_all_to_all(nodes: &[Node]) -> Vec<Joined> {
     let mut connections = Vec::new();
     for connect in [join, join_rc] {
@@ -111,8 +110,8 @@ fn three_members_talk_all_to_all_and_connect_again() {
 
 #[test]
 fn several_members_share_ipv6_loopback() {
-    // Other tests and programs of this machine may hold the port. Only a member's own attempt shows this. A
-    // probe would be out of date at once, and would keep the port from others while it runs.
+    // Other tests and programs may hold the port. Do not probe it, since the result would be out of date at
+    // once, and the probe would occupy the port.
     match three_talk_at("::1".parse().unwrap()) {
         Err(VerbsError::AddressInUse(why)) => eprintln!("SKIPPED: [::1]:4791: {why}"),
         done => done.unwrap(),
@@ -143,7 +142,7 @@ fn holder_with_idle_program_forwards_datagrams() {
     let nodes = devices(&host, &[address], 3);
     let channel = nodes[0].cm_channel();
     let _holder = nodes[0].listen(SocketAddr::new(address, 0), &channel).unwrap();
-    // After this, the first device is only used for reading its counters.
+    // After this, the first device is used only to read its counters.
     let joined = join(&nodes[1], &nodes[2]);
     exchange(&*joined.ini, &nodes[1], &nodes[2], 64);
     let handed_on = nodes[0].counter("relayed_to_members");
@@ -156,7 +155,7 @@ fn holder_with_idle_program_forwards_datagrams() {
 }
 
 #[test]
-fn capture_of_receiver_has_forwarded_datagrams_with_port_4791() {
+fn capture_of_receiver_contains_forwarded_datagrams_with_port_4791() {
     let (host, address) = (Host::new(), common::address());
     let holder = devices(&host, &[address], 1).remove(0);
     let file = host.path("capture.pcap");

@@ -1,6 +1,6 @@
-//! A TGT that processes share. One process executes it, and its messages go to the SRQs of all.
+//! A TGT that processes share. One process executes the TGT, whose messages go to the SRQs of all processes.
 //!
-//! The test sends. The processes of the domain are actors, which it starts and commands.
+//! The test sends the messages. The processes of the domain are actors, which the test starts and commands.
 
 mod actor;
 mod deaths;
@@ -26,7 +26,7 @@ fn soft() -> Soft {
 }
 
 /// The processes of a domain, at one address. The first created the TGT, which is connected to the sender.
-/// Each has some receives posted.
+/// Each process has posted receives.
 struct Cast {
     sender: Sender,
     actors: Vec<Actor>,

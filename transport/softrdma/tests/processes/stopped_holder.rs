@@ -1,5 +1,4 @@
-//! A stopped process that holds port 4791, and the log of a process that new clients cannot reach because of
-//! it.
+//! A stopped holder of port 4791, and the log of a process that new clients cannot reach while it is stopped.
 //!
 //! The test starts this binary again as the holder.
 
@@ -17,7 +16,7 @@ use trunkline_verbs::{Completion, Prepared};
 
 const ADDRESS: &str = "TRUNKLINE_TEST_HELD_ADDRESS";
 
-/// Entry point of the holder: it listens at the address in the variable until its input ends.
+/// Entry point of the holder, which listens at the address in the variable until its input ends.
 #[test]
 fn holder() {
     if part().as_deref() != Some("holder") {
@@ -46,7 +45,7 @@ fn listening_process_logs_stop_and_continuation_of_holder() {
         return;
     }
     let log = Log::new(Level::INFO);
-    // The background threads log.
+    // The background threads log too, so a subscriber of this thread is not sufficient.
     tracing::subscriber::set_global_default(log.clone()).unwrap();
     let lines = |level, count: usize| {
         wait_until("the log has the line", BOUND, || {

@@ -1,5 +1,5 @@
-//! A process that sends through its own ring of shared memory in the name of another process. It knows the QP
-//! numbers and the next PSN, so only the ring shows the sender.
+//! A process that forges packets of another process and sends them through its own ring of shared memory. It has
+//! the QP numbers and the next PSN, so only the ring identifies the sender.
 
 use super::memory::{HOST, IN, OUT, Way, bytes_at, operate, way};
 use super::world::{Process, World};
@@ -10,7 +10,7 @@ use trunkline_verbs::{Completion, CompletionStatus, QpType, SendOperation};
 
 const BYTES: u32 = 64;
 
-/// Three processes that share memory: the victim, its peer and the hostile process.
+/// The victim, its peer and the hostile process, which share memory.
 struct Setting {
     world: World,
     victim: Process,
@@ -25,7 +25,7 @@ impl Setting {
         let mut world = World::new(seed);
         let host = world.host(HOST);
         let [victim, peer] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
-        // No packet passes the network.
+        // With shared memory only, its packets do not pass the network.
         let hostile = world.process_with(&host, PathChoice::Shm);
         let door = Node::with_device(Arc::clone(&victim.node.device), victim.node.address, 1 << 16);
         let own = way(&hostile.node, &door);
@@ -50,7 +50,7 @@ fn has_completed(node: &Node) -> bool {
     node.cq.poll(&mut [Completion::default()]) > 0
 }
 
-/// Makes the hostile process send a request to the TGT of another connection, before the first request of the
+/// Makes the hostile process send a request to the TGT of another connection, before the first request from the
 /// TGT's peer.
 fn request_is_forged(seed: u64) {
     let mut setting = Setting::new(seed);
@@ -83,7 +83,7 @@ fn request_is_forged(seed: u64) {
 }
 
 #[test]
-fn requests_in_name_of_another_process_are_dropped() {
+fn forged_requests_of_another_process_are_dropped() {
     (0..20).for_each(request_is_forged);
 }
 
@@ -111,6 +111,6 @@ fn answer_is_forged(seed: u64) {
 }
 
 #[test]
-fn answers_in_name_of_another_process_are_dropped() {
+fn forged_answers_of_another_process_are_dropped() {
     (0..20).for_each(answer_is_forged);
 }

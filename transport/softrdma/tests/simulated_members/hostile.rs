@@ -1,4 +1,4 @@
-//! A process that writes random words into the memory that it shares. Only its own connections may end.
+//! A process that writes random words to the memory that it shares with others. Only its own connections may end.
 
 use super::memory::{HOST, Way, bytes_at, operate, way};
 use super::world::{Process, World};
@@ -12,22 +12,21 @@ use trunkline_verbs::{
 /// Total number of words written.
 const WORDS: u64 = 1_000_000;
 const ROUNDS: u64 = 250;
-/// Number of words written before the others have a turn.
+/// Number of words written per turn of the simulation.
 const AT_ONCE: u64 = 40;
-/// Longer than a device waits before it shares memory again with a process that has written invalid words.
+/// Time after which a device shares memory again with a process that has written invalid words.
 const LONG_NS: u64 = 30_000_000_000;
-/// Number of turns in which most pairs share memory, and in which most messages through it are answered.
+/// Numbers of turns after which most pairs share memory, and within which most messages through it are answered.
 const SHARED_AFTER: usize = 2000;
 const ANSWERED_WITHIN: usize = 100;
 /// Length of the victim's receives.
 const RECEIVE: u32 = 4000;
-/// Offset in both memories of the data of the victim's READs, and their length, which takes more than one
-/// response.
+/// Offset in both memories, and length, of the data of the victim's READs, which take several responses.
 const TARGET: (usize, u32) = (16_000, 20_000);
 /// Content of the memory of the hostile process.
 const THEIRS: u8 = 7;
 
-/// Returns an offset and a value: often a word that controls a ring, and a length that a message may have.
+/// Returns the index and new value of a word, which is often a ring's control word or a plausible length.
 fn anything(world: &World, words: usize) -> (usize, u64) {
     let place = match world.below(4) {
         0 => 8 * world.below(5),
@@ -68,7 +67,7 @@ impl Hostile {
         assert!(bytes[start..end].contains(&THEIRS), "READs are answered");
     }
 
-    /// Writes up to this number of words. Returns the number written.
+    /// Writes this number of words to each shared area. Returns the total number written.
     fn write_anything(&self, world: &mut World, words: u64) -> u64 {
         let mut written = 0;
         for word in 0..words {

@@ -1,5 +1,5 @@
-//! Processes of one host that reach each other through shared memory. Arbitrary words are written into the
-//! memory, and a process may die between two stores.
+//! Processes of one host that communicate through shared memory. Arbitrary words are written to the memory, and
+//! a process may die between two stores.
 
 use super::world::{Process, World};
 use crate::common::log::Log;
@@ -20,7 +20,7 @@ const LONGEST: usize = 12_000;
 /// Offsets of the word for fetch-and-add, and of the data that READs return.
 const COUNTER: usize = 40_000;
 
-/// An INI of one process connected to a TGT of another.
+/// An INI of one process that is connected to a TGT of another process.
 pub(super) struct Way {
     pub(super) ini: Arc<dyn QueuePair>,
     pub(super) tgt: Arc<dyn QueuePair>,
@@ -108,7 +108,7 @@ pub(super) fn operate(world: &mut World, way: &Way, from: &Process, to: &Process
     }
 }
 
-/// Runs operations. Returns the number of packets through memory, and of pairs that ended.
+/// Runs operations. Returns the numbers of packets sent through memory and of pairs that ended.
 fn operations_run(seed: u64) -> [u64; 2] {
     let mut world = World::new(seed);
     let host = world.host(HOST);
@@ -135,7 +135,7 @@ fn operations_of_all_kinds_go_through_memory() {
     }
 }
 
-/// The bytes of the first piece are in the ring already when the second is refused.
+/// The bytes of the first element are already in the ring when the second element is refused.
 #[test]
 fn gather_list_with_invalid_element_leaves_target_memory_unchanged() {
     let mut world = World::new(1);
@@ -157,11 +157,11 @@ fn gather_list_with_invalid_element_leaves_target_memory_unchanged() {
     assert!(one.node.counter("shm_packets_sent") > 30);
 }
 
-/// The devices run on this thread, so that the log has no errors of other tests.
+/// The devices run on this thread, so that the log does not contain errors of other tests.
 #[test]
 fn error_of_memory_only_qp_names_peer_address() {
     let errors = Log::new(Level::ERROR);
-    // With one subscriber, the thread that reaches a line first decides if the line is enabled, and threads
+    // With one subscriber, the thread that first reaches a line decides whether the line is enabled, and threads
     // of other tests have no subscriber. With two subscribers, `tracing` checks both.
     let _other = Dispatch::new(Log::new(Level::ERROR));
     tracing::subscriber::with_default(errors.clone(), || {
@@ -178,7 +178,7 @@ fn error_of_memory_only_qp_names_peer_address() {
 }
 
 #[test]
-fn invalid_words_end_use_of_shared_memory_and_not_operations() {
+fn invalid_words_end_use_of_shared_memory_but_not_operations() {
     let mut total = [0; 2];
     for seed in 0..100 {
         let counts = words_are_scribbled(seed);
@@ -187,8 +187,8 @@ fn invalid_words_end_use_of_shared_memory_and_not_operations() {
     assert!(total[0] > 1000 && total[1] > 20, "{total:?}");
 }
 
-/// Returns a word of an area, and a value for it that a process can tell from a valid one. A process that
-/// claims to have read more than it has, or to be polling when it is not, harms only packets to itself.
+/// Returns the index of a word of an area, and a value for the word that the peer recognizes as invalid. Other
+/// wrong values, such as a false claim to be polling, affect only packets to the process that writes them.
 fn nonsense(world: &World) -> (usize, u64) {
     let wild = world.random() | 1 << 40;
     match world.below(4) {
@@ -219,7 +219,7 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
     ["shm_packets_sent", "shm_peers_ended"].map(|name| one.node.counter(name) + two.node.counter(name))
 }
 
-/// The sender sleeps until its receiver answers, and no timer of its device would send.
+/// The sender sleeps until its receiver answers, and its device has no timer that would send the message.
 #[test]
 fn message_goes_over_network_if_sender_finds_invalid_words() {
     let mut world = World::new(1);
@@ -303,8 +303,8 @@ fn process_killed_between_any_two_stores_ends_only_its_connections() {
     assert!(deaths > 40, "{deaths}");
 }
 
-/// A connection to another process. The sender's CQ belongs to the second shard of its device, while the
-/// first shard detects deaths.
+/// Connects to another process. The sender's CQ belongs to the second shard of its device, while the first
+/// shard detects deaths.
 fn way_of_second_shard(from: &Node, to: &Node) -> (Way, Arc<dyn CompletionQueue>) {
     let init = CqInit { capacity_cqe: 256, group: 1, ..CqInit::default() };
     let cq = from.device.create_cq(init).unwrap();

@@ -1,4 +1,4 @@
-//! Simulated hosts, processes and a network, driven by one seed.
+//! Simulated hosts, processes and a network, all driven by one seed.
 
 use crate::common::node::Node;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ pub(crate) struct Process {
     pub(crate) number: usize,
 }
 
-/// The simulation of one seed.
+/// A simulation with one seed.
 pub(crate) struct World {
     clock: Arc<VirtualClock>,
     stepped: Arc<Stepped>,
@@ -111,12 +111,11 @@ impl World {
         host
     }
 
-    /// Starts a process with a node on a host.
     pub(crate) fn process(&mut self, host: &Arc<SimulatedHost>) -> Process {
         self.process_with(host, PathChoice::Udp)
     }
 
-    /// Starts a process with a node on a host. Its QPs reach other QPs of the host by this path.
+    /// Starts a process with a node on a host. The node's QPs reach other QPs on the host by this path.
     pub(crate) fn process_with(&mut self, host: &Arc<SimulatedHost>, path: PathChoice) -> Process {
         let process = host.process();
         self.processes += 1;
@@ -142,8 +141,8 @@ impl World {
         Process { node, process, number }
     }
 
-    /// Takes the machines that were requested since the last call. They belong to the process with this
-    /// number; 0 stands for none.
+    /// Starts the machines that were requested since the last call. They belong to the process with this number;
+    /// 0 means that they belong to none.
     fn add_machines(&mut self, process: usize) {
         let machines = self.stepped.take().into_iter();
         self.tasks.extend(machines.map(|(_, make)| (process, Task::new(make).unwrap())));
@@ -171,7 +170,6 @@ impl World {
         self.stepped.below(bound)
     }
 
-    /// Returns a random number.
     pub(crate) fn random(&self) -> u64 {
         self.stepped.random()
     }
@@ -199,8 +197,7 @@ impl World {
         if awake.is_empty() {
             let deadlines = self.tasks.iter().filter_map(|(_, task)| task.deadline());
             let arrivals = self.wire.under_way.lock().unwrap().keys().next().map(|(at, _)| *at);
-            // Without a deadline, the clock advances by a microsecond. The caller gives up after a number of
-            // turns.
+            // Without a deadline, the clock advances by a microsecond. The caller gives up after `TURNS` turns.
             let next = deadlines.chain(arrivals).min().unwrap_or(now.plus_ns(1000));
             return self.clock.set(next.max(now));
         }
@@ -210,12 +207,10 @@ impl World {
         }
     }
 
-    /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// Lets this time pass.
     pub(crate) fn pass(&mut self, nanoseconds: u64) {
         self.clock.set(self.clock.now().plus_ns(nanoseconds));
     }

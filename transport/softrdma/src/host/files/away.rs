@@ -1,7 +1,7 @@
 //! Requests of the operator to remove devices, recorded as files in the members' folder.
 //!
-//! Owns these files. Only devices that were opened as removable check them, a few times per second. They
-//! serve to test how programs react to the removal of their device, for example with `rdma link delete`.
+//! Owns these files. Only devices that were opened as removable check them, a few times per second. The requests
+//! serve to test how programs react to the removal of their device, for example by `rdma link delete`.
 #![forbid(unsafe_code)]
 
 use super::runtime_dir::{existing_folder, namespace_folder};
@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Name of the file for all addresses; the file for one address has the suffix `-ADDRESS`.
+/// Name of the file for all addresses. The name of the file for one address has the suffix `-ADDRESS`.
 const NAME: &str = "away";
 
 /// The software devices of a user in a network namespace.
@@ -21,7 +21,7 @@ const NAME: &str = "away";
 pub struct DeviceList {
     /// Addresses at which devices have listeners or QPs, with the number of devices at each.
     pub in_use: BTreeMap<IpAddr, usize>,
-    /// UDP ports at these addresses, a set for each device.
+    /// UDP ports at these addresses, with one set per device.
     pub ports: BTreeMap<IpAddr, Vec<BTreeSet<u16>>>,
     /// Addresses whose removable devices are taken away.
     pub away: BTreeSet<IpAddr>,
@@ -32,7 +32,7 @@ pub struct DeviceList {
 /// Lists the software devices that are in use or taken away.
 ///
 /// # Errors
-/// When the runtime directory (`None`: the environment's) cannot be used, or does not exist
+/// Fails if the runtime directory, which `None` takes from the environment, cannot be used, or does not exist
 /// ([`HostError::Absent`]).
 pub fn list_devices(directory: Option<&Path>) -> Result<DeviceList, HostError> {
     let Some(folder) = existing_folder(directory)? else { return Ok(DeviceList::default()) };
@@ -53,10 +53,11 @@ pub fn list_devices(directory: Option<&Path>) -> Result<DeviceList, HostError> {
     Ok(list)
 }
 
-/// Takes away the removable devices at an address, or all of them. Returns true if they were present.
+/// Takes away the removable devices at an address, or at all addresses if it is `None`. Returns true if they
+/// were present.
 ///
 /// # Errors
-/// When the runtime directory (`None`: the environment's) cannot be used.
+/// Fails if the runtime directory, which `None` takes from the environment, cannot be used.
 pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bool, HostError> {
     let path = namespace_folder(directory)?.join(name(address));
     let was_there = !path.exists();
@@ -64,11 +65,11 @@ pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bo
     Ok(was_there)
 }
 
-/// Puts back the devices that [`take_away`] removed with the same address, or all of them. Returns true if
-/// they were away.
+/// Puts back the devices that [`take_away`] removed at the same address, or all devices if it is `None`.
+/// Returns true if they were away.
 ///
 /// # Errors
-/// As [`list_devices`].
+/// Fails like [`list_devices`].
 pub fn put_back(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bool, HostError> {
     let Some(folder) = existing_folder(directory)? else { return Ok(false) };
     let Some(address) = address else { return put_all_back(&folder) };

@@ -1,4 +1,4 @@
-//! The default runtime directory, in a directory where other users can create files.
+//! The default runtime directory, created in a directory in which other users can create files.
 //!
 //! Another user may create `trunkline-UID` first, as a file of any kind, which this user cannot remove from a
 //! sticky directory. Only a directory of this user with mode 0700 is accepted: `trunkline-UID`, or otherwise
@@ -90,7 +90,7 @@ impl DefaultDirectory {
         self.parent.join(&self.name)
     }
 
-    /// Returns the chosen directory, or otherwise a candidate. Creates nothing.
+    /// Returns the chosen directory, or otherwise a candidate. Does not create a directory.
     pub(in crate::host) fn existing(&self) -> Result<Option<PathBuf>, HostError> {
         if let Some(plain) = self.chosen_plain() {
             return Ok(Some(plain));
@@ -130,7 +130,7 @@ impl DefaultDirectory {
         Err(self.failed("choose a runtime directory in", ErrorKind::WouldBlock.into()))
     }
 
-    /// Returns the directory without suffix if it is the chosen one. Does not search for others.
+    /// Returns the directory without suffix if it is the chosen one. Does not search for other directories.
     fn chosen_plain(&self) -> Option<PathBuf> {
         Private::find(self.plain_path()).filter(Private::is_chosen).map(|plain| plain.path)
     }
@@ -163,12 +163,12 @@ impl DefaultDirectory {
         entry.strip_prefix(&self.name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     }
 
-    /// Returns true if the name without suffix is used for anything else.
+    /// Returns true if an unacceptable entry has the name without suffix.
     fn is_plain_taken(&self) -> bool {
         symlink_metadata(self.plain_path()).is_ok_and(|found| fault(&found).is_some())
     }
 
-    /// Creates a directory, without suffix unless the name is used for anything else.
+    /// Creates a directory. Its name has a suffix only if an unacceptable entry has the name without suffix.
     fn create(&self) -> Result<(), HostError> {
         create_private(&self.plain_path())?;
         // Do not use `is_plain_taken`: another user may have removed the entry and may create it again.
@@ -198,7 +198,7 @@ mod tests {
     use trunkline_testkit::wait_until;
 
     const INSIDE: &str = "net-1.1";
-    /// File that lists the locks of files, and the processes that wait for them.
+    /// File that lists the locks on files, and the processes that wait for them.
     const LOCKS: &str = "/proc/locks";
     const BOUND: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! The lock around slow changes of the members' shared state.
+//! The lock that protects slow changes to the members' shared state.
 //!
 //! Owns the open folder and the open lock file. Both are opened when a member joins and kept open, since a
 //! process that changes its user or its root directory may not be able to open them again. If a cleaner of
@@ -26,7 +26,6 @@ use trunkline_machine::Runtime;
 use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::headroom;
 
-/// The name of the lock file.
 pub(in crate::host) const NAME: &str = "lock";
 /// Prefix of the names of lock files whose holders were stopped. The inode number of the file follows.
 const REPLACED: &str = "lock.";
@@ -48,12 +47,12 @@ pub(in crate::host) struct FolderLock {
     file: Mutex<Option<File>>,
 }
 
-/// The held lock of the host. The kernel frees it if this process dies. In a simulation it is empty, since a
-/// process holds it for a part of a turn, during which no other process runs.
+/// Guard of the host's lock, which the kernel frees if this process dies. In a simulation it is empty, since a
+/// process holds it only within a turn, during which no other process runs.
 #[derive(Debug)]
 pub(in crate::host) struct Locked<'a> {
     held: Option<Flock<File>>,
-    /// Slot to which the file returns. The mutex excludes the threads of one process from each other.
+    /// Place to which the file returns. The mutex excludes other threads of this process.
     kept: Option<MutexGuard<'a, Option<File>>>,
 }
 
@@ -67,12 +66,11 @@ impl FolderLock {
         Ok(lock)
     }
 
-    /// Returns the path of the folder at the time when it was opened.
+    /// Returns the path at which the folder was opened.
     pub(in crate::host) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the open folder.
     pub(in crate::host) fn directory(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
@@ -192,7 +190,7 @@ impl FolderLock {
         })
     }
 
-    /// Returns true if the file is the lock file at present.
+    /// Returns true if the file is the current lock file.
     pub(in crate::host) fn is_current(&self, file: &File) -> bool {
         is_at(file, self.directory(), Path::new(NAME))
     }
@@ -232,7 +230,6 @@ impl Locked<'_> {
         Self { held: None, kept: None }
     }
 
-    /// Returns the lock file.
     pub(in crate::host) fn file(&self) -> Option<&File> {
         self.held.as_deref()
     }

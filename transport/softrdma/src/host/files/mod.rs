@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `runtime_dir`, `default_dir` | the choice of the directory |
 //! | `private_file` | the check that only this user can access a file or directory |
-//! | `folder_lock`, `slot_locks` | the lock around slow changes; the locks that show which members live |
+//! | `folder_lock` | the lock that protects slow changes |
+//! | `slot_locks` | the locks that show which members live |
 //! | `tidy` | folders of network namespaces that no longer exist |
 //! | `node_sockets` | the sockets of nodes |
 //! | `away` | requests to remove devices |

@@ -1,11 +1,11 @@
 //! Sockets through which the running nodes of a user describe themselves.
 //!
 //! Each node listens in the folder `nodes` of the members' folder (mode 0700, sockets 0600). It answers each
-//! connection of the same user with one message, whose content the node chooses. The name of the connecting
-//! socket is the request. The node has it as soon as it accepts the connection, whereas a message could
-//! arrive later. Answering never waits: bytes that do not fit in the connection's buffer are dropped. A
-//! socket is bound under another name, and renamed when it listens. A socket that refuses connections
-//! therefore belongs to a dead node, and is removed by the next node that starts, or by the next query.
+//! connection from the same user with one message. The name of the connecting socket identifies the request,
+//! since a message could arrive later than the connection. Answering never blocks: bytes that do not fit in
+//! the connection's buffer are dropped. A socket is bound under another name, and renamed once it listens. A
+//! socket that refuses connections therefore belongs to a dead node. It is removed by the next node that
+//! starts, or by the next query.
 #![forbid(unsafe_code)]
 
 use super::private_file::{is_private_directory, private_directory};
@@ -35,7 +35,7 @@ const UNFINISHED: &str = ".new";
 const UNFINISHED_FOR: Duration = Duration::from_secs(60);
 /// Maximum number of connections answered in one call.
 const MAX_ANSWERS: usize = 16;
-/// Maximum number of sockets that a starting node checks for dead nodes.
+/// Maximum number of sockets that a starting node checks, to remove the sockets of dead nodes.
 const MAX_EXAMINED: usize = 16;
 /// Maximum number of nodes queried at once. Each takes a descriptor.
 const MAX_ASKED: usize = 64;
@@ -70,7 +70,7 @@ impl NodeRequest {
         }
     }
 
-    /// Returns the request of a connection.
+    /// Returns the request that a connecting socket's name identifies.
     fn of(socket: &Socket) -> Self {
         let peer = socket.peer_addr().ok();
         let name = peer.as_ref().and_then(SockAddr::as_abstract_namespace);
@@ -92,7 +92,7 @@ impl NodeSocket {
     /// dead nodes. `number` is random and names the socket.
     ///
     /// # Errors
-    /// The runtime directory cannot be used, or the socket cannot be created.
+    /// Fails if the runtime directory cannot be used, or the socket cannot be created.
     pub fn open(directory: Option<&Path>, number: u64) -> Result<Self, HostError> {
         let path = nodes_folder(directory)?;
         let folder = Folder::new(&path)?;
@@ -109,7 +109,7 @@ impl NodeSocket {
     }
 
     /// Answers the waiting connections with the text that `describe` returns, truncated to
-    /// [`MAX_NODE_BYTES`]. Returns true if there was a connection: call it again then.
+    /// [`MAX_NODE_BYTES`]. Returns true if there was a connection, in which case more may be waiting.
     pub fn answer(&self, describe: impl Fn(NodeRequest) -> String) -> bool {
         // Connections are rare, so this is usually the only system call.
         let is_asked = poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO);
@@ -159,9 +159,9 @@ impl Drop for NodeSocket {
 pub struct FoundNode {
     /// Name of its socket, unique among all nodes.
     pub name: String,
-    /// Process of the node; `None` if its PID namespace is not visible from this one.
+    /// Process of the node; `None` if the process is not visible in this PID namespace.
     pub pid: Option<u32>,
-    /// Description that the node gave; `None` if it did not answer in time.
+    /// The node's answer; `None` if it did not answer in time.
     pub answer: Option<String>,
 }
 
@@ -178,7 +178,7 @@ impl FoundNode {
 /// at most [`MAX_NODES`]. Removes the sockets of dead nodes.
 ///
 /// # Errors
-/// The runtime directory cannot be used, or does not exist ([`HostError::Absent`]).
+/// Fails if the runtime directory cannot be used, or does not exist ([`HostError::Absent`]).
 pub fn ask_nodes(
     directory: Option<&Path>,
     request: NodeRequest,
@@ -222,7 +222,7 @@ fn names(path: &Path) -> std::io::Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Connects to a node. Returns `None` if there is none. The socket of a dead node is removed.
+/// Connects to a node. Removes its socket and returns `None` if the node is dead.
 fn connect(
     folder: &Folder,
     path: &Path,
@@ -276,7 +276,7 @@ fn remove_left(folder: &Folder, path: &Path, random: u64) {
     }
 }
 
-/// Receives a node's answer, until a time limit. An answer that has arrived is taken even after it.
+/// Receives a node's answer, until a time limit. An answer that has arrived is taken even after the limit.
 fn receive(socket: &Socket, runtime: &Runtime, until: Time) -> Option<String> {
     let mut bytes = vec![0; MAX_NODE_BYTES];
     loop {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn node_answers_each_connection_by_its_request() {
+    fn node_answers_each_connection_according_to_request() {
         let folder = TestFolder::new().unwrap();
         let root = folder.join("run");
         let node = NodeSocket::open(Some(&root), 7).unwrap();

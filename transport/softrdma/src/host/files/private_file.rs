@@ -1,4 +1,4 @@
-//! Files and directories of the members, which only their user can access, whatever the umask.
+//! Files and directories of the members, which only their user can access, regardless of the umask.
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
@@ -64,7 +64,7 @@ pub(in crate::host) fn is_at(file: &File, directory: BorrowedFd<'_>, path: &Path
     }
 }
 
-/// Creates the directory, or checks that only this user can write to it.
+/// Creates the directory if it does not exist, and checks that only this user can write to it.
 pub(in crate::host) fn private_directory(path: &Path) -> Result<(), HostError> {
     create_private(path)?;
     match is_private_directory(path)? {
@@ -77,7 +77,7 @@ pub(in crate::host) fn private_directory(path: &Path) -> Result<(), HostError> {
     }
 }
 
-/// Creates the directory unless the name exists.
+/// Creates the directory unless the path exists.
 pub(in crate::host) fn create_private(path: &Path) -> Result<(), HostError> {
     match DirBuilder::new().mode(PRIVATE).create(path) {
         Err(source) if source.kind() != ErrorKind::AlreadyExists => {
@@ -117,7 +117,7 @@ pub(in crate::host) fn is_private_directory(path: &Path) -> Result<bool, HostErr
 /// Returns the reason why a file is not accepted; `None` for a directory of this user to which no other user
 /// can write.
 pub(in crate::host) fn fault(found: &Metadata) -> Option<&'static str> {
-    // Report another owner first, whatever the file is, since this user may be unable to remove it.
+    // Report another owner first, since this user may be unable to remove the file.
     if found.uid() != geteuid().as_raw() {
         Some(OF_ANOTHER_USER)
     } else if found.file_type().is_symlink() {

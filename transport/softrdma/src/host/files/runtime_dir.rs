@@ -11,12 +11,11 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Format of the files in a folder. It changes with the format of any of the files. It is part of the
+/// Format version of the files in a folder, which changes with the format of any of the files. It is part of the
 /// folder's name, so that programs of two versions do not read each other's tables. If they share an address,
 /// one of them finds port 4791 in use.
 pub(in crate::host) const FORMAT: u32 = 8;
 
-/// Name of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::host) struct FolderName {
     /// Inode of the network namespace; `None` without `/proc`. All processes of this user are then assumed to
@@ -81,10 +80,10 @@ pub(in crate::host) fn existing_folder(named: Option<&Path>) -> Result<Option<Pa
     Ok(is_private_directory(&folder)?.then_some(folder))
 }
 
-/// Returns the runtime directory (`None`: the environment's), without creating it.
+/// Returns the runtime directory, which `None` takes from the environment, without creating it.
 ///
 /// # Errors
-/// [`HostError::Absent`] if it does not exist, and others if it cannot serve.
+/// Returns [`HostError::Absent`] if the directory does not exist, and other errors if it cannot be used.
 pub fn runtime_directory(named: Option<&Path>) -> Result<PathBuf, HostError> {
     match Root::choose(named) {
         Root::Set { path, .. } if is_private_directory(&path)? => Ok(path),
@@ -99,7 +98,7 @@ pub fn runtime_directory(named: Option<&Path>) -> Result<PathBuf, HostError> {
 /// The choice of the runtime directory.
 #[derive(Debug)]
 enum Root {
-    /// A directory that a setting names.
+    /// A directory given by a setting.
     Set {
         path: PathBuf,
         /// The setting, for errors.

@@ -1,7 +1,7 @@
 //! Locks that show which members live.
 //!
-//! A living member holds two locks, which the kernel frees when it dies: on the file of its slot, and on a
-//! byte of the registry, called its mark. The mark decides if the file is missing or cannot be opened.
+//! A living member holds a lock on the file of its slot, and a lock on a byte of the registry, called its mark.
+//! The kernel frees both when the member dies. If the file is missing or cannot be opened, the mark decides.
 #![forbid(unsafe_code)]
 
 use super::private_file::open_to_check;
@@ -20,12 +20,11 @@ use trunkline_verbs::descriptors::above_stdio;
 
 /// The prefix of the names of the slots' lock files.
 pub(in crate::host) const SLOT: &str = "slot-";
-/// The name of the registry.
 pub(in crate::host) const REGISTRY: &str = "registry";
 
 /// Returns true if a member lives in a folder, or if that cannot be determined. The caller has locked the
-/// folder. Reads files without mapping them, so that files of another format and a full file system do no
-/// harm.
+/// folder. Reads files without mapping them, so that it works with files of another format and on a full file
+/// system.
 pub(in crate::host) fn any_lives(folder: &Path) -> bool {
     let slots = || (0..SLOTS).filter_map(|slot| u16::try_from(slot).ok());
     let Ok(present) = slots_present(folder) else { return true };
@@ -98,7 +97,7 @@ impl Marks {
     }
 
     pub(in crate::host) fn clear(&self, slot: u16) {
-        // Unlock explicitly: a forked child may share the open file and would keep the lock.
+        // Unlock explicitly, since a forked child may share the open file and would keep the lock.
         let _unlocked = fcntl(&self.0, FcntlArg::F_OFD_SETLK(&byte(slot, libc::F_UNLCK)));
     }
 

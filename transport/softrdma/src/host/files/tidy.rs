@@ -1,9 +1,9 @@
 //! Removal of folders whose network namespaces no longer exist.
 //!
-//! Without it, a namespace that was used once would keep the memory of its registry forever. Called when a
-//! member joins, in any namespace. A folder is removed if all its members are dead and the last member joined
-//! an hour ago or earlier. A member that joins during the removal detects it, and joins again. Each call
-//! examines a limited number of folders, and the next call continues.
+//! Otherwise the registry of a namespace that was used once would occupy memory forever. Called when a member
+//! joins, in any namespace. A folder is removed if all its members are dead and the last member joined at least
+//! an hour ago. A member that joins during the removal detects the removal, and joins again. Each call examines
+//! a limited number of folders, and the next call continues.
 #![forbid(unsafe_code)]
 
 use super::folder_lock::try_lock;
@@ -15,9 +15,7 @@ use std::time::Duration;
 
 /// Minimum time since the last member joined before a folder is removed.
 const UNUSED: Duration = Duration::from_secs(3600);
-/// Maximum number of folders that one call examines, and maximum number that it removes. A folder has up to
-/// some thousand files.
-/// files.
+/// Maximum numbers of folders that one call examines and removes. A folder contains up to some thousand files.
 const MAX_EXAMINED: usize = 256;
 const MAX_REMOVED: usize = 8;
 /// Prefix of the name of a folder during its removal. The folder is renamed first, so that a process that
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn each_start_removes_bounded_number_and_next_continues() {
+    fn each_start_removes_limited_number_of_folders() {
         let folder = Folder::new().unwrap();
         let root = folder.join("run");
         let count = MAX_REMOVED + 3;

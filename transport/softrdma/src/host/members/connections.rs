@@ -3,7 +3,7 @@
 //! Owns a listening socket per member, and the connections, which are opened when needed. Each connection
 //! carries messages in one direction, from the member that opened it. A member that has changed its user or
 //! root directory after joining cannot open connections, and sends on the connections that other members
-//! opened. Called by [`Members`](super::Members) only. It never waits. A message for which the socket has no
+//! opened. Called only by [`Members`](super::Members). Calls never block. A message for which the socket has no
 //! room is dropped and counted, and retransmission repairs the loss.
 //!
 //! ```text
@@ -11,12 +11,12 @@
 //! hello:       magic 4, slot of sender 2, slot of receiver 2, generation of each 4 + 4
 //! message:     kind 1, body
 //! ```
-//! If the system has no descriptor or memory for a connection, connections are left waiting, and attempted
-//! again later. This is logged once. Work that needs no new connection continues.
+//! If the system has no descriptor or memory for a connection, attempts are suspended until a later time. This
+//! is logged once. Work that needs no new connection continues.
 //!
 //! The end of a connection with a member shows that the member has died or left. Only processes of this user
-//! can connect (SO_PEERCRED, and the folder is closed to others). Messages are checked all the same: their
-//! form and length here, their content by the reader of each kind.
+//! can connect (SO_PEERCRED, and the folder is closed to others). Their messages are checked nevertheless: form
+//! and length here, and the content by the reader of each kind.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -76,14 +76,14 @@ enum ConnectionPeer {
     To(MemberId),
 }
 
-/// State of resources for connections, which the system may refuse.
+/// Availability of the resources for connections, which the system may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     None,
     /// The system refuses them. There are no attempts, and the listener is not watched, until
     /// [`Connections::resume`].
     Now,
-    /// The system refused them at the last attempt. The next attempt shows if it still does.
+    /// The system refused them earlier, and no attempt has succeeded since then.
     Before,
 }
 
@@ -91,13 +91,13 @@ enum Shortage {
 struct Connection {
     socket: Socket,
     peer: ConnectionPeer,
-    /// True if the member accepts no more messages. It counts as lost when this connection is empty.
+    /// True if the member accepts no more messages. The member counts as lost when this connection is empty.
     ends_when_empty: bool,
     /// A time at which the connection already existed.
     made: Ticks,
 }
 
-/// One member's connections with the others.
+/// A member's connections with other members.
 #[derive(Debug)]
 pub(super) struct Connections {
     connections: Slab<Connection>,
@@ -118,7 +118,7 @@ pub(super) struct Connections {
     shortage: Shortage,
     /// True while `shortage` is [`Shortage::Now`].
     is_paused: Arc<AtomicBool>,
-    /// True after it was logged that this process may not connect to others.
+    /// True if it has been logged that this process may not connect to other members.
     is_cut_off: bool,
     folder: Folder,
     /// Last field, so that the slot is held until its socket is closed.
@@ -278,12 +278,12 @@ impl Connections {
         None
     }
 
-    /// Returns true if no loss has to be reported, and no socket that was readable has to be read.
+    /// Returns true if all losses have been reported, and all sockets fetched as readable have been read.
     pub(super) fn is_drained(&self) -> bool {
         self.lost.is_empty() && self.readable.is_empty()
     }
 
-    /// Returns true if a socket is readable.
+    /// Returns true if a socket is readable or a loss has to be reported.
     pub(super) fn is_readable(&self) -> bool {
         !self.lost.is_empty()
             || !self.readable.is_empty()
@@ -291,7 +291,6 @@ impl Connections {
                 .is_ok_and(|ready| ready > 0)
     }
 
-    /// Appends the counters.
     pub(super) fn counters(&self, into: &mut Vec<Counter>) {
         self.counts.list(into);
     }
@@ -365,7 +364,7 @@ impl Connections {
         if self.shortage != Shortage::Now {
             return;
         }
-        // Watch the listener again first: if a connection is waiting, this makes the set readable.
+        // Watch the listener again first, which makes the set readable if a connection is waiting.
         if self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER)).is_ok() {
             self.set(Shortage::Before);
         }
@@ -453,7 +452,7 @@ impl Connections {
                 self.counts.nonsense();
                 self.end(oldest);
             }
-            // Read the new connection: its hello has usually arrived already.
+            // Read the new connection, since its hello has usually arrived already.
             self.readable.push_back(key as u64);
         }
         self.readable.push_back(LISTENER);
@@ -505,7 +504,7 @@ impl Connections {
     /// Handles a hello.
     fn name(&mut self, key: usize, length: usize) {
         let from = self.buffer[..length].try_into().ok().and_then(|bytes| sender_of(&bytes, self.host.me()));
-        // Accept messages of a member that has left, since they are read before the end of its connection.
+        // Accept messages from a member that has left, since they are read before the end of its connection.
         let Some(from) = from.filter(|from| self.host.has_joined(*from)) else {
             self.counts.nonsense();
             self.end(key);
@@ -552,7 +551,7 @@ impl Connections {
         }
     }
 
-    /// Ends a connection when it is empty.
+    /// Marks a connection to be ended when it is empty.
     fn empty(&mut self, key: usize) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.ends_when_empty = true;

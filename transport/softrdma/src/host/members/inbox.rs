@@ -1,8 +1,8 @@
 //! Messages between members of a simulated host.
 //!
-//! Owns the counterpart of [`super::connections`] in a simulation, with the same outcomes: a message arrives
-//! whole and in order, or not at all, and the end of a member is reported once to each member that has
-//! exchanged messages with it.
+//! The counterpart of [`super::connections`] in a simulation, with the same outcomes. A message arrives whole
+//! and in order, or not at all, and the end of a member is reported once to each member that has exchanged
+//! messages with it.
 #![forbid(unsafe_code)]
 
 use super::connections::{Arrived, MAX_MESSAGE_BYTES};

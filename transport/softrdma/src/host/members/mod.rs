@@ -1,9 +1,8 @@
 //! Messages between the members of one host.
 //!
-//! Owns this member's connections with other members, and messages for the device that were read and not
-//! taken yet. The link's relay exchanges datagrams with other members through it, and the device all other
-//! messages; both hold it in an `Arc`. Each call takes a lock for a bounded time, and does not wait for
-//! another member.
+//! [`Members`] owns this member's connections with other members, and the messages for the device that were read
+//! but not taken yet. The link's relay exchanges datagrams with other members through it, and the device all
+//! other messages. Each call takes a lock for a bounded time, and does not wait for another member.
 #![forbid(unsafe_code)]
 
 mod connections;
@@ -31,7 +30,7 @@ use trunkline_verbs::Counter;
 
 /// Maximum number of messages queued for the device; further messages stay in their sockets.
 pub(crate) const MAX_QUEUED: usize = 256;
-/// Limits of the buffers kept for reuse. Most messages are short wake-ups.
+/// Limits on the number and size of the buffers kept for reuse. Most messages are short wake-ups.
 const MAX_SPARE: usize = 16;
 const SPARE_BYTES: usize = 256;
 
@@ -73,7 +72,7 @@ pub(crate) enum Received {
     Lost,
 }
 
-/// This member's messages to and from the others.
+/// This member's messages to and from other members.
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Mutex<MessageQueues>,
@@ -94,7 +93,7 @@ struct MessageQueues {
     spare: Vec<Vec<u8>>,
 }
 
-/// Transport of messages: sockets, or inboxes in a simulation.
+/// Transport of messages, which are sockets, or inboxes in a simulation.
 #[derive(Debug)]
 enum Way {
     Sockets(Box<Connections>),
@@ -105,7 +104,7 @@ impl Members {
     /// Starts to listen in the member's slot.
     ///
     /// # Errors
-    /// The sockets cannot be created.
+    /// Fails if the sockets cannot be created.
     pub(crate) fn new(host: Arc<Host>) -> Result<Arc<Self>, HostError> {
         let mut is_short = Arc::default();
         let (way, epoll) = match (host.memory(), host.directory()) {
@@ -127,7 +126,6 @@ impl Members {
         Ok(Arc::new(Self { state, has_queued: AtomicBool::new(false), is_short, epoll, host }))
     }
 
-    /// Returns the registry.
     pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
@@ -260,8 +258,8 @@ impl Members {
 
     /// Takes the oldest message queued for the device.
     pub(crate) fn next_message(&self) -> Option<MemberMessage> {
-        // Messages are queued in a turn of the first shard, in which the caller is, too, so the order of this
-        // flag and the queue does not matter.
+        // Messages are queued and taken in turns of the first shard, so the order of this flag and the queue
+        // does not matter.
         if !self.has_queued() {
             return None;
         }
@@ -271,7 +269,7 @@ impl Members {
         message
     }
 
-    /// Takes back the buffer of a handled message.
+    /// Keeps the buffer of a handled message for reuse.
     pub(crate) fn reuse(&self, mut bytes: Vec<u8>) {
         if bytes.capacity() > SPARE_BYTES {
             return;
@@ -304,7 +302,6 @@ impl Members {
         self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
     }
 
-    /// Appends the counters.
     pub(crate) fn counters(&self, into: &mut Vec<Counter>) {
         match &self.lock().way {
             Way::Sockets(connections) => connections.counters(into),

@@ -31,7 +31,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// Counts a message that was sent or could not be sent.
+    /// Counts an attempt to send a message.
     pub(super) const fn sending(&mut self, outcome: &Result<(), Undelivered>) {
         match outcome {
             Ok(()) => self.sent += 1,
@@ -40,17 +40,14 @@ impl Counts {
         }
     }
 
-    /// Counts a message that arrived.
     pub(super) const fn received(&mut self) {
         self.received += 1;
     }
 
-    /// Counts invalid data.
     pub(super) const fn nonsense(&mut self) {
         self.nonsense += 1;
     }
 
-    /// Appends the counters.
     pub(super) fn list(&self, into: &mut Vec<Counter>) {
         into.extend([
             Counter { name: "local_sent", value: self.sent },

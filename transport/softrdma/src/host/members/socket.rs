@@ -1,7 +1,7 @@
 //! The sockets between members. They are SEQPACKET sockets, so that a message arrives whole or not at all.
 //!
-//! Owns the creation of the sockets, and the check of the peer's identity. Called by `connections` only.
-//! Never blocks.
+//! Owns the creation of the sockets, and the check of the peer's identity. Called by `connections`, and by
+//! `node_sockets` for the sockets of nodes. Never blocks.
 #![forbid(unsafe_code)]
 
 use crate::host::HostError;
@@ -31,7 +31,7 @@ const PATH_BYTES: usize = 108;
 pub(in crate::host) struct Folder {
     path: PathBuf,
     open: File,
-    /// User of all members. A member that has changed its user after joining still counts.
+    /// User of all members at the time when they joined.
     owner: u32,
 }
 
@@ -97,7 +97,7 @@ impl Folder {
         Ok(socket)
     }
 
-    /// Connects to the socket of this name, whatever user listens there.
+    /// Connects to the socket of this name, regardless of the user that listens there.
     pub(in crate::host) fn connect_to(&self, name: &str) -> io::Result<Socket> {
         self.connect_from(None, name)
     }
@@ -110,8 +110,7 @@ impl Folder {
         Ok(socket)
     }
 
-    /// Accepts a connection, if one is waiting. A connection of another user is closed, and `Ok(None)`
-    /// returned.
+    /// Accepts a connection, if one is waiting. Closes a connection from another user, and returns `Ok(None)`.
     pub(in crate::host) fn accept(&self, listener: &Socket) -> io::Result<Option<Socket>> {
         let _held = HeldStdio::take()?;
         let (socket, _unnamed) = listener.accept()?;
@@ -125,8 +124,8 @@ impl Folder {
         getsockopt(socket, PeerCredentials).is_ok_and(|peer| peer.uid() == self.owner)
     }
 
-    /// Returns true if a failure to connect means that this process may not open the sockets in the folder,
-    /// or no longer may.
+    /// Returns true if a failure to connect means that this process may not, or may no longer, open the
+    /// sockets in the folder.
     pub(super) fn is_closed_to_us(&self, error: &io::Error) -> bool {
         match error.kind() {
             ErrorKind::PermissionDenied => true,

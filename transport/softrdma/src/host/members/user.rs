@@ -33,7 +33,7 @@ impl Ticks {
     }
 }
 
-/// The process that listens at the other end of a connection, as its socket shows it.
+/// Credentials of the process that listens at the other end of a connection, as reported by the socket.
 #[derive(Debug)]
 pub(super) struct Listening {
     uid: u32,
@@ -45,7 +45,7 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    /// Returns the process at the other end of a socket, or `None` if it cannot be read.
+    /// Returns the process at the other end of a socket, or `None` if it cannot be determined.
     pub(super) fn of(socket: &Socket, made: Ticks) -> Option<Self> {
         let peer = getsockopt(socket, PeerCredentials).ok()?;
         let pidfd = match above_stdio(|| Ok(getsockopt(socket, PeerPidfd)?)) {
@@ -56,7 +56,7 @@ impl Listening {
         Some(Self { uid: peer.uid(), pid: u32::try_from(peer.pid()).ok()?, pidfd, made })
     }
 
-    /// Returns this process's effective uid if that process has it too, in this user namespace.
+    /// Returns this process's effective uid if the listening process has the same uid in this user namespace.
     pub(super) fn user(&self) -> Option<u32> {
         let own = geteuid().as_raw();
         let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok()?;

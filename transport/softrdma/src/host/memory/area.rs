@@ -79,7 +79,7 @@ impl Areas {
     /// Creates the allocator of areas for a member of this host.
     ///
     /// # Errors
-    /// The feature that the system lacks.
+    /// Returns a description of the feature that the system lacks.
     pub(crate) fn new(host: &Host) -> Result<Self, &'static str> {
         match host.life() {
             Some(life) => Ok(Self(AreaSource::Simulated(Arc::clone(life)))),
@@ -90,7 +90,7 @@ impl Areas {
         }
     }
 
-    /// Returns true in the process that created this value. A forked child has none of its areas.
+    /// Returns true in the process that created this value. The areas are not mapped in a forked child.
     pub(crate) fn is_own_process(&self) -> bool {
         match &self.0 {
             AreaSource::Mapped(fork) => fork.is_own_process(),
@@ -98,7 +98,7 @@ impl Areas {
         }
     }
 
-    /// Makes the area behave as in a forked child.
+    /// Makes the areas behave as in a forked child.
     #[cfg(test)]
     pub(crate) fn pretend_child(&self) {
         if let AreaSource::Mapped(fork) = &self.0 {
@@ -109,7 +109,7 @@ impl Areas {
     /// Creates an area of zeros, and the handle for another member to map it.
     ///
     /// # Errors
-    /// The resource that the system, or a limit of this process, lacks.
+    /// Returns a description of the missing resource, or of the limit of this process.
     pub(crate) fn make(&self, length: usize) -> Result<(OwnArea, AreaHandle), &'static str> {
         has_room(length)?;
         match &self.0 {
@@ -131,8 +131,8 @@ impl Areas {
     /// Maps another member's area.
     ///
     /// # Errors
-    /// The area has another length, is not sealed, or has no memory reserved; or the system or a limit of this
-    /// process refuses.
+    /// Fails if the area has another length, is not sealed or has no memory reserved, or if the system or a
+    /// limit of this process does not allow the mapping.
     pub(crate) fn map(&self, handle: AreaHandle, length: usize) -> Result<MappedArea, &'static str> {
         has_room(length)?;
         let bytes = match (handle, &self.0) {
@@ -178,7 +178,7 @@ impl OwnArea {
     /// Copies `length` bytes in, from offset `at` of another memory.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`], of the other memory.
+    /// [`MemoryError::OutOfBounds`] if the range is outside the other memory.
     pub(crate) fn copy_in(
         &self,
         offset: usize,
@@ -190,21 +190,21 @@ impl OwnArea {
         from.copy_to(at, permitted, self.bytes.memory(), offset)
     }
 
-    /// Loads a word, for messages of a member to itself.
+    /// Loads a word, for messages from a member to itself.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.bytes.memory().load(offset).unwrap_or(0)
     }
 
-    /// Copies bytes out, for messages of a member to itself.
+    /// Copies bytes out, for messages from a member to itself.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let read = self.bytes.memory().read(offset, into);
         debug_assert_eq!(read, Ok(()), "own offsets are inside");
     }
 
-    /// Copies `length` bytes to offset `at` of another memory, for messages of a member to itself.
+    /// Copies `length` bytes to offset `at` of another memory, for messages from a member to itself.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`], of the other memory.
+    /// [`MemoryError::OutOfBounds`] if the range is outside the other memory.
     pub(crate) fn copy_out(
         &self,
         offset: usize,
@@ -225,7 +225,7 @@ impl MappedArea {
     /// Copies `length` bytes to offset `at` of another memory.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`], of the other memory.
+    /// [`MemoryError::OutOfBounds`] if the range is outside the other memory.
     pub(crate) fn copy_out(
         &self,
         offset: usize,

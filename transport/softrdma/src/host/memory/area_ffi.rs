@@ -1,8 +1,8 @@
 //! System calls for areas that the standard library lacks.
 //!
-//! Owns all `unsafe` of the memory that members hand to each other, and of its descriptors. Called by `area`
-//! and by the sockets of `members`. A mapping belongs to the process that created it: a child after a fork
-//! does not have it ([`Fork`]), and must not touch or unmap other memory at its address.
+//! Contains all `unsafe` code for memory that members hand to each other, and for its descriptors. Called by
+//! `area` and by the sockets of `members`. A mapping belongs to the process that created it. A forked child does
+//! not have the mapping (see [`Fork`]), and must not access or unmap other memory at its address.
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -24,13 +24,13 @@ const PAGE: usize = 4096;
 /// Unit in which the system reports the memory of a file, in bytes.
 const BLOCK: u64 = 512;
 
-/// Detects that this process is a child of a fork, in which the word reads as 0.
+/// Detects that this process is a forked child, in which the word reads as 0.
 #[derive(Debug)]
 pub(in crate::host) struct Fork {
     page: NonNull<u8>,
 }
 
-// SAFETY: the page belongs to the process, and is reached by `word` only, as an atomic.
+// SAFETY: the page belongs to the process, and is accessed only through `word`, as an atomic.
 unsafe impl Send for Fork {}
 // SAFETY: as above.
 unsafe impl Sync for Fork {}
@@ -48,7 +48,7 @@ impl Fork {
         self.word().load(Ordering::Relaxed) == 1
     }
 
-    /// Makes this process count as a child of a fork.
+    /// Makes this process count as a forked child.
     #[cfg(test)]
     pub(in crate::host) fn pretend_child(&self) {
         self.word().store(0, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Mapping {
         file.set_len(length as u64)?;
         fallocate(&file, FallocateFlags::empty(), 0, end).map_err(io::Error::from)?;
         let mapping = Self::of(&file, length, libc::PROT_READ | libc::PROT_WRITE, fork)?;
-        // SAFETY: a call without pointers.
+        // SAFETY: the call takes no pointers.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -102,7 +102,7 @@ impl Mapping {
     /// page (SIGBUS).
     pub(in crate::host) fn read_only(file: OwnedFd, length: usize, fork: &Arc<Fork>) -> io::Result<Self> {
         let file = File::from(file);
-        // SAFETY: a call without pointers.
+        // SAFETY: the call takes no pointers.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         let metadata = file.metadata()?;
         let is_whole = metadata.len() == length as u64 && metadata.blocks() * BLOCK >= length as u64;
@@ -123,7 +123,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Returns the bytes of the area. Must not be used in a child after a fork.
+    /// Returns the bytes of the area. Must not be used in a forked child.
     pub(in crate::host) fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -147,7 +147,7 @@ fn memory_file() -> io::Result<OwnedFd> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call above has just made the descriptor, and it is not shared.
+    // SAFETY: the call above has just created the descriptor, which is not shared.
     Ok(unsafe { OwnedFd::from_raw_fd(file) })
 }
 
@@ -157,7 +157,7 @@ fn map(file: Option<&File>, length: usize, protection: i32) -> io::Result<NonNul
         Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
         None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
     };
-    // SAFETY: a new mapping at an address of the kernel's choice: it does not alias memory in use.
+    // SAFETY: a new mapping at an address chosen by the kernel does not alias memory in use.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, kind, file, 0) };
     if start == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -183,7 +183,7 @@ pub(in crate::host) fn receive(
     struct Control([u8; 24]);
     let mut control = Control([0; 24]);
     let mut part = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    // SAFETY: all zeros is a valid `msghdr`: null pointers with lengths of 0.
+    // SAFETY: all zeros is a valid `msghdr`, with null pointers and lengths of 0.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
@@ -204,7 +204,7 @@ pub(in crate::host) fn receive(
 
 /// Returns the length of a control header with one descriptor, in bytes.
 fn with_one_descriptor() -> usize {
-    // SAFETY: a computation.
+    // SAFETY: the call only computes a length.
     (unsafe { libc::CMSG_LEN(4) }) as usize
 }
 
@@ -222,11 +222,11 @@ fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     }
     // SAFETY: the header is followed by at least one descriptor, as its length shows.
     let descriptor = unsafe { libc::CMSG_DATA(header).cast::<i32>().read_unaligned() };
-    // SAFETY: the kernel has just made the descriptor for this message, and it is not shared.
+    // SAFETY: the kernel has just created the descriptor for this message, and it is not shared.
     Some(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Describes an error that means that the kernel lacks a feature that areas need.
+/// Describes an error from the creation or mapping of an area.
 pub(in crate::host) fn reason(error: &io::Error) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE | Errno::ENFILE) => "no descriptor is left for shared memory",
@@ -240,7 +240,7 @@ pub(in crate::host) fn reason(error: &io::Error) -> &'static str {
 pub(in crate::host) fn without_memory(length: u64) -> OwnedFd {
     let file = File::from(memory_file().unwrap());
     file.set_len(length).unwrap();
-    // SAFETY: a call without pointers.
+    // SAFETY: the call takes no pointers.
     assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) }, 0);
     file.into()
 }
@@ -249,7 +249,7 @@ pub(in crate::host) fn without_memory(length: u64) -> OwnedFd {
 #[cfg(test)]
 pub(in crate::host) fn can_map_for_writing(file: &File, length: usize) -> io::Result<()> {
     let start = map(Some(file), length, libc::PROT_READ | libc::PROT_WRITE)?;
-    // SAFETY: the line above has mapped it.
+    // SAFETY: `map` has just mapped this range, and there are no references to it.
     unsafe { libc::munmap(start.as_ptr().cast(), length) };
     Ok(())
 }
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn message_leaves_only_taken_descriptor() {
+    fn receive_leaves_only_taken_descriptor_open() {
         let (sender, receiver) = UnixStream::pair().unwrap();
         // The end of this stream shows that no copy of the other descriptor is open.
         let (witness, mut end) = UnixStream::pair().unwrap();

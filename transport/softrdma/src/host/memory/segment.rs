@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use trunkline_verbs::headroom;
 
-/// Length of the segment's own header in bytes, at its start.
+/// Length of the header at the start of a segment, in bytes.
 pub(crate) const HEADER: usize = 64;
-/// Offset in the header of the number that identifies the format.
+/// Offset of the format identifier in the header.
 const MAGIC: usize = 0;
-/// Offset in the header of the segment's length in bytes.
+/// Offset of the segment's length, in bytes, in the header.
 const LENGTH: usize = 8;
 
 /// Maximum number of attempts to exchange a word. An attempt fails only because another member has succeeded,
@@ -72,7 +72,7 @@ struct Mapping {
 pub(crate) struct HeapWords(Box<[AtomicU64]>);
 
 impl HeapWords {
-    /// Creates a segment of the given size, zero at first.
+    /// Creates a segment of the given size, filled with zeros.
     pub(in crate::host) fn new(length: usize) -> Self {
         // Zeroed by the allocator, since most of a large table is never touched.
         let words = Box::into_raw(vec![0u64; length.div_ceil(8)].into_boxed_slice());
@@ -132,7 +132,7 @@ impl Life {
 }
 
 // SAFETY: `start` points into memory that `memory` owns or shares and that has no thread affinity; the
-// methods of this type reach it through atomics only (`word32`, `word64`, `words64`).
+// methods of this type access it only through atomics (`word32`, `word64`, `words64`).
 unsafe impl Send for Segment {}
 // SAFETY: the methods of this type give out shared references to atomics only.
 unsafe impl Sync for Segment {}
@@ -143,9 +143,9 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Segment {
-    /// Maps the file, and creates it if it does not exist. The caller holds the host's lock. `magic` names
-    /// the format, including its version: another format is refused, and `length` is part of the format. The
-    /// first `reserved` bytes are allocated before anything is touched, even in an existing file;
+    /// Maps the file, and creates it if it does not exist. The caller holds the host's lock. `magic` identifies
+    /// the format and its version, and `length` is part of the format. A file of another format is refused. The
+    /// first `reserved` bytes are allocated before the mapping is accessed, even in an existing file;
     /// [`Segment::reserve`] allocates more.
     pub(crate) fn open(path: &Path, magic: u64, length: usize, reserved: usize) -> Result<Self, HostError> {
         let failed = |doing| {
@@ -191,8 +191,8 @@ impl Segment {
             && self.word64(LENGTH).load(Ordering::Relaxed) == length
     }
 
-    /// Allocates a part of the segment in the file system, unless it is allocated. Touching a page for which
-    /// the file system has no room would kill the process.
+    /// Allocates a part of the segment in the file system, unless it is already allocated. Access to a page for
+    /// which the file system has no room would kill the process.
     pub(in crate::host) fn reserve(&self, start: usize, length: usize) -> Result<(), HostError> {
         let Memory::File(mapping) = &self.memory else { return Ok(()) };
         let Some(file) = &mapping.file else { return Ok(()) };
@@ -205,8 +205,8 @@ impl Segment {
     /// Returns the 32-bit word at an offset.
     ///
     /// # Panics
-    /// If the offset is outside or not a multiple of 4: offsets are computed by this process from
-    /// indices that it has checked, never read from the segment.
+    /// Panics if the offset is outside the segment or not a multiple of 4. This process computes offsets from
+    /// checked indices, and does not read them from the segment.
     pub(crate) fn word32(&self, offset: usize) -> Word32<'_> {
         assert!(offset.is_multiple_of(4) && offset.checked_add(4).is_some_and(|end| end <= self.length));
         // SAFETY: `start` is valid for `length` bytes and aligned to 8 (the constructors ensure both), and
@@ -219,16 +219,16 @@ impl Segment {
     /// Returns the 64-bit word at an offset.
     ///
     /// # Panics
-    /// As [`Segment::word32`], with multiples of 8.
+    /// Panics if the offset is outside the segment or not a multiple of 8.
     pub(crate) fn word64(&self, offset: usize) -> Word64<'_> {
         Word64 { word: &self.words64(offset, 1)[0], life: self.life() }
     }
 
-    /// Returns `count` 64-bit words from an offset on. They may be read, and the number of stores must not
-    /// exceed what [`Segment::permit`] allows.
+    /// Returns `count` 64-bit words, starting at an offset. Stores to them must be permitted by
+    /// [`Segment::permit`].
     ///
     /// # Panics
-    /// As [`Segment::word64`], if the first or the last word is outside.
+    /// Panics if a word is outside the segment, or the offset is not a multiple of 8.
     pub(crate) fn words64(&self, offset: usize, count: usize) -> &[AtomicU64] {
         let bytes = count.checked_mul(8);
         let end = bytes.and_then(|bytes| offset.checked_add(bytes));
@@ -239,8 +239,8 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
     }
 
-    /// Returns the number of the next `stores` stores that take effect. It is smaller only if a simulation
-    /// kills this process.
+    /// Returns the number of the next `stores` stores that take effect. It is less than `stores` only if a
+    /// simulation kills this process.
     pub(in crate::host) fn permit(&self, stores: usize) -> usize {
         let permitted = |life: &Life| usize::try_from(life.permit(stores as u64)).unwrap_or(stores);
         self.life().map_or(stores, permitted)
@@ -356,8 +356,8 @@ impl<'a> Word64<'a> {
 impl Mapping {
     /// Maps a file that is `length` bytes long.
     fn new(file: &File, path: &Path, length: usize) -> io::Result<Self> {
-        // SAFETY: a new shared mapping at an address of the kernel's choice: it does not alias memory in use.
-        // The caller has checked or set the file's length.
+        // SAFETY: a new shared mapping at an address chosen by the kernel does not alias memory in use. The
+        // caller has checked or set the file's length.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),

@@ -1,4 +1,4 @@
-//! A host within one process, for simulations: segments, liveness and messages without files and sockets.
+//! A simulated host within one process, which provides segments, liveness and messages without files or sockets.
 //!
 //! Owns the segments that the simulated processes of a host share, and their inboxes. The stores and messages
 //! of a killed process are dropped, although its code may run until the simulation drops it. A process may be
@@ -22,15 +22,11 @@ const INBOX_BYTES: usize = 1 << 20;
 /// An entry of a member's inbox.
 #[derive(Debug)]
 pub(in crate::host) enum InboxItem {
-    /// The sender has connected. Its end is then reported as a loss.
+    /// A member has connected. Its end is then reported as a loss.
     Connected(MemberId),
-    /// A message.
     Message {
-        /// Sender of the message.
         from: MemberId,
-        /// Kind of the message.
         kind: u8,
-        /// Body of the message.
         bytes: Vec<u8>,
         /// Memory handed over with the message.
         area: Option<Arc<Memory>>,
@@ -73,12 +69,12 @@ impl HostMemory {
         Arc::new(Self { runtime, state: Mutex::default() })
     }
 
-    /// Returns a number from the simulation's source.
+    /// Returns a number from the simulation's random source.
     pub(in crate::host) fn random(&self) -> u64 {
         self.runtime.random()
     }
 
-    /// Returns the words of a segment, zero at first.
+    /// Returns the words of a segment, which are initially zero.
     pub(in crate::host) fn segment(
         &self,
         name: &'static str,
@@ -93,12 +89,10 @@ impl HostMemory {
         }
     }
 
-    /// Adds a member.
     pub(in crate::host) fn enter(&self, member: MemberId, life: &Arc<Life>) {
         self.lock().lives.insert(member, Arc::clone(life));
     }
 
-    /// Removes a member.
     pub(in crate::host) fn leave(&self, member: MemberId) {
         self.lock().lives.remove(&member);
     }
@@ -108,12 +102,10 @@ impl HostMemory {
         self.lock().lives.get(&member).is_some_and(|life| life.is_alive())
     }
 
-    /// Opens a member's inbox.
     pub(in crate::host) fn open_inbox(&self, member: MemberId) {
         self.lock().inboxes.insert(member, MemberInbox::default());
     }
 
-    /// Closes a member's inbox.
     pub(in crate::host) fn close_inbox(&self, member: MemberId) {
         self.lock().inboxes.remove(&member);
     }
@@ -123,7 +115,6 @@ impl HostMemory {
         self.lives(member) && self.lock().inboxes.contains_key(&member)
     }
 
-    /// Puts an entry into the inbox of a member.
     pub(in crate::host) fn put(&self, to: MemberId, entry: InboxItem) -> Result<(), NotTaken> {
         if !self.lives(to) {
             return Err(NotTaken::Gone);

@@ -1,6 +1,6 @@
-//! Layout of the registry: offset and size of each table, and the words that identify members.
+//! Layout of the registry, with the offset and size of each table, and the words that identify members.
 //!
-//! Owns the format. A change to it needs a new [`MAGIC`]. Tables have fixed sizes.
+//! Owns the format. A change to the format requires a new [`MAGIC`]. Tables have fixed sizes.
 #![forbid(unsafe_code)]
 
 use crate::host::memory::segment::HEADER;
@@ -17,7 +17,7 @@ pub(in crate::host) const SHARDS: u8 = 32;
 /// Number of blocks of 24-bit indices.
 pub(in crate::host) const BLOCKS: usize = (1 << 24) / BLOCK as usize;
 
-/// Offset of the counters, a word of 64 bits each.
+/// Offset of the counters, which are 64-bit words.
 const COUNTERS: usize = HEADER;
 /// Block at which the search for a free one continues; 0 until the first member has chosen a start.
 pub(in crate::host) const NEXT_BLOCK: usize = COUNTERS;
@@ -31,11 +31,12 @@ pub(in crate::host) const PORT_CHANGES: usize = COUNTERS + 48;
 /// Key of the members' numbering permutations, in two words; 0 until the first member has chosen it.
 pub(in crate::host) const NUMBER_KEY: usize = COUNTERS + 64;
 
-/// A 64-bit word per slot: the generation of the member in the slot; 0 if it is empty.
+/// Offset of a 64-bit word per slot, which contains the generation of the member in the slot; 0 if it is empty.
 const SLOT_TABLE: usize = COUNTERS + 128;
-/// A 64-bit word per block: its owner, packed, with the owner's shard in the bits above; 0 if it is free.
+/// Offset of a 64-bit word per block, which contains the packed owner of the block, with the owner's shard in
+/// the bits above; 0 if it is free.
 const BLOCK_TABLE: usize = SLOT_TABLE + 8 * SLOTS;
-/// The tables of records.
+/// Offset of the tables of records.
 const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;
 
 /// Identifies a member.
@@ -62,12 +63,12 @@ impl MemberId {
     }
 }
 
-/// A table of records: a tag and three words each.
+/// A table of records, each with a tag and three words.
 #[derive(Debug)]
 pub(in crate::host) struct Table {
     /// Contents of the records, for errors.
     pub(in crate::host) holds: &'static str,
-    /// Offset of the word with an upper bound of the indices of used records.
+    /// Offset of the word with an upper bound on the indices of used records.
     pub(in crate::host) used: usize,
     /// Maximum number of records.
     pub(in crate::host) capacity: usize,
@@ -77,13 +78,13 @@ pub(in crate::host) struct Table {
 /// Length of a record, in bytes.
 const RECORD: usize = 32;
 
-/// CM services: service id, and address in two words.
+/// Records of CM services, with the service id, and the address in two words.
 pub(in crate::host) static SERVICES: Table =
     Table { holds: "listening endpoints", used: COUNTERS + 24, capacity: 4096, start: RECORDS };
-/// UDP ports from which members send: address in two words, and port.
+/// Records of UDP ports from which members send, with the address in two words, and the port.
 pub(in crate::host) static PORTS: Table =
     Table { holds: "UDP ports", used: COUNTERS + 32, capacity: 4096, start: RECORDS + RECORD * 4096 };
-/// References to XRC domains: device, inode, number.
+/// Records of references to XRC domains, with the device, inode and number.
 pub(in crate::host) static DOMAINS: Table =
     Table { holds: "open XRC domains", used: COUNTERS + 40, capacity: 16384, start: RECORDS + RECORD * 8192 };
 

@@ -6,8 +6,8 @@
 //! | `records` | records of members in tables; a record is void without its member |
 //! | `numbering` | the host's key, which turns table indices into numbers on the wire |
 //! | `numbers` | blocks of QP and SRQ numbers, and their owners |
-//! | `targets` | TGTs that processes share, in a segment of their own |
-//! | `ports` | the UDP ports that members send from, and the holder of port 4791 |
+//! | `targets` | TGTs that processes share, in a separate segment |
+//! | `ports` | the UDP ports from which members send, and the holder of port 4791 |
 //! | `services` | the member that listens for each CM service |
 //! | `domains` | the members that refer to each XRC domain |
 

@@ -28,8 +28,7 @@ pub(in crate::host) struct Numbering {
 const FILLED: u64 = 1 << 63;
 
 impl Numbering {
-    /// Creates the numbering of a registry. The caller holds its lock. The first member chooses the key with
-    /// `random`.
+    /// Creates the numbering of a registry, whose lock the caller holds. The first member chooses the key with
     /// `random`.
     pub(in crate::host) fn of(registry: &Segment, random: impl Fn() -> u64) -> Self {
         let word = |index: usize| registry.word64(NUMBER_KEY + 8 * index);

@@ -28,7 +28,7 @@ fn unpack(word: u64) -> Option<(MemberId, u8)> {
 }
 
 impl Host {
-    /// Takes a block of indices for one of this member's shards. Takes no lock.
+    /// Takes a block of indices for one of this member's shards, without the lock.
     pub(crate) fn take_block(&self, shard: u8) -> Result<Range<u32>, HostError> {
         let next = self.registry.word64(NEXT_BLOCK);
         let mut candidate = match usize::try_from(next.load(Ordering::Relaxed)) {
@@ -64,12 +64,10 @@ impl Host {
         unpack(word).filter(|(owner, _)| self.is_member(*owner))
     }
 
-    /// Returns the number of an index.
     pub(crate) fn number_of(&self, index: u32) -> u32 {
         self.numbering.number_of(index)
     }
 
-    /// Returns the index of a number.
     pub(crate) fn index_of(&self, number: u32) -> u32 {
         self.numbering.index_of(number)
     }
@@ -146,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_block_table_names_no_owner() {
+    fn number_in_garbage_block_table_has_no_owner() {
         let (_folder, [host]) = hosts();
         for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16), pack(host.me(), SHARDS)] {
             host.registry.word64(layout::block(3)).store(word, Ordering::Relaxed);

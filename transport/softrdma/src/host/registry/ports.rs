@@ -1,12 +1,11 @@
 //! UDP ports from which members send, and the member that holds port 4791 at an address.
 //!
 //! Owns the records of ports, and [`MemberPorts`], a member's view of them for the packets that it receives.
-//! Only the UDP link calls it. Another user cannot bind a port to which a member's socket is bound, so a
-//! packet from a recorded address and port was sent by a member of this registry. At an address where members
-//! have ports, all other packets were sent by other programs. Each member records a port before it sends
-//! packets from it. Changes do not take the host's lock: a link opens an address in a turn of its shard, and
-//! a process that is stopped under the lock must not stop the shard. A member records port 4791 as unsettled
-//! before it binds it.
+//! Another user cannot bind a port to which a member's socket is bound, so a packet from a recorded address and
+//! port was sent by a member of this registry. At an address where members have ports, all other packets were
+//! sent by other programs. Each member records a port before it sends packets from the port. Changes do not take
+//! the host's lock: a link opens an address in a turn of its shard, and a process that is stopped while it holds
+//! the lock must not block the shard. A member records port 4791 as unsettled before it binds the port.
 //!
 //! The view is read without a system call while the ports' owners are connected with this member. The end of
 //! a connection shows a death, and is read before the first shard's next batch of packets. The lock of any
@@ -33,9 +32,9 @@ const ALIVE_FOR: Duration = Duration::from_millis(20);
 /// Maximum time for which packets from released ports are accepted.
 const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
 
-/// Bit in a record's port: the owner is about to exit without releasing the port.
+/// Bit in a record's port, set if the owner is about to exit without releasing the port.
 const IS_ENDING: u64 = 1 << 16;
-/// Bit in a record of port 4791: the owner has not bound the port yet, or is closing it.
+/// Bit in a record of port 4791, set if the owner has not bound the port yet or is closing it.
 const IS_UNSETTLED: u64 = 1 << 17;
 /// Maximum number of further attempts at port 4791 while another member binds or closes it.
 const ATTEMPTS: u32 = 100;
@@ -131,8 +130,8 @@ impl Host {
         self.ports_changed();
     }
 
-    /// Records that this member's process exits with its sockets open, so that other members accept the last
-    /// packets from its ports. Takes no lock.
+    /// Records that this member's process is about to exit with its sockets open, so that other members accept
+    /// the last packets from its ports. Takes no lock.
     pub(crate) fn ports_end(&self) {
         for record in self.records(&PORTS).filter(|record| record.owner == self.me()) {
             self.mark(&PORTS, &record, IS_ENDING);
@@ -191,8 +190,8 @@ impl Host {
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
     }
 
-    /// Returns true if a live member has a port at an address. Other users then cannot send from the address
-    /// in the name of a member.
+    /// Returns true if a live member has a port at an address. Packets from other users at the address are then
+    /// recognized as forged.
     pub(crate) fn is_address_of_the_living(&self, address: IpAddr) -> bool {
         let [high, low] = PackedAddress::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low] && self.is_alive(record.owner))
@@ -224,7 +223,7 @@ fn is_same(record: &[u64; 3], words: &[u64; 3]) -> bool {
     record[..2] == words[..2] && record[2] & !IS_ENDING == words[2]
 }
 
-/// Sender of a packet, judged by the packet's source.
+/// Sender of a packet, determined by the packet's source address and port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// A member of this registry.
@@ -287,7 +286,7 @@ impl MemberPorts {
         self.batch += 1;
     }
 
-    /// Returns the sender of packets from an address.
+    /// Returns the sender of packets from an address and port.
     pub(crate) fn source(&mut self, from: SocketAddr, now: Time) -> Source {
         let source = self.look_up(from, now);
         // The port may have been recorded after the start of the batch.
@@ -307,7 +306,7 @@ impl MemberPorts {
         if same.any(|port| port.is_believed(members, moment)) {
             return Source::Member;
         }
-        // One live member is sufficient.
+        // One live member at the address is sufficient.
         if at.ports.iter_mut().any(|port| port.is_believed(members, moment)) {
             return Source::Forged;
         }

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 const MEMBER: u64 = (1 << 48) - 1;
-/// Bit of a tag while its record is being written. No member's slot uses this bit.
+/// Bit that is set in a tag while its record is being written. No member's slot uses this bit.
 const IS_WRITTEN: u64 = 1 << 15;
-/// Number of places in a table up to which records of dead members are not overwritten.
+/// Number of places at the start of a table among which an empty place is preferred to a dead member's record.
 const KEPT: usize = 256;
 
 /// A record whose member is in its slot, checked without a system call.
@@ -63,7 +63,7 @@ impl Host {
     }
 
     /// Writes a record of this member into an empty place among the first [`KEPT`], or else into the first
-    /// free place. Records of dead members are thus kept for a while, since they show what these members had.
+    /// free place. Records of dead members are thus kept for a while, so that [`Host::was_left`] can find them.
     pub(in crate::host) fn put(&self, table: &'static Table, words: [u64; 3]) -> Result<Record, HostError> {
         let is_empty =
             |index: &usize| self.registry.word64(table.record(*index)).load(Ordering::Relaxed) & MEMBER == 0;
@@ -106,7 +106,7 @@ impl Host {
         Some(Record { index, tag, owner: self.me(), words })
     }
 
-    /// Returns true if the place with this tag has no record of a member, and none is being written.
+    /// Returns true if the place with this tag contains no record of a member, and no member is writing one.
     fn is_free(&self, tag: u64) -> bool {
         MemberId::unpack(tag & MEMBER & !IS_WRITTEN).is_none_or(|owner| !self.is_member(owner))
     }
@@ -157,7 +157,7 @@ impl Host {
         })
     }
 
-    /// Returns an upper bound of the indices of records that were ever used.
+    /// Returns an upper bound on the indices of records that were ever used.
     fn used(&self, table: &'static Table) -> usize {
         let used = usize::try_from(self.registry.word64(table.used).load(Ordering::Acquire));
         used.unwrap_or(usize::MAX).min(table.capacity)
@@ -188,9 +188,8 @@ impl Host {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Remove the record in a forked child, too: if a child closes an object of its parent, the object is
-        // closed for both, as with a kernel device. A daemon is a child of the process that opened the
-        // device.
+        // Remove the record in a forked child, too. If a child closes an object of its parent, the object is
+        // closed for both, as with a kernel device. A daemon is a child of the process that opened the device.
         self.host.take_out(self.table, self.index, self.tag);
     }
 }

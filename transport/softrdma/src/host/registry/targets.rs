@@ -14,8 +14,8 @@
 //! The numbers are allocated when a member joins, and a record when it is first used, since the full table
 //! would be too large for hosts that share no TGTs.
 //!
-//! A record is at the place computed from its number, or one of the next places. Like everything in shared
-//! memory, it may contain arbitrary values; the worst result is a number that is not found.
+//! A record is at the place computed from its number, or at one of the next places. Like everything in shared
+//! memory, it may contain arbitrary values. The worst result is that a number is not found.
 #![forbid(unsafe_code)]
 
 use super::layout::SLOTS;
@@ -34,8 +34,8 @@ const PROBES: usize = 64;
 /// Maximum number of words of a published state, including its length.
 pub(crate) const BUFFER_WORDS: usize = 832;
 
-/// Offset of the numbers of all records, a 32-bit word each. They are stored together, so that looking up a
-/// number that does not exist touches only these pages and no record.
+/// Offset of the numbers of all records, which are 32-bit words. They are stored together, so that a look-up of
+/// a number that does not exist accesses only these pages.
 const NUMBERS: usize = HEADER;
 /// Offset of the first record.
 const TABLE: usize = NUMBERS + 4 * RECORDS;
@@ -72,13 +72,12 @@ pub(crate) struct TargetRecord {
 pub(crate) enum Left {
     /// Other handles remain.
     Others,
-    /// The last handle was closed, and the TGT is destroyed. If its executor is alive and another member, it
-    /// has to be notified.
+    /// The last handle was closed, and the TGT was destroyed. Contains the executor if it is another live
+    /// member, which has to be notified.
     Nobody(Option<MemberId>),
 }
 
 impl Targets {
-    /// Maps the table.
     pub(crate) fn open(host: Arc<Host>) -> Result<Self, HostError> {
         let locked = host.lock()?;
         let segment = host.segment(&locked, "targets", MAGIC, [TABLE + RECORDS * RECORD, TABLE])?;
@@ -86,7 +85,6 @@ impl Targets {
         Ok(Self { host, segment })
     }
 
-    /// Returns the host's registry.
     pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
@@ -114,12 +112,12 @@ impl Targets {
         Ok(record)
     }
 
-    /// Adds a handle of this member to a TGT; returns `None` if the domain has no such TGT.
+    /// Adds a handle of this member to a TGT. Returns `None` if the domain does not contain the TGT.
     pub(crate) fn join(&self, number: u32, domain: u64) -> Result<Option<TargetRecord>, HostError> {
         let _locked = self.host.lock()?;
         let found = self.find(number).filter(|record| self.domain(*record) == Some(domain));
         let Some(record) = found else { return Ok(None) };
-        // A TGT whose handles all belonged to dead members counts as destroyed (contract B5).
+        // A TGT counts as destroyed if all its handles belong to dead members (contract B5).
         if self.executor(record).is_none_or(|executor| !self.host.is_alive(executor)) && !self.is_held(record)
         {
             self.free(record);
@@ -145,7 +143,7 @@ impl Targets {
         Ok(self.free_unheld(record))
     }
 
-    /// Destroys the TGT if no living member has a handle on it.
+    /// Destroys the TGT if no living member has a handle to it.
     pub(crate) fn sweep(&self, record: TargetRecord) -> Result<Left, HostError> {
         let _locked = self.host.lock()?;
         Ok(if self.exists(record) { self.free_unheld(record) } else { Left::Nobody(None) })
@@ -193,7 +191,6 @@ impl Targets {
         MemberId::unpack(word).filter(|_| self.exists(record))
     }
 
-    /// Returns the domain.
     pub(crate) fn domain(&self, record: TargetRecord) -> Option<u64> {
         let domain = self.word64(record, DOMAIN).load(Ordering::Relaxed);
         self.exists(record).then_some(domain)
@@ -291,7 +288,7 @@ impl Targets {
         }
     }
 
-    /// Frees the records at a number's places whose executor is dead, and on which no living member has a
+    /// Frees the records at a number's places whose executors are dead, and to which no living member has a
     /// handle.
     fn free_abandoned(&self, number: u32) {
         for start in places(number) {
@@ -434,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_table_finds_no_target() {
+    fn lookup_in_garbage_table_finds_no_target() {
         let folder = Folder::new().unwrap();
         let all = members(&folder, 1);
         let one = &all[0];

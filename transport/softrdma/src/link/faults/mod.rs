@@ -1,8 +1,8 @@
-//! Faults of a link.
+//! Fault injection for a link.
 //!
 //! Loses, duplicates, reorders, corrupts and delays sent datagrams according to a [`FaultPlan`]. Owns the
-//! datagrams that are held back, for a limited time and in limited number. The same plan and the same
-//! datagrams give the same faults, since the only source of randomness is the plan's seed.
+//! datagrams that are held back. Their number and the time of their delay are limited. The same plan and the
+//! same datagrams give the same faults, since the only source of randomness is the plan's seed.
 #![forbid(unsafe_code)]
 
 mod plan;
@@ -191,8 +191,8 @@ impl Faults {
         self.again_at = (!self.out.is_empty()).then_some(now + AGAIN_AFTER);
     }
 
-    /// Takes datagrams from the front of a batch, and passes the ones that are not held back to `send`, which
-    /// leaves in its batch the datagrams for which the link has no room.
+    /// Takes datagrams from the front of a batch, and passes those that are not held back to `send`. `send`
+    /// leaves datagrams in its batch if the link has no room for them.
     pub(super) fn send(&mut self, batch: &mut SendBatch, now: Time, mut send: impl FnMut(&mut SendBatch)) {
         self.flush(now, &mut send);
         while self.out.is_empty() && !batch.is_empty() {
@@ -211,7 +211,7 @@ impl Faults {
         }
     }
 
-    /// Passes the datagrams to `send` that need not be held back any longer.
+    /// Passes the datagrams whose delay has ended to `send`.
     pub(super) fn poll(&mut self, now: Time, mut send: impl FnMut(&mut SendBatch)) {
         self.release(now);
         self.flush(now, &mut send);

@@ -4,11 +4,11 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The probability of each fault. Written `drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,
-/// delay=200us,longest=1400,seed=7`, in any order; faults that are not listed do not happen.
+/// The faults of a link, parsed from text such as `drop=0.01,reorder=0.01,duplicate=0.01,corrupt=0.001,
+/// delay=200us,longest=1400,seed=7`. The keys may be in any order, and omitted faults do not occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultPlan {
-    /// Probabilities are stored as multiples of 2^-32.
+    /// Probability, like the next three fields, in units of 2^-32.
     pub(super) drop: u64,
     pub(super) reorder: u64,
     pub(super) duplicate: u64,
@@ -29,18 +29,18 @@ pub enum FaultPlanError {
         /// The part between two commas.
         part: String,
     },
-    /// A key does not exist.
+    /// A key is unknown.
     #[error("unknown key `{key}`: expected drop, reorder, duplicate, corrupt, delay, longest or seed")]
     Key {
-        /// The text as it was written.
+        /// The key as written.
         key: String,
     },
-    /// A value does not fit its key.
+    /// A value is not valid for its key.
     #[error("`{value}` does not fit {key}, which takes {wanted}")]
     Value {
         /// The key.
         key: &'static str,
-        /// The text as it was written.
+        /// The value as written.
         value: String,
         /// The values that the key accepts.
         wanted: &'static str,

@@ -28,7 +28,7 @@ fn drain(receiver: &mut dyn Link) -> Vec<Vec<u8>> {
     all
 }
 
-/// Sends numbered datagrams, and returns the ones that arrive until none is held back any longer.
+/// Sends numbered datagrams, and returns all that arrive.
 fn run(plan: &str, count: u32) -> (Vec<Vec<u8>>, Vec<Counter>) {
     let (mut sender, mut receiver) = pair(plan);
     let start = Time(0);

@@ -1,5 +1,5 @@
-//! Members at one address: the member that receives each datagram, hostile members, and the take-over from a
-//! dead holder.
+//! Tests of members at one address: routing of datagrams, hostile members, and the take-over from a dead
+//! holder.
 
 use super::super::{Link, SendBatch, UdpLink};
 use super::*;
@@ -22,7 +22,7 @@ fn now() -> Time {
     Clock::monotonic().now()
 }
 
-/// A datagram that has arrived: source, destination, bytes.
+/// Source, destination and bytes of a datagram that has arrived.
 type Arrival = (SocketAddr, SocketAddr, Vec<u8>);
 
 /// A member with its link.
@@ -77,7 +77,7 @@ impl Member {
     }
 }
 
-/// Receives at all members until each has at least its count.
+/// Receives at all members until each has received at least its count.
 fn gather<const N: usize>(mut members: [&mut Member; N], counts: [usize; N]) -> [Vec<Arrival>; N] {
     let mut all = [const { Vec::new() }; N];
     wait_until("the datagrams to arrive", BOUND, || {
@@ -153,7 +153,7 @@ fn packet_to_port_4791_reaches_owner_of_qp_number() {
     assert_eq!((holder.counter("relayed_to_members"), holder.counter("drop_not_relayed")), (80, 0));
     assert_eq!(others[0].counter("relayed_from_members"), 40);
 
-    // Members also exchange datagrams directly: from the sender's own port to the receiver's own port, not to
+    // Members also exchange datagrams directly, from the sender's own port to the receiver's own port instead of
     // port 4791.
     let to = others[0].link.source(address);
     others[1].send(address, to, &[packet(1, 1)]);
@@ -196,7 +196,7 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
     // A truncated message, and a packet without a MAD, are for no member.
     messages.push(messages[0][..60].to_vec());
     messages.push(packet(1, 3));
-    // SIDR requests go by the service that they name, and replies by the requester's id.
+    // SIDR requests are routed by service, and SIDR replies by the requester's id.
     messages.push(sidr_req(service));
     messages.push(sidr_req(ServiceId::new(PortSpace::Udp, 7472)));
     for request_id in ids {
@@ -264,7 +264,7 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
 /// Time after a take-over within which the other members become idle.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// A thread that polls shared memory receives from the link rarely.
+/// A thread that polls shared memory rarely receives from the link.
 #[test]
 fn other_members_are_polled_in_time_despite_rare_receives() {
     let (_folder, [host, other]) = hosts();
@@ -391,7 +391,7 @@ fn datagrams_for_non_reading_member_are_dropped_and_not_queued() {
 }
 
 #[test]
-fn malformed_bundles_of_member_reach_no_batch() {
+fn malformed_bundles_of_member_do_not_reach_batch() {
     let folder = Folder::new().unwrap();
     let address = own_address();
     let mut victim = Member::at(&folder, address);

@@ -1,7 +1,7 @@
-//! ICMP errors: reports on datagrams that were not delivered, from the kernel's error queue of a socket.
+//! Reports on undelivered datagrams, read from a socket's error queue in the kernel.
 //!
 //! The kernel queues an ICMP error for the socket whose addresses and ports the error quotes. Such errors can
-//! be forged. The next call on the socket returns only the error, whatever datagrams the call is for.
+//! be forged. The next call on the socket fails with the error, even if the call concerns other datagrams.
 #![forbid(unsafe_code)]
 
 use crate::link::sockets::IcmpError;
@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use trunkline_roce::wire::QuotedPacket;
 use trunkline_verbs::UnreachableCause;
 
-/// Maximum number of reports that are read at once.
+/// Maximum number of reports read per call of [`read`].
 const BATCH: usize = 16;
 
 /// Reads a batch of reports, and appends the reports that name a cause. Returns the number of reports that
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_name_their_causes() {
+    fn icmp_codes_map_to_causes() {
         let cause = |ee_origin, ee_type, ee_code| {
             let error = sock_extended_err {
                 ee_errno: 0,

@@ -1,15 +1,15 @@
-//! The link over UDP sockets, without privileges.
+//! The link over unprivileged UDP sockets.
 //!
 //! Owns one or two sockets per open address, and the relay to the other processes of the host. The device
-//! drives it as a [`Link`]. It never waits, and parses a datagram only to determine its addressee. Datagrams
-//! from an address of members, but from a port that no member has, are dropped and counted.
+//! drives the link as a [`Link`]. It never blocks, and parses a datagram only to determine its addressee. If
+//! members have ports at a datagram's source address, but not its source port, it is dropped and counted.
 //!
 //! | file | what it owns |
 //! |---|---|
 //! | `ports` | the bound ports, the holder of port 4791, and the take-over when it dies |
 //! | `transfer` | sending and receiving, and errors of the sockets |
 //! | `system` | the operating system's sockets |
-//! | `icmp` | ICMP errors, as the kernel reports them |
+//! | `icmp` | ICMP errors reported by the kernel |
 //!
 //! Sockets are created through the interface in `link::sockets`, so that a simulation can replace them.
 #![forbid(unsafe_code)]
@@ -41,8 +41,8 @@ const RESUME_WAIT: Duration = Duration::from_millis(100);
 /// A link over UDP.
 #[derive(Debug)]
 pub(crate) struct UdpLink {
-    /// Declared before the relay, so that port 4791 is free when the end of this member is reported to the
-    /// others.
+    /// Declared before the relay, so that port 4791 is already free when other members detect the end of this
+    /// member.
     ports: Ports,
     /// Index of the socket that is read first in the next call, so that a busy address does not starve
     /// others.
@@ -50,8 +50,8 @@ pub(crate) struct UdpLink {
     losses: transfer::Losses,
     /// Forwards datagrams to the other processes at the addresses of this one.
     relay: Option<Relay>,
-    /// Passes datagrams whose source is the device's port to the process that holds the port. Set for a
-    /// further shard only.
+    /// Passes datagrams whose source is the device's port to the process that holds the port. `None` for the
+    /// first shard.
     outward: Option<Relay>,
     /// Datagrams that this process sends for other processes.
     sent_for_others: SendBatch,
@@ -75,7 +75,7 @@ impl UdpLink {
         Self::over(Box::new(SystemSockets::default()))
     }
 
-    /// Creates a link whose receive buffers have at most this many bytes, as on a host that allows no more.
+    /// Creates a link whose receive buffers have at most this many bytes, as on a host with this limit.
     #[must_use]
     pub(crate) fn with_receive_buffer(bytes: i32) -> Self {
         Self::over(Box::new(SystemSockets::with_receive_buffer(bytes)))
@@ -125,7 +125,7 @@ impl UdpLink {
         self
     }
 
-    /// Makes this the link of a further shard: its ports are chosen by the system, and port 4791 and the
+    /// Makes this the link of a shard other than the first. The system chooses its ports, and port 4791 and the
     /// relay belong to the first shard.
     #[must_use]
     pub(crate) fn of_shard(mut self, members: Option<&Arc<Members>>) -> Self {
@@ -148,7 +148,7 @@ impl UdpLink {
         self.relay.as_ref().expect("the link shares its addresses")
     }
 
-    /// Receives a batch. If there is a judge, it judges the datagrams.
+    /// Receives a batch, with a judge if there is one.
     fn receive_with(&mut self, batch: &mut ReceiveBatch, judge: Option<&mut dyn Judge>) -> usize {
         batch.clear();
         self.losses.begin_receive();
@@ -174,7 +174,7 @@ impl UdpLink {
         }
         if !self.sent_for_others.is_empty() {
             transfer::send(&mut self.ports, &mut self.sent_for_others, None, &mut self.losses);
-            // The system has no room for these datagrams. Drop them, since the peers retransmit.
+            // The system has no room for the remaining datagrams. Drop them, since the peers retransmit.
             self.sent_for_others.clear();
         }
         let sockets = self.ports.all_mut();

@@ -15,9 +15,9 @@
 //! | bound, and its holder is dead | binds another port, and binds 4791 as soon as possible |
 //! | bound, and no member has held it | fails, since a program that is not a member serves RoCE there |
 //!
-//! A member records each port in the registry before it sends from it, since other members drop packets from
-//! unrecorded ports. For other members, binding and recording port 4791 is one step, so the last row is
-//! certain without waiting. A failed attempt is repeated, without blocking, at the time that
+//! A member records each port in the registry before it sends packets from the port, since other members drop
+//! packets from unrecorded ports. Other members see the binding and recording of port 4791 as one step, so the
+//! last row can be decided without waiting. A failed attempt is repeated, without blocking, at the time that
 //! [`Ports::next_attempt`] returns.
 #![forbid(unsafe_code)]
 
@@ -29,8 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Delay between the first two attempts to bind port 4791. It doubles with each attempt, up to the maximum
-/// below.
+/// Delay between the first two attempts to bind port 4791. It doubles with each attempt, up to [`LAST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LAST_WAIT: Duration = Duration::from_millis(50);
 
@@ -43,8 +42,8 @@ pub(super) struct Bound {
     pub(super) is_main: bool,
 }
 
-/// The sockets of a device's first shard. A connection of one flow uses one of them, whatever shard its QP
-/// belongs to.
+/// The sockets of a device's first shard. A one-flow connection uses one of them, even if its QP belongs to
+/// another shard.
 #[derive(Debug, Default)]
 pub(crate) struct FirstSockets(Mutex<Vec<Box<dyn DatagramSocket>>>);
 
@@ -74,17 +73,17 @@ pub(super) struct Ports {
     /// The device's port.
     main_port: u16,
     bound: Vec<Bound>,
-    /// Messages to the other processes at the addresses of this one; `None` if addresses are not shared.
+    /// Connections with the other members; `None` if addresses are not shared.
     members: Option<Arc<Members>>,
     /// True if port 4791 is left to the first shard.
     leaves_roce_port: bool,
-    /// Sockets of the first shard, and handles on the sockets from which this shard sends.
+    /// Sockets of the first shard, and this shard's handles to those of them that it uses.
     first: Arc<FirstSockets>,
     shared: Vec<Bound>,
     attempt: Option<Attempt>,
     /// True if a failed attempt was logged after the last successful one.
     has_warned: bool,
-    /// Number of sockets that were added other than by `open`.
+    /// Number of sockets that were added by calls other than `open`.
     changes: u64,
     taken_over: u64,
 }
@@ -106,12 +105,10 @@ impl Ports {
         }
     }
 
-    /// Sets the device's port.
     pub(super) fn receive_at(&mut self, port: u16) {
         self.main_port = port;
     }
 
-    /// Returns the device's port.
     pub(super) fn main_port(&self) -> u16 {
         self.main_port
     }
@@ -143,7 +140,7 @@ impl Ports {
         &mut self.bound
     }
 
-    /// Returns the socket at a local address and port, of this shard or of the first one.
+    /// Returns the socket at a local address and port. It belongs to this shard or to the first one.
     pub(super) fn at(&mut self, local: SocketAddr) -> Option<&mut Bound> {
         let is_it =
             |bound: &Bound| bound.address == local.ip() && bound.socket.local().port() == local.port();
@@ -158,7 +155,6 @@ impl Ports {
         self.shared.get_mut(shared?)
     }
 
-    /// Adds a socket.
     fn add(&mut self, bound: Bound) {
         if !self.leaves_roce_port {
             self.first.lock().extend(bound.socket.share());
@@ -170,14 +166,14 @@ impl Ports {
         self.bound.iter().any(|bound| bound.address == address)
     }
 
-    /// Returns the port from which datagrams of an address are sent.
+    /// Returns the port from which datagrams are sent at an address.
     pub(super) fn source(&self, address: IpAddr) -> u16 {
         let bound = self.bound.iter().find(|bound| bound.address == address);
         bound.map_or(self.main_port, |bound| bound.socket.local().port())
     }
 
-    /// Returns a port of an open address that is not the device's port. The address gets one if it has none.
-    /// If no descriptor is left, returns the device's port.
+    /// Returns a port at an open address that is not the device's port, and binds one if necessary. If that
+    /// fails, returns the device's port.
     pub(super) fn other_source(&mut self, address: IpAddr) -> u16 {
         let has = |bound: &&Bound| bound.address == address && !bound.is_main;
         if self.is_open(address) && !self.bound.iter().any(|bound| has(&bound)) {
@@ -200,7 +196,7 @@ impl Ports {
         self.taken_over
     }
 
-    /// Opens an address according to the table of the module.
+    /// Opens an address according to the table in the module documentation.
     pub(super) fn open(&mut self, address: IpAddr) -> Result<(), LinkError> {
         if self.is_open(address) {
             return Ok(());
@@ -229,7 +225,6 @@ impl Ports {
         Ok(())
     }
 
-    /// Closes an address.
     pub(super) fn close(&mut self, address: IpAddr) {
         self.shared.retain(|bound| bound.address != address);
         if !self.leaves_roce_port {
@@ -267,8 +262,8 @@ impl Ports {
         }
     }
 
-    /// Binds port 4791 at each address, or watches the member that holds it. Returns false if neither is
-    /// possible at an address.
+    /// Binds port 4791 at each address, or watches the member that holds it. Returns false if neither succeeds
+    /// at one of the addresses.
     fn take_over(&mut self) -> bool {
         let mut addresses: Vec<IpAddr> = self.bound.iter().map(|bound| bound.address).collect();
         addresses.retain(|address| !self.holds(*address));

@@ -2,9 +2,9 @@
 //!
 //! Owns the sockets' options: each packet is sent with DF set and identification 0, which the ICRC covers
 //! (contract rocev2 5.1, 5.2). A socket is not connected, since that would change the identification. One
-//! system call moves up to 32 messages. A message to a software device may consist of several datagrams,
-//! which the kernel splits and joins (`UDP_SEGMENT`, `UDP_GRO`); they have the identifications 0, 1, 2 and so
-//! on.
+//! system call transfers up to 32 messages. A message to a software device may consist of several datagrams,
+//! which the kernel splits and joins (`UDP_SEGMENT`, `UDP_GRO`). These datagrams have the identifications 0,
+//! 1, 2 and so on.
 #![forbid(unsafe_code)]
 
 use super::icmp;
@@ -24,13 +24,13 @@ use trunkline_verbs::descriptors::above_stdio;
 
 /// Requested size of the send buffer, in bytes. The kernel may grant less without an error.
 pub const SEND_BUFFER_BYTES: usize = 4 << 20;
-/// Requested size of the receive buffer, in bytes. Linux counts about 8 KiB for a packet of 4 KiB.
+/// Requested size of the receive buffer, in bytes. Linux charges about 8 KiB for a packet of 4 KiB.
 pub const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
-/// Time for which the interface of a local address is cached, so that not all interfaces are listed each
-/// time. Requests of unknown peers need the interface's MTU.
+/// Time for which the interface of a local address is cached. Otherwise each request from an unknown peer,
+/// which needs the interface's MTU, would list all interfaces.
 const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);
 
-/// Number of datagrams expected in a message before the first message was received.
+/// Number of datagrams expected in a message until the first message is received.
 const MOST_JOINED: usize = 16;
 /// Number of messages for which a receive prepares when few arrive. Preparing costs instructions even for
 /// messages that do not arrive.
@@ -119,7 +119,7 @@ struct SystemSocket {
     /// True if messages of several datagrams may be received.
     joins: bool,
     /// Maximum number of datagrams in a message of the last receive. It limits the number of messages for
-    /// which the next one prepares.
+    /// which the next receive prepares.
     joined: usize,
     /// Number of messages for which the next receive prepares.
     messages: usize,

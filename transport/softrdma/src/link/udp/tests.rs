@@ -1,4 +1,4 @@
-//! Links over real sockets on the loopback.
+//! Tests of links over real sockets on the loopback interface.
 
 use super::*;
 use crate::link::sockets::{DatagramSocket, Received};
@@ -127,7 +127,7 @@ fn datagrams_dropped_by_interface_queue_are_not_repeated() {
     assert!(counters.contains(&Counter { name: "drop_send_queue_full", value: 2 }), "{counters:?}");
 }
 
-/// Appends packets of these lengths with their ICRCs, which may be sent as segments.
+/// Appends packets of these lengths, with their ICRCs. The packets may be sent as segments.
 fn push_segments(batch: &mut SendBatch, source: SocketAddr, destination: SocketAddr, lengths: &[usize]) {
     let headers = IpUdp::new(source, destination);
     let mut packets = lengths.iter().zip(0u8..);
@@ -140,7 +140,7 @@ fn push_segments(batch: &mut SendBatch, source: SocketAddr, destination: SocketA
     });
 }
 
-/// Returns the identification that the ICRC of each packet covers, and its first byte.
+/// Returns the identification that the ICRC of each packet covers, and the packet's first byte.
 fn identifications(got: &[(SocketAddr, SocketAddr, Vec<u8>)]) -> Vec<(Option<u16>, u8)> {
     let of = |(source, destination, bytes): &(SocketAddr, SocketAddr, Vec<u8>)| {
         (icrc::solve_identification(&IpUdp::new(*source, *destination), bytes), bytes[0])
@@ -182,7 +182,7 @@ fn segments_arrive_as_datagrams_with_identifications_in_order() {
     }
 }
 
-/// Datagrams sent through a [`PickySocket`], and the end of its segmentation.
+/// Datagrams sent through a [`PickySocket`], and a flag that is set when its segmentation is disabled.
 #[derive(Debug, Default)]
 struct PickyState {
     sent: Vec<Vec<u8>>,
@@ -190,7 +190,7 @@ struct PickyState {
     has_full_queue: bool,
 }
 
-/// A socket that refuses messages of several datagrams and datagrams above a path MTU. The queue of its
+/// A socket that refuses messages of several datagrams, and datagrams larger than a path MTU. The queue of its
 /// interface may be full.
 #[derive(Debug)]
 struct PickySocket(SocketAddr, Arc<std::sync::Mutex<PickyState>>);
@@ -331,7 +331,7 @@ fn arm_reports_waiting_datagrams() {
         bytes: b"wake",
     });
     sender.send(&mut batch, Time(0));
-    // Usually the loopback delivers before the call returns; under load a kernel thread does it later.
+    // Usually the loopback delivers the datagram before the call returns, but under load only later.
     trunkline_testkit::wait_until("the datagram arrives", Duration::from_secs(60), || {
         receiver.arm().then_some(())
     });
@@ -346,8 +346,8 @@ fn counter(link: &UdpLink, name: &str) -> u64 {
     counters.into_iter().find(|counter| counter.name == name).unwrap().value
 }
 
-/// Sends the ICMP error "fragmentation needed, MTU 552" about a datagram between two addresses, in the name
-/// of a third one. Returns false if this user may not send it.
+/// Sends the ICMP error "fragmentation needed, MTU 552" for a datagram between two addresses, with a third
+/// address as the router. Returns false if this user may not send it.
 fn forge_fragmentation_needed([from, to, router]: [Ipv4Addr; 3]) -> bool {
     let Ok(raw) = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)) else { return false };
     let mut message = vec![3, 4, 0, 0, 0, 0, 2, 40];

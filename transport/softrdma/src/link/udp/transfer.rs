@@ -1,4 +1,4 @@
-//! Sending and receiving by the UDP link's sockets.
+//! Sending and receiving through the UDP link's sockets.
 //!
 //! Owns the handling of socket errors, dropping of forged datagrams, and forwarding of datagrams for other
 //! members.
@@ -11,9 +11,9 @@ use crate::link::{Datagram, DatagramSocket, IcmpError, Judge, Origin, ReceiveBat
 use std::io::ErrorKind;
 use trunkline_verbs::{Counter, Time};
 
-/// Maximum number of stored reports on datagrams that were not delivered.
+/// Maximum number of stored reports on undelivered datagrams.
 const MAX_ICMP_ERRORS: usize = 64;
-/// Maximum number of repetitions in a row of a call that returned the error of an earlier datagram.
+/// Maximum number of times in a row that a call is repeated after it returned the error of an earlier datagram.
 const MAX_REPEATS: usize = 8;
 
 /// Counts of datagrams that were not sent, delivered or received, and other counts.
@@ -27,12 +27,12 @@ pub(super) struct Losses {
     too_long: u64,
     forged: u64,
     icmp_errors: u64,
-    /// Number of datagrams sent and received in messages of several, and of sockets that no longer send such
-    /// messages.
+    /// Numbers of datagrams sent and received in messages of several datagrams, and of sockets that no longer
+    /// send such messages.
     segmented: u64,
     joined: u64,
     not_segmenting: u64,
-    /// Reports that were not taken yet.
+    /// Reports that have not been taken yet.
     reports: Vec<IcmpError>,
     /// Number of receiving calls that returned an error since the last [`Losses::begin_receive`].
     receive_errors: usize,
@@ -55,7 +55,7 @@ impl Losses {
         ]
     }
 
-    /// Reads reports on datagrams that a socket has sent. Returns false if there is none.
+    /// Reads reports on datagrams that a socket has sent. Returns false if there are none.
     pub(super) fn read_icmp_errors(&mut self, socket: &mut dyn DatagramSocket) -> bool {
         let read = socket.read_icmp_errors(&mut self.reports);
         self.icmp_errors += read as u64;
@@ -76,7 +76,7 @@ impl Losses {
     }
 }
 
-/// Joins datagrams of the batch to messages if their sockets can send messages of several.
+/// Combines datagrams of the batch into messages if their sockets can send messages of several datagrams.
 pub(super) fn segment(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Losses) {
     let joined = batch.segment(|source| ports.at(source).is_some_and(|bound| bound.socket.can_segment()));
     losses.segmented += joined as u64;
@@ -184,7 +184,7 @@ pub(super) struct Gate<'a, 'judge> {
 }
 
 impl Gate<'_, '_> {
-    /// Receives from one socket into the batch, drops datagrams that are forged in the name of a member, and
+    /// Receives from one socket into the batch, drops datagrams with the forged source of a member, and
     /// forwards datagrams for other members. Returns the number of slots used, or `None` if the socket is
     /// empty.
     pub(super) fn receive(&mut self, bound: &mut Bound, batch: &mut ReceiveBatch) -> Option<usize> {

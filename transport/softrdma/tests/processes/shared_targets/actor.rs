@@ -1,6 +1,6 @@
-//! A process that shares an XRC domain with others: a puppet of the conformance suite with an SRQ.
+//! A puppet of the conformance suite with an SRQ, which shares an XRC domain with other processes.
 //!
-//! Between commands it sleeps in a read, so that the device's own thread does all work.
+//! Between commands the puppet sleeps in a read, so that the device's own thread does all work.
 
 use crate::common::node::BOUND;
 use crate::common::processes::Soft;
@@ -60,7 +60,6 @@ impl Actor {
         RemoteAddress { address: IoAddress(address.parse().unwrap()), rkey: Rkey(rkey.parse().unwrap()) }
     }
 
-    /// Posts receives.
     pub(crate) fn post(&mut self, count: u32) {
         for _ in 0..count {
             self.ask(&format!("receive s {} {} {RECEIVE}", self.next, place(self.next)));
@@ -78,12 +77,10 @@ impl Actor {
         Taken { status: status.to_owned(), word }
     }
 
-    /// Kills the process by SIGKILL.
     pub(crate) fn kill(self) {
         self.puppet.kill().unwrap();
     }
 
-    /// Stops the process by SIGSTOP.
     pub(crate) fn stop(&self) {
         self.puppet.process().stop();
     }
@@ -92,7 +89,7 @@ impl Actor {
         self.puppet.process().signal(Signal::SIGCONT);
     }
 
-    /// Repeats a command until the answer is the wanted one.
+    /// Repeats a command until `wanted` returns true for its result.
     pub(crate) fn until(&mut self, command: &str, wanted: impl Fn(&str) -> bool) {
         wait_until(command, BOUND, || wanted(&self.ask(command)).then_some(()));
     }

@@ -1,4 +1,4 @@
-//! Executors that die at chosen moments: each placement that they requested happens once.
+//! Executors that die at chosen moments. Each placement that they requested happens once.
 
 use super::{Cast, soft};
 use trunkline_verbs::{CompletionStatus, SendOperation};
@@ -53,8 +53,8 @@ fn dies_with_a_placement(owner_is_heir: bool, placed_before_death: bool) {
     assert_eq!(successor.ask("counter targets_taken_over"), "1", "{case}");
 }
 
-/// The executor dies after it has requested a placement from the receiver, and the receiver exits after it
-/// has received the message: the successor acknowledges the message.
+/// The executor dies after it has requested a placement from the receiver, and the receiver exits after it has
+/// received the message. The successor must acknowledge the message.
 #[test]
 fn arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
     for receiver_ends_first in [false, true] {
@@ -82,8 +82,8 @@ fn arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
             owner.kill();
         }
         assert_eq!(sender.completed(), CompletionStatus::Success, "receiver first: {receiver_ends_first}");
-        // An executor that got its answer before it was stopped sends the acknowledgement itself, and is
-        // taken over after that.
+        // An executor that received the answer before it was stopped sends the acknowledgement itself. Its
+        // successor takes over later.
         successor.until("counter targets_taken_over", |count| count == "1");
         // There is no receiver left for a message that was not received.
         sender.send(srq, 3, 8);

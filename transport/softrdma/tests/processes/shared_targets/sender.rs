@@ -1,4 +1,4 @@
-//! The peer of the shared TGT: an INI in the process of the test.
+//! The INI that is connected to the shared TGT, in the process of the test.
 
 use crate::common::node::{Node, post_to, steps};
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ impl Sender {
         sender
     }
 
-    /// Replaces the INI by a new one.
+    /// Replaces the INI with a new one.
     pub(crate) fn reconnect(&mut self) {
         self.ini = self.node.qp(QpType::XrcIni);
         self.bring_up();
@@ -70,7 +70,7 @@ impl Sender {
         self.post(srq, SendOperation::Send, offset, length);
     }
 
-    /// Sends the first packet of a message. The rest of the message is in memory that is not registered.
+    /// Sends only the first packet of a message, since the rest is in memory that is not registered.
     pub(crate) fn send_first_packet_only(&self, srq: SrqNumber) {
         let good = self.node.sge(0, 1024);
         let bad = Sge { lkey: Lkey(good.lkey.0 ^ 0x100), ..self.node.sge(1024, 1024) };

@@ -1,4 +1,4 @@
-//! Members that exchange messages, die, and send malformed messages.
+//! Tests of members that exchange messages, die, or send malformed messages.
 
 use super::*;
 use std::os::unix::fs::DirBuilderExt;
@@ -17,7 +17,7 @@ fn members<const N: usize>() -> (Runtime, [Connections; N]) {
     (runtime, members)
 }
 
-/// Returns the next message as owned bytes. The sender is in this process, and has sent it before the call.
+/// Returns the next message as owned bytes. Its sender, in this process, has sent it before the call.
 fn next(link: &mut Connections) -> Option<(MemberId, u8, Vec<u8>)> {
     match link.receive()? {
         Arrived::Message { from, kind, bytes } => Some((from, kind, bytes.to_vec())),
@@ -89,7 +89,7 @@ fn messages_to_non_reading_member_are_dropped_and_counted() {
     assert_eq!(next(&mut b).unwrap().2, b"again");
 }
 
-/// If a connection ended by mistake, everything that the two members share would end.
+/// The end of a connection would end everything that the two members share.
 #[test]
 fn resource_shortage_does_not_end_connection() {
     let (_runtime, [mut a, mut b]) = members();
@@ -200,7 +200,7 @@ fn messages_on_earlier_connection_of_member_arrive() {
 }
 
 #[test]
-fn malformed_messages_of_our_own_user_are_dropped_and_counted() {
+fn malformed_messages_of_same_user_are_dropped_and_counted() {
     let (_runtime, [mut a, mut b]) = members();
     let (of_a, of_b) = (me(&a), me(&b));
     let stranger = MemberId { slot: of_a.slot, generation: of_a.generation.wrapping_add(1) };
@@ -266,7 +266,7 @@ fn member_unable_to_connect_replies_on_existing_connection() {
 }
 
 #[test]
-fn silent_connections_are_bounded() {
+fn number_of_silent_connections_is_bounded() {
     let (_runtime, [mut a, mut b]) = members();
     let mut silent = Vec::new();
     for _ in 0..3 * MAX_UNNAMED {
