@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn authority_of_another_seed_is_unknown() {
+    fn authority_with_different_seed_is_untrusted() {
         let (mut pair, other) = (Pair::new(7), Pair::new(8));
         pair.sides[1] = other.sides[1].clone();
         assert_eq!(pair.handshake(0), Err(Refused::UnknownRoot));

@@ -22,7 +22,7 @@ fn traced() -> (Outcome, String) {
 }
 
 #[test]
-fn seed_has_one_trace_with_outcome_of_each_call() {
+fn equal_seeds_give_equal_traces_with_outcome_of_each_call() {
     let (outcome, trace) = traced();
     let (same, again) = traced();
     assert!(trace == again, "the traces of one seed differ");
