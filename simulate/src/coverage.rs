@@ -1,7 +1,7 @@
-//! Counts the events that a run exercises, by kind.
+//! Counts the events in a run, by kind.
 //!
-//! A simulation that no longer exercises a feature would still pass. A campaign therefore fails if too few events of any kind
-//! occurred.
+//! A simulation that no longer exercises a feature would still pass. A campaign therefore fails if there are too few events
+//! of any kind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,8 +27,8 @@ macro_rules! kinds {
                 }
             }
 
-            /// Returns true if the kind counts as a fault. Faults of single packets do not, because they are too frequent to
-            /// be significant.
+            /// Returns true if the kind is a fault. Faults of single packets are not included, because they are too frequent
+            /// to be significant.
             pub(crate) const fn is_fault(self) -> bool {
                 match self {
                     $(Self::$name => $fault,)*
