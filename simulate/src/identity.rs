@@ -152,7 +152,7 @@ pub(crate) struct PemFiles {
 }
 
 impl PemFiles {
-    /// Returns the credentials of a process of the node. Their cryptography is [`provider`].
+    /// Returns the credentials of a process of the node, which use [`provider`].
     pub(crate) fn credentials(&self, runtime: &Runtime, handshake: Duration) -> Arc<Credentials> {
         let identity = Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes());
         let trust = Trust::from_pem(self.root.as_bytes());

@@ -23,8 +23,8 @@ use trunkline_verbs::Memory;
 /// Number of concurrent large calls made by a hostile peer, and of large calls made to the peer.
 pub(crate) const LARGE_CALLS: u32 = 16;
 pub(crate) const LENT_CALLS: u32 = 4;
-/// Maximum number of memory regions of a node's device, without some for each poller. Each argument and each reply of a
-/// large call uses a region until it has been READ.
+/// Maximum number of memory regions of a node's device, to which `REGIONS_OF_POLLER` adds some per poller. Each argument and
+/// each reply of a large call uses a region until it has been READ.
 const REGIONS: u32 = 2 * LARGE_CALLS + LENT_CALLS;
 const REGIONS_OF_POLLER: u32 = 12;
 

@@ -240,8 +240,7 @@ impl Network {
         state.launch(self.wire.clock.now(), at, &forged);
     }
 
-    /// Returns the first violation by an honest node, including violations in its traffic with the attacker, strangers or
-    /// hostile peers.
+    /// Returns the first violation by an honest node, if any.
     pub(crate) fn broken(&self) -> Option<String> {
         let state = self.wire.lock();
         let broken = state.attacker.broken().or_else(|| state.strangers.broken());
