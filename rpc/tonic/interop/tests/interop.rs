@@ -796,7 +796,7 @@ async fn calls_end_with_runtime_of_their_service() {
 
 /// Bodies that are complete at once travel in pieces where a node's `max_message_bytes` forbids the whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_above_largest_message_travel_in_pieces() {
+async fn bodies_above_max_message_size_are_sent_in_pieces() {
     for (of_client, of_server) in [(1 << 20, 64 << 20), (64 << 20, 1 << 20)] {
         let network = InProcessNetwork::new();
         let builder = |bytes| Node::builder().in_process(&network).max_message_bytes(bytes);
@@ -827,7 +827,7 @@ async fn bodies_above_largest_message_travel_in_pieces() {
 
 /// The report has the limits by path, and a row for each path that has answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reports_have_calls_and_limits_by_path() {
+async fn reports_contain_calls_and_limits_by_path() {
     let service = "/grpc.testing.TestService";
     let limited = |server: trunkline_tonic::Server| server.limit(service, 7);
     for fixture in [
@@ -879,7 +879,7 @@ async fn malformed_limit_stops_start() {
 
 /// Failures of Trunkline, and of a handler, as an exchange sees them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failures_have_their_codes() {
+async fn failures_map_to_status_codes() {
     let mut fixture = Fixture::trunkline().await;
     let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
     let status = fixture.client().unary_call(request).await.unwrap_err();
