@@ -61,7 +61,6 @@ fn main() -> ExitCode {
     }))
 }
 
-/// Runs the measured program.
 fn step(steps: Steps) -> Result<u8, String> {
     let totals = steps::run(steps)?;
     output::out(&serde_json::to_string(&totals).map_err(|error| error.to_string())?)?;
@@ -109,7 +108,6 @@ fn judge(record: &Record, before: &Record) -> Result<u8, String> {
     }
 }
 
-/// Measures everything.
 fn count(toolchain: Toolchain) -> Result<Record, String> {
     let style =
         ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}").map_err(|error| error.to_string())?;

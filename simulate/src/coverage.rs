@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! kinds {
     ($($name:ident $text:literal $fault:literal,)*) => {
-        /// A kind of event.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum EventKind {
             $(
@@ -17,7 +16,6 @@ macro_rules! kinds {
         }
 
         impl EventKind {
-            /// All kinds.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             /// Returns the kind's name in summaries.
@@ -143,7 +141,6 @@ kinds! {
     DeviceRestored "device restored" true,
 }
 
-/// Counters by kind.
 #[derive(Debug)]
 pub(crate) struct Coverage(Vec<AtomicU64>);
 
@@ -154,17 +151,14 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Counts one event.
     pub(crate) fn count(&self, kind: EventKind) {
         self.add(kind, 1);
     }
 
-    /// Adds a number of events.
     pub(crate) fn add(&self, kind: EventKind, events: u64) {
         self.0[kind as usize].fetch_add(events, Ordering::Relaxed);
     }
 
-    /// Returns the number of events of a kind.
     pub(crate) fn of(&self, kind: EventKind) -> u64 {
         self.0[kind as usize].load(Ordering::Relaxed)
     }

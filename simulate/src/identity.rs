@@ -220,7 +220,6 @@ impl Authority {
     }
 }
 
-/// Generates an Ed25519 key.
 fn key(random: &mut fastrand::Rng) -> KeyPair {
     let mut seed = [0; 32];
     random.fill(&mut seed);

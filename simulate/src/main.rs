@@ -62,7 +62,6 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs the requested command and returns the exit code.
 fn act(cli: &Cli) -> Result<u8, String> {
     cli.check()?;
     match cli.mutant.as_deref() {
@@ -73,7 +72,6 @@ fn act(cli: &Cli) -> Result<u8, String> {
     }
 }
 
-/// Lists the deliberate faults.
 fn list(cli: &Cli) -> Result<u8, String> {
     let all = mutants::ALL.iter();
     if cli.json {

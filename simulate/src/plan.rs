@@ -78,7 +78,6 @@ impl Fault {
     }
 }
 
-/// A node of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodePlan {
     /// Number of the node's host. Nodes on one host are processes that share the host's address.
@@ -168,7 +167,6 @@ impl fmt::Display for Pollers {
     }
 }
 
-/// The plan of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) nodes: Vec<NodePlan>,

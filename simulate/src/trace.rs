@@ -51,7 +51,6 @@ struct Inner {
 }
 
 impl Trace {
-    /// Creates a trace that keeps only its checksum.
     pub(crate) fn checksum_only() -> Self {
         Self::new(None)
     }
@@ -79,7 +78,6 @@ impl Trace {
         self.0.pen.clone()
     }
 
-    /// Adds a line.
     pub(crate) fn line(&self, now: Time, who: &str, what: fmt::Arguments<'_>) {
         if let Some(pen) = &self.0.pen {
             pen.line(now, who, what);
@@ -95,7 +93,6 @@ impl Trace {
         }
     }
 
-    /// Returns the number of lines so far.
     pub(crate) fn lines(&self) -> u64 {
         self.0.pen.as_ref().map_or(0, |pen| pen.lock().lines)
     }
@@ -178,7 +175,6 @@ impl Pen {
         Self(Arc::new(Mutex::new(sheet)))
     }
 
-    /// Adds a line.
     pub(crate) fn line(&self, now: Time, who: &str, what: fmt::Arguments<'_>) {
         let mut sheet = self.lock();
         sheet.now = now;
@@ -247,7 +243,6 @@ impl<S: Subscriber> Layer<S> for EndedSessions {
     }
 }
 
-/// Fields of a log line that are used.
 #[derive(Default)]
 struct Fields {
     message: String,

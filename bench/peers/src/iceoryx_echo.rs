@@ -32,7 +32,6 @@ fn named(error: impl Display) -> String {
     format!("iceoryx2: {error}")
 }
 
-/// Reads one byte of each cache line.
 fn read(payload: &[u8]) {
     black_box(payload.iter().step_by(64).fold(0_u64, |sum, byte| sum.wrapping_add(u64::from(*byte))));
 }

@@ -33,7 +33,6 @@ impl Server {
         Ok(Self { child, address })
     }
 
-    /// Returns the process ID.
     pub(crate) fn process(&self) -> u32 {
         self.child.process()
     }
@@ -53,7 +52,6 @@ pub(crate) fn announce(address: &str) -> Result<(), String> {
     writeln!(out, "{address}").and_then(|()| out.flush()).map_err(|error| error.to_string())
 }
 
-/// Calls `end` when standard input is closed.
 pub(crate) fn at_end(end: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         await_parent();

@@ -14,9 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
-/// Makes calls.
 pub(crate) trait Caller: Clone + Send + 'static {
-    /// Sends a request and returns the length of the reply.
     fn call(&mut self, request: Bytes, reply: usize) -> impl Future<Output = Result<usize, String>> + Send;
 }
 

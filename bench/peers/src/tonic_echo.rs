@@ -26,7 +26,6 @@ use generated::echo_server::{Echo, EchoServer};
 const WINDOW: u32 = 8 << 20;
 const WINDOWS: u32 = 4 * WINDOW;
 
-/// A request or a reply.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Message {
     #[prost(bytes = "bytes", tag = "1")]

@@ -61,7 +61,6 @@ impl Client {
         &self.client
     }
 
-    /// Returns the address of the server.
     pub(crate) const fn server(&self) -> SocketAddr {
         self.server
     }

@@ -19,7 +19,6 @@ pub(crate) trait Echo {
     async fn post(&self, payload: Bytes);
 }
 
-/// The handler.
 #[derive(Debug)]
 pub(crate) struct Mirror;
 

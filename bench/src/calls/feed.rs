@@ -33,7 +33,6 @@ pub(crate) trait Feed {
     async fn memory(&self) -> Result<(u64, u64), Status>;
 }
 
-/// The handler.
 #[derive(Debug)]
 pub(crate) struct Source;
 
@@ -70,7 +69,6 @@ impl Feed for Source {
     }
 }
 
-/// A stream of numbered items.
 #[derive(Debug)]
 pub(crate) struct Numbered {
     next: u64,
@@ -97,7 +95,6 @@ impl Stream for Numbered {
     }
 }
 
-/// Returns the item with this number.
 pub(crate) fn numbered(number: u64, size: usize) -> Bytes {
     let mut item = vec![FILL; size.max(NUMBER)];
     item[..NUMBER].copy_from_slice(&number.to_le_bytes());

@@ -26,12 +26,10 @@ pub(crate) struct Payloads {
 }
 
 impl Payloads {
-    /// Creates a payload of this size.
     pub(crate) fn new(buffer: Buffer, size: usize) -> Self {
         Self { buffer, size, last: filled(size, 0), written: 0 }
     }
 
-    /// Returns the payload of the next call.
     pub(crate) fn next(&mut self) -> Bytes {
         match self.buffer {
             Buffer::Reused => {}

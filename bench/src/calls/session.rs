@@ -90,17 +90,14 @@ impl Session {
         self.client.run(measurement, workers).map_err(|why| self.servers.named(why))
     }
 
-    /// Returns the client.
     pub(crate) const fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Returns the client's node.
     pub(crate) fn node(&self) -> &Node {
         &self.node
     }
 
-    /// Returns the server.
     pub(crate) const fn servers(&self) -> &Servers {
         &self.servers
     }

@@ -14,7 +14,6 @@ use std::time::Duration;
 use trunkline::Bytes;
 use trunkline_machine::rings::cell;
 
-/// Kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchange {
     /// The reply is the payload.
@@ -25,20 +24,17 @@ pub(crate) enum Exchange {
     OneWay,
 }
 
-/// Plan of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) exchange: Exchange,
     pub(crate) size: usize,
     pub(crate) outstanding: usize,
-    /// Pause before each call.
     pub(crate) pause: Option<Duration>,
     /// Total call rate of all workers, per second. `None` for a closed loop.
     pub(crate) arrivals: Option<f64>,
     pub(crate) buffer: Buffer,
     /// True if the contents of replies are checked.
     pub(crate) verify: bool,
-    /// Duration of the measurement.
     pub(crate) measured: Duration,
     /// True if the rate is a mean rather than a median over slices.
     pub(crate) is_mean: bool,
@@ -95,7 +91,6 @@ struct Recorders {
 }
 
 impl Measurement {
-    /// Begins a measurement now.
     pub(crate) fn begin(plan: Plan) -> Self {
         let Plan { exchange, size, .. } = plan;
         Self::of_members(plan, &[Member { exchange, size, weight: 1 }])
@@ -244,7 +239,6 @@ fn member(members: &[Member], call: u64) -> usize {
     members.iter().position(holds).unwrap_or_default()
 }
 
-/// Lets other tasks run.
 async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {

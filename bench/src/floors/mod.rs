@@ -32,19 +32,13 @@ use std::time::Duration;
 pub(crate) struct Shape {
     /// Size of a message, in bytes.
     pub(crate) size: usize,
-    /// Size of the reply to a message, in bytes.
     pub(crate) reply: usize,
-    /// Number of messages in flight.
     pub(crate) outstanding: usize,
-    /// Pause before each message.
     pub(crate) pause: Option<Duration>,
-    /// Duration of the measurement.
     pub(crate) measured: Duration,
-    /// Cores of client and server.
     pub(crate) cores: Option<Cores>,
 }
 
-/// A way to exchange messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Floor {
     /// A cache line, written in turn.
@@ -61,9 +55,7 @@ pub(crate) enum Floor {
     UdpBatched,
     /// Datagrams that the kernel splits from larger ones.
     UdpGso,
-    /// A TCP connection.
     Tcp,
-    /// Two SPSC rings.
     Ring,
     /// Buffers that one side fills and the other reads in place.
     Copy,
@@ -138,7 +130,6 @@ fn with_sleeping_server<R>(
     ended
 }
 
-/// Sleeps before a message, if there is a pause.
 fn pause(shape: &Shape) {
     if let Some(pause) = shape.pause {
         thread::sleep(pause);

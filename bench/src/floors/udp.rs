@@ -47,7 +47,6 @@ pub(super) fn ping_pong(shape: &Shape, receive: Receive) -> Result<Sample, Strin
     })
 }
 
-/// Creates a connected pair of sockets.
 pub(super) fn pair(receive: Receive) -> io::Result<(UdpSocket, UdpSocket)> {
     let bound = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
     let (client, server) = (bound()?, bound()?);

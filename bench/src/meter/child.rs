@@ -46,7 +46,6 @@ impl Child {
         Err(format!("it has ended, {status}"))
     }
 
-    /// Returns the process ID.
     pub(crate) fn process(&self) -> u32 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).id()
     }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-/// A failure of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// The usage is wrong, or something cannot be measured here.
@@ -18,7 +17,6 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns the exit code.
     pub(crate) const fn code(&self) -> u8 {
         match self {
             Self::Unwritten(_) => 1,

@@ -20,7 +20,6 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    /// Starts the observation.
     pub(crate) fn watch() -> Self {
         Self { began: Instant::now(), ticks: ticks() }
     }

@@ -18,7 +18,6 @@ impl Cores {
     }
 }
 
-/// Value of `--pin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pin {
     /// Pins client and server to these cores.

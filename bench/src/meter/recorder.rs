@@ -8,7 +8,6 @@
 use crate::meter::spread::Spread;
 use hdrhistogram::Histogram;
 
-/// Minimum duration of a slice.
 const SLICE_NS: u64 = 1_000_000;
 /// Number of significant digits in histograms.
 const DIGITS: u8 = 3;
@@ -25,14 +24,12 @@ pub(crate) struct Recorder {
     slice_began_ns: Option<u64>,
     in_slice: u64,
     rates: Vec<f64>,
-    /// True if the rate is a mean.
     is_mean: bool,
     /// Times at which the first and the last call after the warm-up ended.
     span_ns: Option<(u64, u64)>,
     failed: Option<String>,
 }
 
-/// The result of one measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     /// Nanoseconds per call.
@@ -133,7 +130,6 @@ impl Recorder {
     }
 }
 
-/// Creates an empty histogram of times in nanoseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(LONGEST_NS, DIGITS)
         .unwrap_or_else(|_| unreachable!("{DIGITS} digits are in range"))

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts a stopwatch.
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }

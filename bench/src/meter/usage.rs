@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 /// Duration of the warm-up before a measurement. It has the same call rate, and idle threads fall asleep during it.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Resource usage of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Side {
     /// CPU seconds per second, user and system.
@@ -23,7 +22,6 @@ pub(crate) struct Side {
     pub(crate) resident_bytes: u64,
 }
 
-/// Resource usage of both processes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Usage {
     pub(crate) calls_per_s: f64,
@@ -31,7 +29,6 @@ pub(crate) struct Usage {
     pub(crate) server: Side,
 }
 
-/// The counters of a process.
 struct Counters {
     cpu: Duration,
     switches: u64,

@@ -14,16 +14,13 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-/// Maximum length of a file.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// The results of one run.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Saved {
     /// The file's name as given on the command line.
     #[serde(skip)]
     pub(crate) name: String,
-    /// The subcommand.
     pub(crate) command: String,
     /// Version of the program and time of the run. Older files contain neither.
     pub(crate) version: Option<String>,
@@ -46,7 +43,6 @@ pub(crate) struct Saved {
     others: Map<String, Value>,
 }
 
-/// One point of a run.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct SavedPoint {
     /// Settings that distinguish the point from other points, such as its size. They are text, numbers or booleans.

@@ -106,7 +106,6 @@ impl<'a> Scenario<'a> {
         Ok(Self { name, output, html: html.map(PathBuf::as_path), began, machine, others, bar })
     }
 
-    /// Returns the machine.
     pub(crate) const fn machine(&self) -> &Machine {
         &self.machine
     }

@@ -160,7 +160,6 @@ pub(crate) struct Summary {
 
 impl Repetitions {
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
-    /// Adds a repetition.
     pub(crate) fn add(&mut self, kept: &Kept<Sample>) {
         let at = |quantile| kept.value.times.value_at_quantile(quantile) as f64;
         self.p50_ns.push(at(0.5));

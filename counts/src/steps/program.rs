@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Stream, Streaming};
 
-/// The handler.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     /// True if the handler yields once.

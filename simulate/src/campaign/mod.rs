@@ -55,7 +55,6 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Adds a run.
     pub(crate) fn add(&mut self, outcome: &Outcome) {
         self.kinds.resize(EventKind::ALL.len(), (0, 0));
         self.runs += 1;

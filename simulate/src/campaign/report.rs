@@ -17,12 +17,10 @@ pub(crate) fn replay(seed: u64, pollers: Option<Pollers>, mutant: Option<&str>) 
     format!("cargo simulate --seed {seed}{pollers}{mutant} --trace trace-{seed}.txt")
 }
 
-/// Formats a number of runs.
 pub(crate) fn runs(count: u64) -> String {
     format!("{count} run{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the human-readable table.
 pub(crate) fn table(summary: &Summary) -> String {
     let count = summary.runs.max(1);
     let mut text = format!(
@@ -46,7 +44,6 @@ pub(crate) fn table(summary: &Summary) -> String {
     text
 }
 
-/// Returns the JSON output.
 pub(crate) fn json(summary: &Summary) -> Value {
     let kinds = EventKind::ALL.iter().zip(&summary.kinds);
     let kinds =

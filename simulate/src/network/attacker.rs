@@ -19,7 +19,6 @@ const KEPT: usize = 64;
 const LUCKY: u32 = 1 << 14;
 /// Mask for PSNs and QP numbers, which have 24 bits.
 const MASK_24: u32 = 0xff_ffff;
-/// Offset of the PSN in a packet.
 const PSN: usize = 9;
 
 /// An observed datagram.
@@ -31,7 +30,6 @@ struct Shape {
     body: Vec<u8>,
 }
 
-/// The attacker of a run.
 #[derive(Debug)]
 pub(crate) struct Attacker {
     random: fastrand::Rng,
@@ -72,7 +70,6 @@ impl Attacker {
         }
     }
 
-    /// Returns the violation, if any.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.diverted.as_deref()
     }

@@ -26,7 +26,6 @@ impl Firewalls {
         self.hosts.insert(host);
     }
 
-    /// Removes the firewall of a host.
     pub(super) fn remove(&mut self, host: IpAddr) {
         self.hosts.remove(&host);
         self.flows.retain(|(own, _), _| own.ip() != host);

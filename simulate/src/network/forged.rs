@@ -11,7 +11,6 @@ use trunkline_verbs::Psn;
 /// UDP port used by forgers that act as another user of a host. Nodes must not send to this port.
 pub(crate) const PORT: u16 = 6666;
 
-/// A forged datagram.
 #[derive(Debug)]
 pub(crate) struct Forged {
     pub(crate) source: SocketAddr,

@@ -144,7 +144,6 @@ impl Network {
         self.hosts.get(&address)
     }
 
-    /// Sets the conditions.
     pub(crate) fn set(&self, conditions: Conditions) {
         self.wire.lock().conditions = conditions;
     }

@@ -80,7 +80,6 @@ impl SentFrames {
         })
     }
 
-    /// Returns the violation, if any.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }

@@ -61,12 +61,10 @@ pub(crate) struct Strangers {
 }
 
 impl Strangers {
-    /// Returns the first violation, if any.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Forges a request.
     pub(crate) fn forge(&mut self, request: Request) -> Forged {
         let [.., high, low] = self.forged.len().to_be_bytes();
         let own = SocketAddr::from(([10, 66, high, low], 7471));

@@ -35,7 +35,6 @@ impl Translators {
         self.hosts.insert(host, translator);
     }
 
-    /// Removes the translator of a host.
     pub(super) fn remove(&mut self, host: IpAddr) {
         self.hosts.remove(&host);
         self.mappings.retain(|(own, _), _| own.ip() != host);

@@ -763,7 +763,6 @@ impl Oracle {
         }
     }
 
-    /// Returns the first violation, if any.
     pub(crate) fn verdict(&self, now: Time) -> Option<Broken> {
         let state = self.lock();
         if state.broken.is_some() {

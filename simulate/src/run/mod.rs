@@ -49,7 +49,6 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Result of a check. The error describes a violation.
 type Checked<T = ()> = Result<T, String>;
 
-/// A part of a run without faults.
 struct Phase {
     /// Name shown in the trace.
     name: &'static str,
@@ -113,7 +112,6 @@ const PHASES: &[Phase] = &[
     Phase::of_all("shut down", Run::end),
 ];
 
-/// Outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// The violation, if any.
@@ -227,7 +225,6 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the violation, if any.
     fn unbroken(&self) -> Checked {
         self.scheduler.oracle.verdict(self.scheduler.now()).map_or(Ok(()), |broken| Err(broken.0))
     }
@@ -348,7 +345,6 @@ impl Run {
         })
     }
 
-    /// Returns the process of a node.
     fn process(&self, node: usize) -> Checked<u64> {
         self.nodes[node].process().ok_or_else(|| "a node is not running".to_owned())
     }
@@ -363,7 +359,6 @@ impl Run {
         self.nodes[node].kill(&mut self.scheduler);
     }
 
-    /// Kills a node, and starts its successor.
     fn replace(&mut self, node: usize) {
         self.kill(node);
         self.nodes[node].start(&mut self.scheduler, None);
@@ -385,7 +380,6 @@ impl Run {
         }
     }
 
-    /// Returns the ledgers of honest nodes.
     fn ledgers(&self) -> Vec<PollerLedger> {
         let hostile = self.hostile.as_ref().map(|node| node.address);
         let mut ledgers = self.scheduler.ledgers();

@@ -17,7 +17,6 @@ const STEPS: [(usize, usize); 4] = [(256, 4), (512, 3), (1024, 2), (2048, 1)];
 const OVERHEAD: usize = 64;
 /// Time limit of a call that may end with its session.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum duration of all calls.
 const CALLS: Duration = Duration::from_secs(30);
 
 impl Run {

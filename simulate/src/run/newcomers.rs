@@ -65,7 +65,6 @@ impl Run {
         Ok(session.ok_or("a session is not up")?.targets)
     }
 
-    /// Returns a node's session with another node.
     pub(super) fn session(&self, node: SocketAddr, peer: SocketAddr) -> Option<SessionEntry> {
         let ledger = self.scheduler.sessions().into_iter().find(|ledger| ledger.node == node)?;
         ledger.sessions.into_iter().find(|session| session.peer.address() == peer)

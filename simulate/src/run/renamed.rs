@@ -15,7 +15,6 @@ use trunkline::{Code, Connect, Status};
 const OTHER: &str = "other.example";
 /// Time limit of a call that must time out.
 const IN_VAIN: Duration = Duration::from_millis(300);
-/// Time limit for a stage.
 const STAGE: Duration = Duration::from_secs(30);
 
 impl Run {

@@ -235,7 +235,6 @@ async fn call_directly(client: Client, server: SocketAddr, mut random: fastrand:
     }
 }
 
-/// Calls every server.
 async fn reach(client: Client) {
     for server in client.servers.clone() {
         if let Some(status) = client.number_waiting(server, LONG).await {

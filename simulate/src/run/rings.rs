@@ -10,7 +10,6 @@ use trunkline_verbs::Memory;
 
 /// Offset of the word that contains the number of bytes produced.
 const PRODUCED: usize = 0;
-/// Offset of the ring.
 const RING: usize = 4096;
 /// Size of a record's header, which contains the length of the packet.
 const HEADER: usize = 8;
@@ -18,7 +17,6 @@ const HEADER: usize = 8;
 const LONGEST: usize = 512;
 /// Number of records searched.
 const LOOKS: usize = 8;
-/// Offset of the PSN in a packet.
 const PSN: usize = 9;
 
 /// Returns the last short SEND among the last records in an area's ring, except for forged packets.
@@ -52,7 +50,6 @@ fn packet_before(area: &Memory, end: u64) -> Option<(u64, Vec<u8>, Operation)> {
     })
 }
 
-/// Returns the packet with the next PSN.
 pub(crate) fn repeated(mut packet: Vec<u8>) -> Option<Vec<u8>> {
     let psn = Packet::parse_joined(&packet).ok()?.bth.psn;
     packet[PSN..PSN + 3].copy_from_slice(&psn.plus(1).get().to_be_bytes()[1..]);
@@ -71,7 +68,6 @@ pub(crate) fn append(area: &Memory, packet: &[u8]) {
     let _aligned = area.write(PRODUCED, &(start + bytes.len() as u64).to_ne_bytes());
 }
 
-/// Reads bytes from a position in a ring.
 fn read(area: &Memory, from: u64, length: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; length.next_multiple_of(8)];
     for (at, word) in (from..).step_by(8).zip(bytes.chunks_exact_mut(8)) {

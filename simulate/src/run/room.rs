@@ -54,7 +54,6 @@ const REPLY: u32 = 90 << 10;
 /// Maximum duration of all large calls.
 const LARGE_WITHIN: Duration = Duration::from_millis(200);
 
-/// Time for which a server is stopped.
 const STOPPED: Duration = Duration::from_millis(300);
 /// Time limit of the calls to the stopped server.
 const LIMIT: Duration = Duration::from_millis(50);

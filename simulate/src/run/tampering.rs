@@ -17,9 +17,7 @@ use std::time::Duration;
 /// Number of concurrent programs, and number of calls from each.
 const PROGRAMS: usize = 8;
 const CALLS: usize = 6;
-/// A call with a large argument.
 const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 64, wait_us: 0 };
-/// Time limit for a stage.
 const STAGE: Duration = Duration::from_secs(10);
 /// Cause reported by the sender.
 const AT_SENDER: &str =

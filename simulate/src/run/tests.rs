@@ -10,7 +10,6 @@ use std::ops::RangeInclusive;
 use trunkline::Connect;
 use trunkline_testkit::Folder;
 
-/// Runs seed 7 with a trace.
 fn traced() -> (Outcome, String) {
     let folder = Folder::new().unwrap();
     let file = folder.join("trace");
@@ -42,7 +41,6 @@ fn equal_seeds_give_equal_traces_with_outcome_of_each_call() {
     assert!(trace.lines().all(has_time), "a line has no time");
 }
 
-/// Number of pollers on each calling node.
 const POLLERS: u16 = 32;
 /// Number of nodes that call the hub, unless `TRUNKLINE_CROWD_NODES` is set.
 const NODES: usize = 7;

@@ -15,7 +15,6 @@ pub(crate) struct Agenda<E> {
 }
 
 impl<E: Ord + Copy> Agenda<E> {
-    /// Creates an agenda without events.
     pub(crate) fn new() -> Self {
         Self { times: BTreeMap::new(), later: BTreeSet::new(), possible: Vec::new() }
     }
@@ -53,7 +52,6 @@ impl<E: Ord + Copy> Agenda<E> {
         self.possible.len()
     }
 
-    /// Removes one of the possible events and returns it.
     pub(crate) fn take(&mut self, index: usize) -> E {
         let event = self.possible.swap_remove(index);
         self.times.remove(&event);

@@ -115,21 +115,18 @@ impl Slot {
 /// Key of a machine, which consists of its host and its number among all machines in the run.
 type MachineKey = (IpAddr, u64);
 
-/// An event that has a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Machine(MachineKey),
     Bell(u64),
 }
 
-/// A process with a name.
 struct Introduced {
     /// Name shown in the trace.
     name: String,
     host: IpAddr,
 }
 
-/// The scheduler of a run.
 pub(crate) struct Scheduler {
     clock: Arc<VirtualClock>,
     random: fastrand::Rng,
@@ -153,7 +150,6 @@ pub(crate) struct Scheduler {
     /// Processes that will die between two stores.
     doomed: Vec<(u64, Arc<SimulatedProcess>)>,
     now: Time,
-    /// Number of turns so far.
     pub(crate) turns: u64,
     pub(crate) timers: Timers,
     pub(crate) tasks: Tasks,
@@ -168,12 +164,10 @@ pub(crate) struct Scheduler {
 pub(crate) enum Stopped {
     /// One machine chosen by the seed.
     OneMachine,
-    /// All machines of a process.
     Process,
 }
 
 impl Scheduler {
-    /// Creates a scheduler without machines.
     pub(crate) fn new(seed: u64, trace: Trace, coverage: Arc<Coverage>) -> Self {
         let clock = VirtualClock::new();
         clock.set(START);
@@ -203,7 +197,6 @@ impl Scheduler {
         }
     }
 
-    /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.now
     }
@@ -292,7 +285,6 @@ impl Scheduler {
         self.coverage.count(if one { EventKind::MachinePaused } else { EventKind::ProcessPaused });
     }
 
-    /// Resumes all stopped machines.
     pub(crate) fn resume_all(&mut self) {
         for slot in self.machines.values_mut() {
             slot.stopped_until = Time(0);
@@ -549,7 +541,6 @@ impl Scheduler {
     }
 }
 
-/// The end of a turn, for the trace.
 struct Outcome(Turn);
 
 impl std::fmt::Display for Outcome {

@@ -35,7 +35,6 @@ struct Slot {
     process: u64,
 }
 
-/// All clients of a run.
 #[derive(Default)]
 pub(crate) struct Tasks {
     slots: RefCell<BTreeMap<u64, Slot>>,
@@ -85,7 +84,6 @@ impl Tasks {
         Some(process)
     }
 
-    /// Drops the clients of a killed process.
     pub(crate) fn kill(&self, process: u64) {
         let mut slots = self.slots.borrow_mut();
         let all = std::mem::take(&mut *slots).into_iter();

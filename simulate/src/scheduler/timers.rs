@@ -27,7 +27,6 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Creates a set without timers.
     pub(crate) fn new(clock: &Arc<VirtualClock>) -> Self {
         Self { process: None, clock: Arc::clone(clock), waiting: Arc::default() }
     }
@@ -37,7 +36,6 @@ impl Timers {
         Self { process: Some(process), ..self.clone() }
     }
 
-    /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
@@ -52,7 +50,6 @@ impl Timers {
         Sleep { timers: self.clone(), until: self.now() + duration, key: None }
     }
 
-    /// Returns the time of the next timer.
     pub(crate) fn next(&self) -> Option<Time> {
         self.lock().wakers.keys().next().map(|(until, _)| *until)
     }

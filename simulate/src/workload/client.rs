@@ -31,7 +31,6 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) enum Ask {
     /// Replies at once.
     Number,
-    /// Sends bytes in both directions.
     Echo {
         there: usize,
         back: usize,
@@ -43,18 +42,15 @@ pub(crate) enum Ask {
     Refuse(u64),
     Few(u64),
     Panic,
-    /// Never returns.
     Hang,
     /// Keeps a number of empty texts while it waits.
     Keep {
         wait_us: u64,
         texts: usize,
     },
-    /// Calls another handler.
     Nested {
         at: SocketAddr,
     },
-    /// Calls two servers.
     Forward {
         wait_us: u64,
         near: SocketAddr,
@@ -69,7 +65,6 @@ pub(crate) enum Ask {
     },
     /// Never returns, in the worker pool.
     Brood,
-    /// Sends bytes one-way.
     Tell(usize),
 }
 
@@ -79,7 +74,6 @@ impl Ask {
         Self::Echo { there, back, wait_us: 0 }
     }
 
-    /// Returns the name of the method.
     fn method(self) -> &'static str {
         match self {
             Self::Number => "number",
@@ -106,7 +100,6 @@ impl Ask {
     }
 }
 
-/// A client of one node.
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) process: u64,
@@ -115,7 +108,6 @@ pub(crate) struct Client {
     pub(crate) coverage: Arc<Coverage>,
     pub(crate) node: Rc<Node>,
     pub(crate) pollers: u16,
-    /// The other nodes.
     pub(crate) servers: Vec<SocketAddr>,
     pub(crate) random: fastrand::Rng,
 }
@@ -363,7 +355,6 @@ impl Client {
         }
     }
 
-    /// Sends a call from a task on a poller.
     async fn local(&mut self, server: SocketAddr) {
         self.coverage.count(EventKind::LocalCall);
         let timeout = self.timeout();
@@ -458,7 +449,6 @@ async fn ends_within<T>(call: impl Future<Output = T>, pause: Sleep) -> bool {
     .await
 }
 
-/// Waits until all calls have ended.
 pub(crate) async fn all<T>(calls: impl Iterator<Item = impl Future<Output = T>>) {
     let mut calls = calls.map(Box::pin).collect::<Vec<_>>();
     poll_fn(|context| {

@@ -11,7 +11,6 @@ use std::time::Duration;
 /// Future that completes a call and checks its outcome.
 type Judged<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Kind of a call on an ordered channel.
 #[derive(Debug, Clone, Copy)]
 enum Sort {
     /// One-way, of the given size.

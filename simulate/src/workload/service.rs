@@ -82,7 +82,6 @@ pub(crate) trait Idle {
     async fn nothing(&self);
 }
 
-/// Handler of [`Work`].
 #[derive(Debug)]
 pub(crate) struct Idler;
 
@@ -117,7 +116,6 @@ impl Handling {
         Ok(id)
     }
 
-    /// Waits in a handler.
     async fn wait(&self, wait_us: u64) {
         if wait_us > 0 {
             self.timers.sleep(Duration::from_micros(wait_us)).await;
@@ -127,7 +125,6 @@ impl Handling {
 
 /// Time limit of a call made by a handler.
 const INNER: Duration = Duration::from_millis(200);
-/// Time limit of a call made by a forwarding handler.
 const FORWARDED: Duration = Duration::from_secs(1);
 
 /// Clients shared by the handlers in a process and its program, by server.
@@ -167,7 +164,6 @@ impl Drop for OneOf<'_> {
     }
 }
 
-/// Handler of one poller.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) run: Handling,
@@ -181,7 +177,6 @@ impl Worker {
         Ok(WorkLocal::connect(&self.poller, server)?.with_timeout(timeout))
     }
 
-    /// Parses the address in an argument.
     fn address(&self, id: u64, text: &str) -> Result<SocketAddr, Status> {
         text.parse().map_err(|_| self.run.refused(id, Status::invalid_argument("no address")))
     }
@@ -339,7 +334,6 @@ pub(crate) trait Pooled {
     async fn brood(&self, id: u64) -> Result<u64, Status>;
 }
 
-/// Handler of [`Pooled`].
 #[derive(Debug)]
 pub(crate) struct Thinker(pub(crate) Handling);
 
@@ -397,7 +391,6 @@ pub(crate) trait Chain {
     async fn give(&self, bytes: u32) -> Result<Bytes, Status>;
 }
 
-/// Handler of [`Chain`].
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) poller: PollerContext,

@@ -53,12 +53,9 @@ pub(crate) trait Feed {
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 }
 
-/// The way in which a writer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Then {
-    /// Ends the stream.
     Finish,
-    /// Ends the stream with an error.
     Fail,
     Panic,
     /// Sends nothing more and does not end.
@@ -90,14 +87,12 @@ impl Script {
         Self { items, pause_us, then: Then::Finish }
     }
 
-    /// Returns the pause after an item.
     fn pause(&self, timers: &Timers, items: u64) -> Option<Sleep> {
         let pauses = self.pause_us > 0 && items.is_multiple_of(BETWEEN_PAUSES);
         pauses.then(|| timers.sleep(Duration::from_micros(self.pause_us)))
     }
 }
 
-/// Writer for a stream.
 struct Source {
     oracle: Oracle,
     timers: Timers,
@@ -162,7 +157,6 @@ impl Drop for Source {
     }
 }
 
-/// Writer on the client.
 struct Upload(Source);
 
 impl Stream for Upload {
@@ -214,7 +208,6 @@ impl Stream for Replies {
     }
 }
 
-/// Handler for the service.
 #[derive(Debug)]
 pub(crate) struct Feeder(pub(crate) Handling);
 
@@ -283,7 +276,6 @@ impl Feed for Feeder {
     }
 }
 
-/// A call that streams items.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
     /// The handler sends items.

@@ -166,7 +166,6 @@ impl Servers {
         builder.pollers(self.fleet.pollers).start().map_err(|error| error.to_string())
     }
 
-    /// Returns the ID of the server process.
     pub(crate) fn process(&self) -> Option<u32> {
         match &self.place {
             ServerPlace::Process(child) => Some(child.process()),

@@ -4,7 +4,6 @@ use crate::calls::echo::Mirror;
 use std::net::SocketAddr;
 use trunkline::{Bytes, NodeBuilder, PollerContext, Status};
 
-/// Maximum number of services.
 const MOST: u16 = 16;
 
 /// Defines a module for each name, a function that adds the first `count` services to a builder, and a client for any one of

@@ -195,18 +195,14 @@ fn numbered(points: &[SavedPoint]) -> Vec<(String, &SavedPoint)> {
     points.iter().map(label).zip(points).collect()
 }
 
-/// The quantity that must have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// The value itself.
     Value,
-    /// The ratio to the floor.
     Ratio,
     /// The value and its ratio, in the same direction.
     Both,
 }
 
-/// A key and its values.
 type Named<'a> = (String, &'a [f64]);
 
 /// Values of one key of a point in both files.

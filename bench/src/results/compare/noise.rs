@@ -30,14 +30,12 @@ pub(crate) struct Change {
     pub(crate) change: f64,
     /// The larger interquartile range, relative to the median.
     pub(crate) range: f64,
-    /// P-value of the rank test.
     pub(crate) chance: f64,
     /// True if there are enough repetitions.
     pub(crate) is_decided: bool,
 }
 
 impl Change {
-    /// Compares two non-empty lists of positive values.
     pub(crate) fn between(before: &[f64], after: &[f64]) -> Self {
         let (from, to) = (Quartiles::of(before), Quartiles::of(after));
         Self {

@@ -6,7 +6,6 @@ use crate::results::table::Table;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Verdict on a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
@@ -16,7 +15,6 @@ pub(super) enum Verdict {
     Undecided,
 }
 
-/// One value at one point.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) point: String,
@@ -30,7 +28,6 @@ pub(super) struct Row {
     value_change_percent: f64,
     /// The larger interquartile range of the repetitions, in percent of the median.
     range_percent: f64,
-    /// P-value of the rank test.
     chance: f64,
     pub(super) verdict: Verdict,
     /// True if the verdict is undecided because the machine had other work.
@@ -90,7 +87,6 @@ impl Row {
 }
 
 impl Outcome {
-    /// Returns all rows and the verdict as a table.
     pub(super) fn table(&self) -> String {
         let mut table =
             Table::new(["<point", "<key", "before", "after", "change", "range", "itself", "<verdict"]);

@@ -15,7 +15,6 @@ const COLOURS: usize = 8;
 const SHAPES: [&str; 4] =
     ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z", "M0-6L6 4H-6Z", "M0-6L6 0L0 6L-6 0Z", "M0 6L6-4H-6Z"];
 
-/// Scale of an axis. All scales are logarithmic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
     /// Labels at round numbers.
@@ -34,7 +33,6 @@ pub(super) enum Line {
     Peer,
 }
 
-/// One line of a chart.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub(super) name: String,
@@ -82,13 +80,11 @@ impl Axis {
         Self { scale, range, ends }
     }
 
-    /// Returns the coordinate of a value.
     fn at(&self, value: f64) -> f64 {
         let ((from, to), (first, last)) = (self.range, self.ends);
         first + (self.scale.place(value).clamp(from, to) - from) / (to - from) * (last - first)
     }
 
-    /// Returns the labels with their coordinates.
     fn labels(&self) -> Vec<(f64, String)> {
         let (from, to) = self.range;
         let is_within = |value: &f64| (from - 1e-9..=to + 1e-9).contains(&self.scale.place(*value));

@@ -17,7 +17,6 @@ const RATES: [(&str, &str); 3] = [
 /// A point, with its value of the setting that a sweep varies.
 type Swept<'a> = (f64, &'a SavedPoint);
 
-/// Returns the charts of one file.
 pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
     let mut charts = Vec::new();
     for (setting, by, x) in [
@@ -120,7 +119,6 @@ fn line(name: &str, line: Line, points: &[Swept<'_>], of: impl Fn(&SavedPoint) -
     Series { name: name.to_owned(), line, points, notes: Vec::new(), is_marked: true }
 }
 
-/// Returns the times of our calls.
 fn ours(points: &[Swept<'_>]) -> Vec<Series> {
     [("calls, p50", "rtt_p50_ns"), ("calls, p99", "rtt_p99_ns")]
         .map(|(name, key)| line(name, Line::Calls, points, |point| point.spread(key).map(in_us)))

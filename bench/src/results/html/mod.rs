@@ -22,7 +22,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Maximum number of charts on a page.
 const MOST_CHARTS: usize = 8;
 
 /// One HTML page from the JSON files of several runs, or one image of a table.
@@ -83,7 +82,6 @@ pub(crate) fn write(results: &[Saved], path: &Path) -> Result<(), String> {
     whole_file::write(path, page(results).as_bytes())
 }
 
-/// Returns the whole page.
 fn page(files: &[Saved]) -> String {
     let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
