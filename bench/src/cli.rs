@@ -137,8 +137,7 @@ pub(crate) enum Command {
     IdleNodes(IdleNodes),
 }
 
-// Serialised for the settings that affect the results. This is no doc comment, because that would replace the description of
-// the program.
+// Serialised for the settings that affect the results. A doc comment here would replace the description of the program.
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Settings {
     /// Path of the packets.

@@ -9,7 +9,7 @@ use trunkline::{Node, NodeBuilder, ProviderChoice};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_testkit::certificate;
 
-// The two nodes. This is no doc comment, because that would replace the description of the subcommand.
+// The two nodes. A doc comment here would replace the description of the subcommand.
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Nodes {
     /// Pollers of each node.

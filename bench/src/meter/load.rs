@@ -18,7 +18,7 @@ const PERIOD_US: f64 = 100_000.0;
 const ATTEMPTS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 
-// This is no doc comment, because that would replace the description of the command.
+// A doc comment here would replace the description of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Args)]
 pub(crate) struct Load {
     /// Number of busy loops that run next to the measurement, each in a separate process.
